@@ -1,0 +1,155 @@
+"""Every environment variable that the package reads, typed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
+COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
+FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
+
+DEFAULT_DEVICES = 8
+DEFAULT_COUNT = 64
+
+_TRUE = frozenset({"", "1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_SYNTHETIC_CATEGORIES = frozenset({"seed", "infeed", "outfeed", "hostembedding", "parameters"})
+
+
+@dataclass(frozen=True)
+class PoplarFlags:
+    """What `TF_POPLAR_FLAGS` says.
+
+    Attributes:
+      use_ipu_model: Whether the program asks for the IPU Model instead of hardware.
+      use_synthetic_data: Whether no data at all passes between host and device.
+      synthetic_data_categories: Lower-case names of the kinds of data that do not pass between host and device.
+      others: The remaining flags as they were written; they are recorded and change nothing.
+    """
+
+    use_ipu_model: bool = False
+    use_synthetic_data: bool = False
+    synthetic_data_categories: frozenset[str] = frozenset()
+    others: tuple[str, ...] = ()
+
+    def synthetic(self, category: str) -> bool:
+        """Whether data of `category` (for instance `"infeed"`, in any case) is synthetic."""
+        return self.use_synthetic_data or category.lower() in self.synthetic_data_categories
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The environment variables of the package at one moment.
+
+    Attributes:
+      devices: How many `/device:IPU:n` are registered with TensorFlow.
+      ipu_count: How many emulated IPUs the system offers in all.
+      poplar_flags: The parsed `TF_POPLAR_FLAGS`.
+    """
+
+    devices: int = DEFAULT_DEVICES
+    ipu_count: int = DEFAULT_COUNT
+    poplar_flags: PoplarFlags = field(default_factory=PoplarFlags)
+
+
+def read(environ: Mapping[str, str] | None = None) -> Environment:
+    """Reads the variables as they stand now.
+
+    Args:
+      environ: Where to read them; the process's environment if omitted.
+
+    Raises:
+      ValueError: A variable has a malformed value.
+    """
+    return Environment(
+        devices=_positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, environ),
+        ipu_count=ipu_count(environ),
+        poplar_flags=poplar_flags(environ),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def registered_devices() -> int:
+    """How many `/device:IPU:n` exist for TensorFlow, as `TENSORFLOW_IPU_DEVICES` said when this was first called.
+
+    TensorFlow asks for its devices once, when its runtime starts: a later change of the variable has no effect.
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    return _positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, None)
+
+
+def ipu_count(environ: Mapping[str, str] | None = None) -> int:
+    """How many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`).
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    return _positive_int(COUNT_VARIABLE, DEFAULT_COUNT, environ)
+
+
+def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
+    """Parses `TF_POPLAR_FLAGS` as it stands now.
+
+    Raises:
+      ValueError: The quoting is unbalanced, or a known flag has a value that it cannot take.
+    """
+    text = _raw(FLAGS_VARIABLE, environ) or ""
+    try:
+        words = shlex.split(text)
+    except ValueError as exc:
+        raise ValueError(f"`{FLAGS_VARIABLE}={text}` has unbalanced quotes; close each quotation mark") from exc
+    ipu_model = synthetic = False
+    categories: set[str] = set()
+    others: list[str] = []
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "--use_ipu_model":
+            ipu_model = _switch(word, value)
+        elif name == "--use_synthetic_data":
+            synthetic = _switch(word, value)
+        elif name == "--synthetic_data_categories":
+            categories.update(_categories(word, value))
+        else:
+            others.append(word)
+    return PoplarFlags(ipu_model, synthetic, frozenset(categories), tuple(others))
+
+
+def _raw(variable: str, environ: Mapping[str, str] | None) -> str | None:
+    return (os.environ if environ is None else environ).get(variable)
+
+
+def _positive_int(variable: str, default: int, environ: Mapping[str, str] | None) -> int:
+    text = (_raw(variable, environ) or "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ValueError(
+            f"`{variable}={text}` is not a positive whole number; set it to 1 or more, or unset it for {default}"
+        )
+    return int(text)
+
+
+def _switch(word: str, value: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise ValueError(f"`{word}` in `{FLAGS_VARIABLE}` is neither on nor off; write `true`, `false` or no value")
+
+
+def _categories(word: str, value: str) -> set[str]:
+    # Poplar's flag and the enum disagree on the spelling of HostEmbedding, so underscores do not count.
+    names = {name.strip().lower().replace("_", "") for name in value.split(",")} - {""}
+    unknown = sorted(names - _SYNTHETIC_CATEGORIES)
+    if unknown or not names:
+        raise ValueError(
+            f"`{word}` in `{FLAGS_VARIABLE}` names {', '.join(f'`{name}`' for name in unknown) or 'no category'};"
+            f" write a comma-separated list of {', '.join(sorted(_SYNTHETIC_CATEGORIES))}"
+        )
+    return names

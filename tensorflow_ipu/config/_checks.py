@@ -1,0 +1,198 @@
+"""What a configuration must satisfy before the system takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu.config import _selection
+from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
+from tensorflow_ipu.config._faults import Faults
+from tensorflow_ipu.config._options import IpuOptions
+from tensorflow_ipu.config._tree import Option, options_of
+from tensorflow_ipu.config._values import listing, show
+from tensorflow_ipu.errors import DeviceLimitError
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.config._ipu_config import IPUConfig
+
+
+def check_host_device(device: object) -> None:
+    """Checks the name of the host device.
+
+    Raises:
+      TypeError: It is no string.
+    """
+    if not isinstance(device, str):
+        raise TypeError(f'`device` must be the name of a host device such as `"cpu"`, and `{device!r}` is no string')
+
+
+def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
+    """Checks a configuration and gives what each device will have.
+
+    A number alone in `auto_select_ipus` or `select_ipus` becomes a list in place, as programs for IPUs expect.
+
+    Raises:
+      TypeError: A list or dictionary holds values of the wrong type.
+      ValueError: Attributes contradict each other or hold values that make no sense.
+      DeviceLimitError: More IPUs or devices are asked for than there are.
+    """
+    _check_types(config)
+    if isinstance(config.auto_select_ipus, int):
+        config.auto_select_ipus = [config.auto_select_ipus]
+    if isinstance(config.select_ipus, int):
+        config.select_ipus = [config.select_ipus]
+    on_model = _environment.poplar_flags().use_ipu_model
+    faults = Faults()
+    counts = _check_selection(config, on_model, faults)
+    for name, option, at in options_of(config):
+        _check_value(name, option, getattr(at, option.name), faults)
+    _check_rules(config, on_model, faults)
+    faults.raise_any()
+    values = {name: getattr(at, option.name) for name, option, at in options_of(config)}
+    if config.floating_point_behaviour.set_all:
+        values.update({f"floating_point_behaviour.{name}": True for name in ("inv", "div0", "oflo", "nanoo")})
+        values["floating_point_behaviour.esr"] = StochasticRoundingBehaviour.ON
+    return tuple(IpuOptions.of(ordinal, count, values) for ordinal, count in enumerate(counts))
+
+
+def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[int]:
+    """The IPUs of each device; wrong entries are recorded as faults and left out."""
+    auto = _selection.as_tuple(config.auto_select_ipus)
+    chosen = _selection.as_tuple(config.select_ipus)
+    if auto and chosen:
+        faults.add(
+            ValueError,
+            f"`auto_select_ipus={list(auto)}` and `select_ipus={list(chosen)}` are both set;"
+            " set one of them back to `[]`",
+        )
+    if chosen and on_model:
+        faults.add(
+            ValueError,
+            f"`select_ipus={list(chosen)}` does not go with the IPU Model, which has no ids; use `auto_select_ipus`,"
+            f" or take `--use_ipu_model` out of `{_environment.FLAGS_VARIABLE}`",
+        )
+    machine = _environment.ipu_count()
+    counts = _check_ids(chosen, machine, faults) if chosen else _check_counts(auto, machine, faults)
+    devices = _environment.registered_devices()
+    if len(counts) > devices:
+        faults.add(
+            DeviceLimitError,
+            f"{len(counts)} devices are asked for and {devices} were registered; start the program with"
+            f" `{_environment.DEVICES_VARIABLE}={len(counts)}` or more",
+        )
+    return counts or [1]
+
+
+def _check_counts(counts: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
+    wrong = [count for count in counts if count < 1]
+    if wrong:
+        faults.add(
+            ValueError,
+            f"`auto_select_ipus` has {listing(map(str, wrong))}; each device needs at least 1 IPU",
+        )
+    right = [count for count in counts if count >= 1]
+    if sum(right) > machine:
+        faults.add(
+            DeviceLimitError,
+            f"`auto_select_ipus={list(counts)}` asks for {sum(right)} IPUs and the machine has {machine};"
+            f" set the environment variable `{_environment.COUNT_VARIABLE}={sum(right)}` or more",
+        )
+    return right
+
+
+def _check_ids(ids: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
+    repeated = [index for index in dict.fromkeys(ids) if ids.count(index) > 1]
+    if repeated:
+        faults.add(ValueError, f"`select_ipus` has {listing(map(str, repeated))} more than once; name each id once")
+    for first, second in _selection.overlaps(ids, machine):
+        faults.add(
+            ValueError,
+            f"the ids `{first}` and `{second}` in `select_ipus` share IPUs; choose ids that have none in common",
+        )
+    for index in dict.fromkeys(ids):
+        if index < 0:
+            faults.add(ValueError, f"`{index}` in `select_ipus` is no id; ids start at 0")
+        elif _selection.multi_ipu(index, machine) is None:
+            faults.add(
+                DeviceLimitError,
+                f"the machine of {machine} IPUs has no id `{index}` for `select_ipus`; set the environment variable"
+                f" `{_environment.COUNT_VARIABLE}={_selection.machine_for(index)}` or more, and note that the ids of"
+                " groups move with it",
+            )
+    groups = (_selection.multi_ipu(index, machine) for index in ids)
+    return [len(group) for group in groups if group is not None]
+
+
+def _check_types(config: IPUConfig) -> None:
+    """Checks once more what assignments checked, since lists and dictionaries may have changed in place."""
+    faults = Faults()
+    for name, option, at in options_of(config):
+        value = getattr(at, option.name)
+        try:
+            option.metadata(at).check_type(value)
+        except TypeError as exc:
+            faults.add(TypeError, str(exc))
+        for key, setting in value.items() if option.hint is dict else ():
+            if type(key) is not str or type(setting) is not str:
+                faults.add(
+                    TypeError,
+                    f"`{name}` maps text to text, and `{{{key!r}: {setting!r}}}` does not;"
+                    f" write `{{{str(key)!r}: {str(setting)!r}}}`",
+                )
+    faults.raise_any()
+
+
+def _check_value(name: str, option: Option[Any], value: Any, faults: Faults) -> None:
+    if option.choices is not None and value not in option.choices:
+        allowed = listing(show(choice) for choice in option.choices)
+        faults.add(ValueError, f"`{name}={show(value)}` is not known; choose from {allowed}")
+    # Written so that a NaN fails both.
+    if option.at_least is not None and not value >= option.at_least:
+        faults.add(ValueError, f"`{name}={value}` is too low; it must be at least {option.at_least}")
+    elif option.at_most is not None and not value <= option.at_most:
+        faults.add(ValueError, f"`{name}={value}` is too high; it must be at most {option.at_most}")
+
+
+def _check_rules(config: IPUConfig, on_model: bool, faults: Faults) -> None:
+    """The rules that hold between attributes."""
+    tiles = config.io_tiles
+    if tiles.place_ops_on_io_tiles and tiles.num_io_tiles == 0:
+        faults.add(
+            ValueError,
+            "`io_tiles.place_ops_on_io_tiles=True` has no tiles to place operations on, since `io_tiles.num_io_tiles`"
+            " is 0; set that to 1 or more",
+        )
+    group = config.norms.experimental.distributed_batch_norm_replica_group_size
+    if tiles.num_io_tiles > 0 and group > 1:
+        faults.add(
+            ValueError,
+            f"`norms.experimental.distributed_batch_norm_replica_group_size={group}` does not go with"
+            f" `io_tiles.num_io_tiles={tiles.num_io_tiles}`; set the first to 1 or the second to 0",
+        )
+    connection = config.device_connection
+    detached = (DeviceConnectionType.NEVER, DeviceConnectionType.PRE_COMPILE)
+    if connection.type in detached and connection.version == "":
+        faults.add(
+            ValueError,
+            f"`device_connection.version` is empty, and `{connection.type}` attaches to no device that could tell it;"
+            ' set it, for instance to `"ipu2"`',
+        )
+    processes = config.experimental.multi_replica_distribution
+    prefix = "experimental.multi_replica_distribution"
+    if processes.process_count > 0 and on_model:
+        faults.add(
+            ValueError,
+            f"`{prefix}.process_count={processes.process_count}` does not go with the IPU Model; set it to 0, or take"
+            f" `--use_ipu_model` out of `{_environment.FLAGS_VARIABLE}`",
+        )
+    if processes.process_count > 0 and not 0 <= processes.process_index < processes.process_count:
+        faults.add(
+            ValueError,
+            f"`{prefix}.process_index={processes.process_index}` names none of the {processes.process_count} processes;"
+            f" it must be from 0 to {processes.process_count - 1}",
+        )
+    if on_model and config.ipu_model.version == "":
+        faults.add(
+            ValueError, '`ipu_model.version` is empty, and the IPU Model is in use; set it, for instance to `"ipu2"`'
+        )

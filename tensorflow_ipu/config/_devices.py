@@ -1,0 +1,31 @@
+"""The names of IPU devices."""
+
+from __future__ import annotations
+
+import re
+
+_NAME = re.compile(r"(?:.*/)?(?:device:)?IPU(?::(?P<ordinal>\d+))?", re.IGNORECASE)
+
+
+def device_name(ordinal: int) -> str:
+    """The name of the TensorFlow device with this number."""
+    return f"/device:IPU:{ordinal}"
+
+
+def device_ordinal(name: str, argument: str = "device") -> int:
+    """The number of an IPU device.
+
+    Args:
+      name: Its name, short (`IPU:1`), usual (`/device:IPU:1`) or full (`/job:.../device:IPU:1`); without a number, 0.
+      argument: What the caller calls it, for messages.
+
+    Raises:
+      TypeError: `name` is no string.
+      ValueError: `name` names no IPU device.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"`{argument}` must be a string such as `/device:IPU:0`, and `{name!r}` is not")
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"`{argument}={name}` names no IPU device; write it as in `/device:IPU:0`")
+    return int(found["ordinal"] or 0)

@@ -1,0 +1,94 @@
+"""The configuration object that users fill in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.config._checks import check_host_device, resolve
+from tensorflow_ipu.config._enums import SelectionOrder
+from tensorflow_ipu.config._metadata import Effect
+from tensorflow_ipu.config._selection import as_tuple
+from tensorflow_ipu.config._tree import Category, Option, Section
+from tensorflow_ipu.config.categories.compiler import Optimizations, Scheduling
+from tensorflow_ipu.config.categories.libraries import Convolutions, Matmuls, Pooling, Slices
+from tensorflow_ipu.config.categories.machine import DeviceConnection, Experimental, IOTiles, IPUModel
+from tensorflow_ipu.config.categories.numerics import FloatingPointBehaviour, Norms
+
+_SELECTION = int | list[int] | tuple[int, ...]
+_NO_OPTIONS: dict[str, Any] = {}
+
+
+class IPUConfig(Category):
+    """What the IPU system should look like: a tree of attributes, each with its default in a new object.
+
+        config = IPUConfig()
+        config.auto_select_ipus = 2
+        config.io_tiles.num_io_tiles = 32
+        config.configure_ipu_system()
+
+    An assignment must have exactly the type of the attribute (`True` is no `int`, `1` no `float`), and names that do
+    not exist are refused. `get_attribute_metadata` tells the type, the default and the meaning of an attribute.
+    Equal objects describe the same system; `copy` and `deepcopy` both give an independent one.
+    """
+
+    allow_recompute = Option(
+        False,
+        "Whether activations of the forward pass are computed again in the backward pass instead of being kept, which"
+        " saves memory and costs time.",
+        effect=Effect.MODEL,
+    )
+    selection_order = Option(
+        SelectionOrder.AUTO, "In which order the IPUs of a device are handed to the shards of a program."
+    )
+    serialization_output_folder = Option(
+        "", 'Folder for compiled executables; `""` for none. The emulator writes nothing there.'
+    )
+    compilation_poplar_options = Option(_NO_OPTIONS, "Options of the Poplar compiler, names and values both text.")
+    gcl_poplar_options = Option(_NO_OPTIONS, "Options of collective operations by name, names and values both text.")
+    auto_select_ipus: Option[int | list[int] | tuple[int, ...]] = Option(
+        [],
+        "How many IPUs each device has: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four, and a"
+        " number alone makes one device. A program runs as many replicas as its shards fit into the IPUs of its"
+        " device. With neither this nor `select_ipus` there is one device of one IPU.",
+        effect=Effect.ACTS,
+        hint=_SELECTION,
+        canonical=as_tuple,
+    )
+    select_ipus: Option[int | list[int] | tuple[int, ...]] = Option(
+        [],
+        "The MultiIPU id of each device. In a machine of N IPUs the ids 0 to N-1 are its IPUs; then come the pairs of"
+        " neighbours, then the fours, and so on up to 2N-2, the whole machine. A number alone makes one device.",
+        effect=Effect.ACTS,
+        hint=_SELECTION,
+        canonical=as_tuple,
+    )
+    convolutions = Section(Convolutions)
+    device_connection = Section(DeviceConnection)
+    slices = Section(Slices)
+    experimental = Section(Experimental)
+    floating_point_behaviour = Section(FloatingPointBehaviour)
+    io_tiles = Section(IOTiles)
+    ipu_model = Section(IPUModel)
+    matmuls = Section(Matmuls)
+    norms = Section(Norms)
+    optimizations = Section(Optimizations)
+    pooling = Section(Pooling)
+    scheduling = Section(Scheduling)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def configure_ipu_system(self, device: str = "cpu") -> None:
+        """Applies this configuration; see `tensorflow_ipu.config.configure_ipu_system`.
+
+        Args:
+          device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
+
+        Raises:
+          TypeError: `device` is no string, or a list or dictionary holds values of the wrong type.
+          ValueError: Attributes contradict each other or hold values that make no sense.
+          DeviceLimitError: More IPUs or devices are asked for than there are.
+        """
+        check_host_device(device)
+        _state.configure(resolve(self))

@@ -1,0 +1,207 @@
+"""Which IPU devices exist now."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorflow_ipu.config._devices import device_name
+from tensorflow_ipu.config._enums import DeviceConnectionType
+from tensorflow_ipu.config._options import IpuOptions
+from tensorflow_ipu.errors import NotConfiguredError
+
+_logger = logging.getLogger(__name__)
+
+DeviceListener = Callable[[Sequence[int]], None]
+Hook = Callable[[], None]
+
+# What there is before anything was configured: one device of one IPU.
+_DEFAULT_DEVICES = (1,)
+
+
+@dataclass(frozen=True)
+class DeviceSeed:
+    """The seed that the random numbers of a device start from.
+
+    Attributes:
+      seed: The number that the user gave.
+      identical_replicas: Whether all replicas draw the same numbers.
+    """
+
+    seed: int
+    identical_replicas: bool
+
+
+class System:
+    """The configured system. Thread-safe.
+
+    Two locks: `_changing` is held by whoever reconfigures, through all waiting and all hooks, so that changes do not
+    interleave; `_lock` guards the fields and is held for a moment only, so that running programs, which a change waits
+    for, can still read them.
+    """
+
+    def __init__(self) -> None:
+        self._changing = threading.RLock()
+        self._lock = threading.Lock()
+        self._records: tuple[IpuOptions, ...] = ()
+        self._seeds: dict[int, DeviceSeed] = {}
+        self._generation = 0
+        self._listener: DeviceListener | None = None
+        self._idle_waits: list[Hook] = []
+        self._reset_hooks: list[Hook] = []
+
+    def configure(self, records: tuple[IpuOptions, ...], reset_configuration: bool = True) -> None:
+        """Makes `records`, one a device, the configuration in force; see the function of the same name."""
+        with self._changing:
+            current = self.records()
+            if current == records:
+                return
+            if current and not reset_configuration:
+                from tensorflow import errors
+
+                raise errors.FailedPreconditionError(
+                    None,
+                    None,
+                    "the IPU system is configured already, with other values, and `reset_configuration=False` forbids"
+                    " to replace them; call `reset_ipu_configuration()` first",
+                )
+            if current:
+                _logger.warning("The IPU system is configured already; it is reset to take the new configuration.")
+                self.reset()
+            else:
+                self._wait_until_idle()
+            self._install(records)
+
+    def reset(self) -> None:
+        """Waits until no program runs, then forgets the configuration; where there is none, only the seeds go."""
+        with self._changing:
+            if not self.records():
+                with self._lock:
+                    self._seeds.clear()
+                return
+            self._wait_until_idle()
+            self._install(())
+            for hook in self._snapshot(self._reset_hooks):
+                hook()
+
+    def records(self) -> tuple[IpuOptions, ...]:
+        """The configuration in force, one record a device; empty where nothing was configured."""
+        with self._lock:
+            return self._records
+
+    def generation(self) -> int:
+        """A number that grows with each change of the configuration."""
+        with self._lock:
+            return self._generation
+
+    def ipus(self) -> tuple[int, ...]:
+        """How many IPUs each device has; one device of one IPU where nothing was configured."""
+        return _ipus(self.records())
+
+    def ipus_of_device(self, ordinal: int) -> int:
+        """How many IPUs the device has.
+
+        Raises:
+          NotConfiguredError: There is no such device.
+        """
+        return _count(_ipus(self.records()), ordinal)
+
+    def connection_type(self, ordinal: int) -> DeviceConnectionType:
+        """How the device is connected.
+
+        Raises:
+          NotConfiguredError: There is no such device.
+        """
+        records = self.records()
+        _count(_ipus(records), ordinal)
+        return records[ordinal].options["device_connection.type"] if records else DeviceConnectionType.ALWAYS
+
+    def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
+        """Records the seed of a device; a reset of the configuration forgets it.
+
+        Raises:
+          NotConfiguredError: There is no such device.
+        """
+        with self._lock:
+            _count(_ipus(self._records), ordinal)
+            self._seeds[ordinal] = seed
+
+    def device_seed(self, ordinal: int) -> DeviceSeed | None:
+        """The seed of a device; `None` if none was set since the system was configured.
+
+        Raises:
+          NotConfiguredError: There is no such device.
+        """
+        with self._lock:
+            _count(_ipus(self._records), ordinal)
+            return self._seeds.get(ordinal)
+
+    def set_device_listener(self, listener: DeviceListener | None) -> None:
+        """Has `listener` called with the IPUs of each device, now and at each change before it takes effect."""
+        with self._changing:
+            if listener is not None:
+                listener(self.ipus())
+            self._listener = listener
+
+    def on_idle_wait(self, wait: Hook) -> Hook:
+        """Registers a function that returns when no program of its layer runs; usable as a decorator."""
+        with self._lock:
+            self._idle_waits.append(wait)
+        return wait
+
+    def on_reset(self, hook: Hook) -> Hook:
+        """Registers a function that is called after the configuration was forgotten; usable as a decorator."""
+        with self._lock:
+            self._reset_hooks.append(hook)
+        return hook
+
+    def _install(self, records: tuple[IpuOptions, ...]) -> None:
+        # The listener first: if it fails, the configuration is what it was.
+        if self._listener is not None:
+            self._listener(_ipus(records))
+        with self._lock:
+            self._records = records
+            self._generation += 1
+            self._seeds.clear()
+
+    def _wait_until_idle(self) -> None:
+        for wait in self._snapshot(self._idle_waits):
+            wait()
+
+    def _snapshot(self, hooks: list[Hook]) -> tuple[Hook, ...]:
+        # Hooks run without the lock, since they may read the configuration.
+        with self._lock:
+            return tuple(hooks)
+
+
+def _ipus(records: tuple[IpuOptions, ...]) -> tuple[int, ...]:
+    return tuple(record.ipu_count for record in records) or _DEFAULT_DEVICES
+
+
+def _count(ipus: tuple[int, ...], ordinal: int) -> int:
+    if not 0 <= ordinal < len(ipus):
+        last = f"`{device_name(len(ipus) - 1)}`"
+        there_is = f"there is only {last}" if len(ipus) == 1 else f"the last of the {len(ipus)} devices is {last}"
+        raise NotConfiguredError(
+            f"`{device_name(ordinal)}` does not exist in the present configuration: {there_is}; give"
+            f" `IPUConfig.auto_select_ipus` at least {ordinal + 1} entries and configure the system with it"
+        )
+    return ipus[ordinal]
+
+
+_system = System()
+
+configure = _system.configure
+reset = _system.reset
+records = _system.records
+generation = _system.generation
+ipus = _system.ipus
+ipus_of_device = _system.ipus_of_device
+connection_type = _system.connection_type
+set_device_seed = _system.set_device_seed
+device_seed = _system.device_seed
+set_device_listener = _system.set_device_listener
+on_idle_wait = _system.on_idle_wait
+on_reset = _system.on_reset

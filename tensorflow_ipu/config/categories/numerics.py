@@ -1,0 +1,47 @@
+"""Attributes of floating point and of normalisation."""
+
+from __future__ import annotations
+
+from tensorflow_ipu.config._enums import StochasticRoundingBehaviour
+from tensorflow_ipu.config._tree import Category, Option, Section
+
+
+class FloatingPointBehaviour(Category):
+    """What the arithmetic of the device does on exceptional values, and how it rounds."""
+
+    inv = Option(False, "Whether an invalid operation, such as 0/0, stops the program.")
+    div0 = Option(False, "Whether a division by zero stops the program.")
+    oflo = Option(False, "Whether an overflow stops the program.")
+    esr = Option(
+        StochasticRoundingBehaviour.OFF, "Whether, and where, results of half precision are rounded at random."
+    )
+    nanoo = Option(
+        False, "Whether half-precision overflow gives a NaN; otherwise it gives the largest number of the type."
+    )
+    set_all = Option(
+        False,
+        "Whether to switch on all of `inv`, `div0`, `oflo` and `nanoo` and to set `esr` to"
+        " `StochasticRoundingBehaviour.ON`, whatever they say. The configuration in force shows it; this object keeps"
+        " the values that were assigned.",
+    )
+
+
+class NormsExperimental(Category):
+    """Attributes of normalisation that may change or go without notice."""
+
+    distributed_batch_norm_replica_group_size = Option(
+        1,
+        "How many consecutive replicas share the mean and variance of a batch normalisation in training; 1 leaves each"
+        " replica its own. Not together with I/O tiles.",
+        at_least=1,
+    )
+
+
+class Norms(Category):
+    """Batch, group, layer and instance normalisation."""
+
+    use_stable_statistics = Option(
+        False,
+        "Whether the mean is subtracted before the variance is computed, which is slower and loses fewer digits.",
+    )
+    experimental = Section(NormsExperimental)

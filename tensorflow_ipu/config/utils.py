@@ -1,0 +1,133 @@
+"""Helpers that go with the configured system."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, SupportsIndex
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.config._checks import check_host_device
+from tensorflow_ipu.config._devices import device_ordinal
+from tensorflow_ipu.config._enums import SyntheticDataCategory
+
+__all__ = [
+    "get_num_of_ipus_in_device",
+    "move_variable_initialization_to_cpu",
+    "reset_ipu_seed",
+    "running_on_ipu_model",
+    "use_synthetic_data_for",
+]
+
+
+def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
+    """How many IPUs a TensorFlow device has; 1 for `/device:IPU:0` where nothing was configured.
+
+    Args:
+      ipu_device: The IPU device, such as `"/device:IPU:0"`.
+      device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
+
+    Raises:
+      TypeError: An argument is no string.
+      ValueError: `ipu_device` names no IPU device.
+      NotConfiguredError: There is no such device.
+    """
+    check_host_device(device)
+    return _state.ipus_of_device(device_ordinal(ipu_device, "ipu_device"))
+
+
+def running_on_ipu_model() -> bool:
+    """Whether `TF_POPLAR_FLAGS` asks for the IPU Model (`--use_ipu_model`) at this moment.
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    return _environment.poplar_flags().use_ipu_model
+
+
+def reset_ipu_seed(
+    seed: SupportsIndex,
+    device: str = "/device:IPU:0",
+    cpu_device: str = "cpu",
+    experimental_identical_replicas: bool = False,
+) -> None:
+    """Has the random numbers of a device start anew from `seed`: the same seed gives the same numbers afterwards.
+
+    The seed is recorded for the device, and `tf.random.set_seed(seed)` is called, which governs TensorFlow's own
+    random operations, eager or in a graph, on every device and on the host. Operations that XLA compiles draw from a
+    source that TensorFlow cannot seed; where a compiled program must be repeatable, use `tf.random.stateless_*` with
+    the seed as an argument.
+
+    Args:
+      seed: Any whole number of 64 bits, with or without a sign.
+      device: The IPU device, such as `"/device:IPU:0"`.
+      cpu_device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
+      experimental_identical_replicas: Whether all replicas draw the same numbers. It is recorded with the seed.
+
+    Raises:
+      TypeError: An argument has the wrong type.
+      ValueError: `seed` does not fit into 64 bits, or `device` names no IPU device.
+      NotConfiguredError: There is no such device.
+    """
+    number = _whole_number(seed)
+    check_host_device(cpu_device)
+    if type(experimental_identical_replicas) is not bool:
+        raise TypeError(
+            "`experimental_identical_replicas` must be `True` or `False`, and"
+            f" `{experimental_identical_replicas!r}` is neither"
+        )
+    _state.set_device_seed(device_ordinal(device), _state.DeviceSeed(number, experimental_identical_replicas))
+
+    import tensorflow as tf
+
+    # TensorFlow keeps the seed as a signed number.
+    tf.random.set_seed(number - 2**64 if number >= 2**63 else number)
+
+
+def move_variable_initialization_to_cpu(graph: Any = None) -> None:
+    """Does nothing, since the emulator computes the initial values of variables on the host anyway.
+
+    Args:
+      graph: A `tf.Graph`, or `None` for the current one.
+
+    Raises:
+      TypeError: `graph` is neither.
+    """
+    if graph is None:
+        return
+
+    import tensorflow as tf
+
+    if not isinstance(graph, tf.Graph):
+        raise TypeError(f"`graph` must be a `tf.Graph` or `None`, and `{graph!r}` is neither")
+
+
+def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bool:
+    """Whether `TF_POPLAR_FLAGS` keeps data of a kind from passing between host and device at this moment.
+
+    `--use_synthetic_data` does so for every kind, `--synthetic_data_categories=infeed,outfeed` for those it names.
+
+    Args:
+      synthetic_data_category: The kind of data.
+
+    Raises:
+      TypeError: It is no `SyntheticDataCategory`.
+      ValueError: The variable has a malformed value.
+    """
+    if not isinstance(synthetic_data_category, SyntheticDataCategory):
+        raise TypeError(
+            f"`synthetic_data_category` must be a `SyntheticDataCategory`, and `{synthetic_data_category!r}` is not"
+        )
+    return _environment.poplar_flags().synthetic(synthetic_data_category.name)
+
+
+def _whole_number(seed: SupportsIndex) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError as exc:
+        raise TypeError(f"`seed` must be a whole number, and `{seed!r}` is not") from exc
+    if isinstance(seed, bool):
+        raise TypeError(f"`seed` must be a whole number, and `{seed!r}` is not")
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"`seed={number}` does not fit into 64 bits; choose it from -2**63 to 2**64 - 1")
+    return number

@@ -1,0 +1,227 @@
+"""What `configure_ipu_system` refuses, and how the selection becomes devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu.config import (
+    DeviceConnectionType,
+    IPUConfig,
+    StochasticRoundingBehaviour,
+    configure_ipu_system,
+    get_ipu_config,
+)
+from tensorflow_ipu.errors import DeviceLimitError, IpuError
+
+
+def _set(config: IPUConfig, **values: Any) -> IPUConfig:
+    return config.from_dict({name.replace("__", "."): value for name, value in values.items()})
+
+
+def _configured(**values: Any) -> list[int]:
+    configure_ipu_system(_set(IPUConfig(), **values))
+    return [record.ipu_count for record in get_ipu_config()]
+
+
+@pytest.mark.parametrize("selection", [[2, 4], (2, 4)])
+def test_auto_select_makes_a_device_an_entry(selection: Any):
+    assert _configured(auto_select_ipus=selection) == [2, 4]
+
+
+def test_number_in_auto_select_is_rewritten_to_a_list():
+    config = _set(IPUConfig(), auto_select_ipus=4)
+    config.configure_ipu_system()
+    assert config.auto_select_ipus == [4]
+    assert [record.ipu_count for record in get_ipu_config()] == [4]
+
+
+def test_number_in_select_is_rewritten_to_a_list():
+    config = _set(IPUConfig(), select_ipus=0)
+    config.configure_ipu_system()
+    assert config.select_ipus == [0]
+    assert [record.ipu_count for record in get_ipu_config()] == [1]
+
+
+def test_no_selection_makes_one_device_of_one_ipu():
+    assert _configured() == [1]
+
+
+@pytest.mark.parametrize(("selection", "counts"), [([0, 1, 97], [1, 1, 4]), ((126,), [64]), ([64, 67], [2, 2])])
+def test_select_makes_a_device_of_the_ipus_behind_the_id(selection: Any, counts: list[int]):
+    assert _configured(select_ipus=selection) == counts
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        (
+            {"auto_select_ipus": 1, "select_ipus": [3]},
+            Exception,
+            r"`auto_select_ipus=\[1\]` and `select_ipus=\[3\]` are both set",
+        ),
+        ({"auto_select_ipus": [1], "select_ipus": 0}, Exception, "are both set"),
+        ({"auto_select_ipus": [1, 0, -2]}, ValueError, "`auto_select_ipus` has `0`, `-2`; each device needs at least"),
+        ({"auto_select_ipus": 0}, ValueError, "`auto_select_ipus` has `0`"),
+        ({"select_ipus": [1, 2, 1]}, ValueError, "`select_ipus` has `1` more than once"),
+        ({"select_ipus": [-1]}, ValueError, "`-1` in `select_ipus` is no id"),
+        ({"select_ipus": [0, 64]}, ValueError, "ids `0` and `64` in `select_ipus` share IPUs"),
+        ({"select_ipus": [97, 66, 0]}, ValueError, "ids `97` and `66` in `select_ipus` share IPUs"),
+        ({"io_tiles__place_ops_on_io_tiles": True}, ValueError, "`io_tiles.num_io_tiles` is 0"),
+        (
+            {"io_tiles__num_io_tiles": 32, "norms__experimental__distributed_batch_norm_replica_group_size": 2},
+            ValueError,
+            "group_size=2` does not go with `io_tiles.num_io_tiles=32`",
+        ),
+        ({"device_connection__type": "NEVER"}, ValueError, "`device_connection.version` is empty.*NEVER"),
+        ({"device_connection__type": "PRE_COMPILE"}, ValueError, "`device_connection.version` is empty.*PRE_COMPILE"),
+        ({"device_connection__version": "ipu9"}, ValueError, "`device_connection.version='ipu9'` is not known.*'ipu2'"),
+        ({"ipu_model__version": "gpu"}, ValueError, "`ipu_model.version='gpu'` is not known"),
+        (
+            {
+                "experimental__multi_replica_distribution__process_count": 2,
+                "experimental__multi_replica_distribution__process_index": 2,
+            },
+            ValueError,
+            "process_index=2` names none of the 2 processes; it must be from 0 to 1",
+        ),
+        (
+            {
+                "experimental__multi_replica_distribution__process_count": 2,
+                "experimental__multi_replica_distribution__process_index": -1,
+            },
+            ValueError,
+            "process_index=-1` names none",
+        ),
+        (
+            {"norms__experimental__distributed_batch_norm_replica_group_size": 0},
+            ValueError,
+            "group_size=0` is too low; it must be at least 1",
+        ),
+        ({"io_tiles__num_io_tiles": -1}, ValueError, "`io_tiles.num_io_tiles=-1` is too low"),
+        ({"io_tiles__available_memory_proportion": 1.5}, ValueError, "proportion=1.5` is too high"),
+        ({"io_tiles__available_memory_proportion": float("nan")}, ValueError, "proportion=nan` is too low"),
+    ],
+)
+def test_configuration_is_refused(values: dict[str, Any], kind: type[Exception], message: str):
+    with pytest.raises(kind, match=message):
+        _configured(**values)
+    with pytest.raises(RuntimeError, match="no IPU device was configured"):
+        get_ipu_config()
+
+
+@pytest.mark.usefixtures("on_model")
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"select_ipus": [0]}, r"`select_ipus=\[0\]` does not go with the IPU Model.*`auto_select_ipus`"),
+        ({"ipu_model__version": ""}, "`ipu_model.version` is empty, and the IPU Model is in use"),
+        (
+            {"experimental__multi_replica_distribution__process_count": 1},
+            "process_count=1` does not go with the IPU Model",
+        ),
+    ],
+)
+def test_configuration_is_refused_on_the_ipu_model(values: dict[str, Any], message: str):
+    with pytest.raises(Exception, match=message) as info:
+        _configured(**values)
+    assert isinstance(info.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"select_ipus": [0]},
+        {"ipu_model__version": ""},
+        {"experimental__multi_replica_distribution__process_count": 1},
+        {"device_connection__type": "ON_DEMAND"},
+        {"device_connection__type": "NEVER", "device_connection__version": "ipu2"},
+        {"io_tiles__place_ops_on_io_tiles": True, "io_tiles__num_io_tiles": 1},
+        {"io_tiles__available_memory_proportion": 1.0},
+        {"norms__experimental__distributed_batch_norm_replica_group_size": 2},
+    ],
+)
+def test_configuration_is_accepted_off_the_ipu_model(values: dict[str, Any]):
+    assert _configured(**values) == [1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda config: config.compilation_poplar_options,
+        lambda config: config.gcl_poplar_options,
+        lambda config: config.convolutions.poplar_options,
+        lambda config: config.matmuls.poplar_options,
+        lambda config: config.pooling.poplar_options,
+        lambda config: config.slices.poplar_options,
+    ],
+)
+def test_options_must_map_text_to_text(options: Callable[[IPUConfig], dict[Any, Any]]):
+    config = IPUConfig()
+    options(config)["availableMemoryProportion"] = 0.1
+    with pytest.raises(TypeError, match=r"`\{'availableMemoryProportion': 0.1\}` does not; write `\{.*: '0.1'\}`"):
+        config.configure_ipu_system()
+    options(config)["availableMemoryProportion"] = "0.1"
+    config.configure_ipu_system()
+    options(config)[1] = "x"
+    with pytest.raises(TypeError, match=r"_options` maps text to text, and `\{1: 'x'\}` does not"):
+        config.configure_ipu_system()
+
+
+def test_list_that_changed_in_place_is_checked_again():
+    config = IPUConfig()
+    config.auto_select_ipus = devices = [1]
+    devices.append(True)
+    with pytest.raises(TypeError, match=r"`auto_select_ipus` takes exactly .*`\[1, True\]`"):
+        config.configure_ipu_system()
+
+
+def test_all_faults_are_reported_together():
+    config = _set(IPUConfig(), auto_select_ipus=[0], io_tiles__place_ops_on_io_tiles=True, ipu_model__version="x")
+    with pytest.raises(ValueError, match="3 faults") as info:
+        config.configure_ipu_system()
+    for part in ("`auto_select_ipus` has `0`", "`ipu_model.version='x'`", "place_ops_on_io_tiles=True"):
+        assert part in str(info.value)
+
+
+def test_set_all_forces_floating_point_behaviour_in_the_record_alone():
+    config = _set(IPUConfig(), floating_point_behaviour__set_all=True)
+    config.configure_ipu_system()
+    options = get_ipu_config()[0].options
+    for name in ("inv", "div0", "oflo", "nanoo"):
+        assert options[f"floating_point_behaviour.{name}"] is True
+    assert options["floating_point_behaviour.esr"] is StochasticRoundingBehaviour.ON
+    assert config.floating_point_behaviour.inv is False
+    assert config.floating_point_behaviour.esr is StochasticRoundingBehaviour.OFF
+
+
+def test_more_ipus_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(DeviceLimitError, match=r"asks for 65 IPUs and the machine has 64.*`TENSORFLOW_IPU_COUNT=65`"):
+        _configured(auto_select_ipus=[64, 1])
+    monkeypatch.setenv(_environment.COUNT_VARIABLE, "65")
+    assert _configured(auto_select_ipus=[64, 1]) == [64, 1]
+
+
+def test_id_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(DeviceLimitError, match=r"64 IPUs has no id `127`.*`TENSORFLOW_IPU_COUNT=128`"):
+        _configured(select_ipus=[127])
+    monkeypatch.setenv(_environment.COUNT_VARIABLE, "128")
+    assert _configured(select_ipus=[127]) == [1]
+
+
+def test_more_devices_than_registered_are_refused(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(DeviceLimitError, match=r"9 devices are asked for and 8 were.*`TENSORFLOW_IPU_DEVICES=9`"):
+        _configured(auto_select_ipus=[1] * 9)
+    with pytest.raises(IpuError, match="TENSORFLOW_IPU_DEVICES=9"):
+        _configured(select_ipus=list(range(9)))
+    monkeypatch.setenv(_environment.DEVICES_VARIABLE, "9")
+    with pytest.raises(DeviceLimitError, match="8 were registered"):
+        _configured(auto_select_ipus=[1] * 9)
+
+
+def test_connection_type_is_in_the_record():
+    _configured(device_connection__type="PRE_COMPILE", device_connection__version="ipu2")
+    assert get_ipu_config()[0].options["device_connection.type"] is DeviceConnectionType.PRE_COMPILE

@@ -1,0 +1,176 @@
+"""The helpers tell the number of IPUs, the IPU Model and synthetic data, and set seeds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu import _environment, config
+from tensorflow_ipu.config import (
+    IPUConfig,
+    SyntheticDataCategory,
+    get_num_of_ipus_in_device,
+    move_variable_initialization_to_cpu,
+    reset_ipu_configuration,
+    reset_ipu_seed,
+    running_on_ipu_model,
+    use_synthetic_data_for,
+)
+from tensorflow_ipu.config import _state as state
+from tensorflow_ipu.errors import NotConfiguredError
+
+
+def test_unconfigured_device_has_one_ipu():
+    assert get_num_of_ipus_in_device("/device:IPU:0") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["/device:IPU:1", "/device:ipu:1", "IPU:1", "/IPU:1", "/job:localhost/replica:0/task:0/device:IPU:1"]
+)
+def test_number_of_ipus_by_every_form_of_the_name(name: str):
+    settings = IPUConfig()
+    settings.auto_select_ipus = [2, 4]
+    settings.configure_ipu_system()
+    assert get_num_of_ipus_in_device(name, device="/device:CPU:0") == 4
+    assert get_num_of_ipus_in_device("/device:IPU") == 2
+
+
+@pytest.mark.parametrize("name", ["/device:GPU:0", "", "IPUS", "/device:IPU:x", "/device:IPU:-1", "XIPU:0"])
+def test_name_of_no_ipu_device_is_refused(name: str):
+    with pytest.raises(ValueError, match=f"`ipu_device={name}` names no IPU device"):
+        get_num_of_ipus_in_device(name)
+
+
+def test_device_that_does_not_exist_is_refused():
+    with pytest.raises(NotConfiguredError, match="`/device:IPU:1` does not exist"):
+        get_num_of_ipus_in_device("/device:IPU:1")
+    with pytest.raises(TypeError, match=r"`ipu_device` must be a string.*`1`"):
+        get_num_of_ipus_in_device(1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`device` must be the name of a host device"):
+        get_num_of_ipus_in_device("/device:IPU:0", device=0)  # type: ignore[arg-type]
+
+
+def test_ipu_model_follows_the_environment(monkeypatch: pytest.MonkeyPatch):
+    assert running_on_ipu_model() is False
+    monkeypatch.setenv(_environment.FLAGS_VARIABLE, "--x --use_ipu_model")
+    assert running_on_ipu_model() is True
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", set()),
+        ("--use_synthetic_data", set(SyntheticDataCategory)),
+        (
+            "--synthetic_data_categories=infeed,host_embedding",
+            {SyntheticDataCategory.Infeed, SyntheticDataCategory.HostEmbedding},
+        ),
+        ("--synthetic_data_categories='Seed, Outfeed'", {SyntheticDataCategory.Seed, SyntheticDataCategory.Outfeed}),
+    ],
+)
+def test_synthetic_data_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, flags: str, expected: set[SyntheticDataCategory]
+):
+    monkeypatch.setenv(_environment.FLAGS_VARIABLE, flags)
+    assert {category for category in SyntheticDataCategory if use_synthetic_data_for(category)} == expected
+
+
+@pytest.mark.parametrize("category", [1, "Infeed", None])
+def test_synthetic_data_of_no_category_is_refused(category: Any):
+    with pytest.raises(TypeError, match=f"must be a `SyntheticDataCategory`, and `{category!r}` is not"):
+        use_synthetic_data_for(category)
+
+
+def _numbers() -> np.ndarray:
+    return tf.random.uniform([4]).numpy()
+
+
+def test_same_seed_gives_the_same_numbers():
+    reset_ipu_seed(7)
+    first = _numbers()
+    second = _numbers()
+    reset_ipu_seed(7)
+    np.testing.assert_array_equal(_numbers(), first)
+    np.testing.assert_array_equal(_numbers(), second)
+    reset_ipu_seed(8)
+    assert not np.array_equal(_numbers(), first)
+
+
+def test_seed_is_recorded_for_its_device():
+    settings = IPUConfig()
+    settings.auto_select_ipus = [1, 1]
+    settings.configure_ipu_system()
+    reset_ipu_seed(np.int64(3), device="/device:IPU:1", cpu_device="/cpu:0", experimental_identical_replicas=True)
+    assert state.device_seed(0) is None
+    assert state.device_seed(1) == state.DeviceSeed(3, True)
+
+
+def test_reset_forgets_the_seed_with_or_without_a_configuration():
+    reset_ipu_seed(3)
+    reset_ipu_configuration()
+    assert state.device_seed(0) is None
+    IPUConfig().configure_ipu_system()
+    reset_ipu_seed(3)
+    reset_ipu_configuration()
+    assert state.device_seed(0) is None
+
+
+@pytest.mark.parametrize("seed", [0, -(2**63), 2**63 - 1, 2**64 - 1])
+def test_every_seed_of_64_bits_is_taken(seed: int):
+    reset_ipu_seed(seed)
+    recorded = state.device_seed(0)
+    assert recorded is not None
+    assert recorded.seed == seed
+    assert _numbers().shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"seed": 1.5}, TypeError, "`seed` must be a whole number, and `1.5` is not"),
+        ({"seed": True}, TypeError, "`seed` must be a whole number, and `True` is not"),
+        ({"seed": 2**64}, ValueError, "does not fit into 64 bits"),
+        ({"seed": 1, "device": "/cpu:0"}, ValueError, "`device=/cpu:0` names no IPU device"),
+        ({"seed": 1, "device": "/device:IPU:5"}, NotConfiguredError, "`/device:IPU:5` does not exist"),
+        ({"seed": 1, "cpu_device": 1}, TypeError, "host device"),
+        ({"seed": 1, "experimental_identical_replicas": 1}, TypeError, "`experimental_identical_replicas` must be"),
+    ],
+)
+def test_seed_with_wrong_arguments_is_refused_and_not_recorded(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+):
+    with pytest.raises(kind, match=message):
+        reset_ipu_seed(**arguments)
+    assert state.device_seed(0) is None
+
+
+def test_move_variable_initialization_does_nothing_and_checks_its_graph():
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.constant(1)
+    before = graph.as_graph_def()
+    move_variable_initialization_to_cpu()
+    move_variable_initialization_to_cpu(graph)
+    assert graph.as_graph_def() == before
+    with pytest.raises(TypeError, match=r"`graph` must be a `tf.Graph` or `None`, and `3` is neither"):
+        move_variable_initialization_to_cpu(3)
+
+
+def test_public_names_are_sorted_and_exist():
+    assert config.__all__ == sorted(config.__all__)
+    assert all(hasattr(config, name) for name in config.__all__)
+
+
+def test_importing_the_configuration_starts_no_runtime():
+    script = (
+        "import sys, tensorflow_ipu.config\n"
+        "if 'tensorflow' in sys.modules:\n"
+        "    from tensorflow.python.eager import context\n"
+        "    assert not context.context()._initialized\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,0 +1,356 @@
+"""An `IPUConfig` takes what it declares and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorflow_ipu.config import (
+    DeviceConnectionType,
+    IPUConfig,
+    SchedulingAlgorithm,
+    SelectionOrder,
+    StochasticRoundingBehaviour,
+)
+
+# A small alphabet, since hypothesis takes a second to tabulate all of Unicode.
+_WORDS = st.text('aZ0 "\\\n.äß€', max_size=5)
+_TEXT = st.dictionaries(_WORDS, _WORDS, max_size=3)
+_IPUS = st.one_of(
+    st.integers(1, 64), st.lists(st.integers(1, 8), max_size=4), st.lists(st.integers(1, 8), max_size=4).map(tuple)
+)
+_BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: st.integers(0, 2**31),
+    float: st.floats(allow_nan=False),
+    str: _WORDS,
+    dict: _TEXT,
+    list: _IPUS,
+}
+
+
+def _assign(config: IPUConfig, name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    category: Any = config
+    for parent in parents:
+        category = getattr(category, parent)
+    setattr(category, last, value)
+
+
+@st.composite
+def _configs(draw: st.DrawFn) -> IPUConfig:
+    config = IPUConfig()
+    names = [name for name in config.to_dict() if name != "optimizations.enable_fast_math"]
+    for name in draw(st.lists(st.sampled_from(names), unique=True, max_size=12)):
+        default = config.get_attribute_metadata(name).default
+        values = st.sampled_from(type(default)) if isinstance(default, Enum) else _BY_TYPE[type(default)]
+        _assign(config, name, draw(values))
+    return config
+
+
+@given(_configs())
+def test_json_brings_back_an_equal_config(config: IPUConfig):
+    assert IPUConfig().from_json(config.to_json()) == config
+
+
+@given(_configs())
+def test_dict_and_copies_bring_back_an_equal_config(config: IPUConfig):
+    assert IPUConfig().from_dict(config.to_dict()) == config
+    assert copy.deepcopy(config) == config
+    assert copy.copy(config) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("io_tiles.num_io_tiles", True, "`io_tiles.num_io_tiles` takes exactly `int`.*`True`.*`bool`; write `1`"),
+        ("io_tiles.num_io_tiles", 1.0, "`io_tiles.num_io_tiles` takes exactly `int`.*`1.0`.*`float`"),
+        ("io_tiles.available_memory_proportion", 1, "takes exactly `float`.*`1`.*`int`; write `1.0`"),
+        ("allow_recompute", 1, "`allow_recompute` takes exactly `bool`.*`1`.*`int`; write `True`"),
+        ("allow_recompute", None, "`allow_recompute` takes exactly `bool`.*`None`"),
+        ("serialization_output_folder", b"x", "takes exactly `str`.*`bytes`"),
+        ("compilation_poplar_options", [("a", "b")], "takes exactly `dict`.*`list`"),
+        ("selection_order", "ZIGZAG", "takes exactly `SelectionOrder`.*assign one of.*`SelectionOrder.ZIGZAG`"),
+        ("selection_order", 1, "takes exactly `SelectionOrder`"),
+        ("selection_order", SchedulingAlgorithm.CLUSTERING, "takes exactly `SelectionOrder`"),
+        ("floating_point_behaviour.esr", True, "takes exactly `StochasticRoundingBehaviour`"),
+        ("auto_select_ipus", True, r"takes exactly `int \| list\[int\] \| tuple\[int, ...\]`.*`True`"),
+        ("auto_select_ipus", [1, True], r"`auto_select_ipus`.*`\[1, True\]`"),
+        ("auto_select_ipus", (1, 2.0), r"`auto_select_ipus`.*`\(1, 2.0\)`"),
+        ("select_ipus", {1}, r"`select_ipus`.*`\{1\}`"),
+    ],
+)
+def test_wrong_type_is_refused_and_the_value_stays(name: str, value: Any, message: str):
+    config = IPUConfig()
+    with pytest.raises(TypeError, match=message):
+        _assign(config, name, value)
+    assert config == IPUConfig()
+
+
+@pytest.mark.parametrize("attribute", ["auto_select_ipus", "select_ipus"])
+@pytest.mark.parametrize("value", [3, [1, 2], (1, 2), [], ()])
+def test_selection_takes_number_list_and_tuple(attribute: str, value: Any):
+    config = IPUConfig()
+    setattr(config, attribute, value)
+    assert getattr(config, attribute) is value
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("auto_select_ipu", "auto_select_ipus"),
+        ("io_tile", "io_tiles"),
+        ("num_io_tiles", "io_tiles.num_io_tiles"),
+        ("process_cout", "experimental.multi_replica_distribution.process_count"),
+    ],
+)
+def test_unknown_attribute_is_refused_with_the_nearest_name(name: str, suggestion: str):
+    config = IPUConfig()
+    with pytest.raises(ValueError, match=f"`{name}` is not an attribute.*did you mean `{suggestion}`"):
+        getattr(config, name)
+    with pytest.raises(ValueError, match=f"`{name}` is not an attribute.*did you mean `{suggestion}`"):
+        setattr(config, name, 1)
+
+
+def test_unknown_attribute_of_a_category_is_suggested_by_full_name():
+    with pytest.raises(
+        ValueError, match=r"not an attribute of the category `optimizations.math`.*`optimizations.math.f"
+    ):
+        IPUConfig().optimizations.math.fats = True  # type: ignore[attr-defined]
+
+
+def test_unknown_attribute_like_no_other_lists_what_there_is():
+    with pytest.raises(
+        ValueError, match=r"`zzz` is not an attribute.*known are `num_io_tiles`|`io_tiles.num_io_tiles`"
+    ):
+        IPUConfig().io_tiles.zzz = 1  # type: ignore[attr-defined]
+
+
+def test_private_names_are_no_attributes():
+    with pytest.raises(ValueError, match="`_private` is not an attribute"):
+        IPUConfig()._private = 1  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="`_prefix` is not an attribute"):
+        IPUConfig()._prefix = "x"  # type: ignore[attr-defined]
+    special = "__length_hint__"
+    with pytest.raises(ValueError, match="`__length_hint__` is not an attribute"):
+        getattr(IPUConfig(), special)
+
+
+def test_hasattr_is_false_for_an_unknown_attribute():
+    assert not hasattr(IPUConfig(), "number_of_ipus")
+
+
+@pytest.mark.parametrize("category", ["io_tiles", "optimizations"])
+def test_category_cannot_be_assigned(category: str):
+    config = IPUConfig()
+    with pytest.raises(
+        Exception, match=f"`{category}` is a category, so `1` cannot be assigned.*`{category}\\."
+    ) as info:
+        setattr(config, category, 1)
+    assert isinstance(info.value, AttributeError)
+    with pytest.raises(Exception, match=r"`optimizations.math` is a category.*`optimizations.math.fast`"):
+        config.optimizations.math = 1  # type: ignore[assignment]
+
+
+def test_attributes_are_found_by_completion():
+    config = IPUConfig()
+    assert {"auto_select_ipus", "io_tiles", "configure_ipu_system"} <= set(dir(config))
+    assert {"fast", "dot_strength"} <= set(dir(config.optimizations.math))
+
+
+def test_subclass_has_the_same_attributes():
+    class Small(IPUConfig):
+        """A configuration of its own."""
+
+    config = Small()
+    config.auto_select_ipus = 2
+    assert config.to_dict() == {**IPUConfig().to_dict(), "auto_select_ipus": 2}
+    with pytest.raises(ValueError, match="did you mean `select_ipus`"):
+        config.select_ipu = 1  # type: ignore[attr-defined]
+
+
+def test_configs_share_nothing():
+    first, second = IPUConfig(), IPUConfig()
+    first.matmuls.poplar_options["a"] = "b"
+    first.io_tiles.num_io_tiles = 4
+    assert second == IPUConfig()
+    shallow = copy.copy(first)
+    shallow.io_tiles.num_io_tiles = 5
+    shallow.matmuls.poplar_options["a"] = "c"
+    assert (first.io_tiles.num_io_tiles, first.matmuls.poplar_options) == (4, {"a": "b"})
+
+
+def test_equality_asks_for_meaning_not_for_form():
+    first, second = IPUConfig(), IPUConfig()
+    first.auto_select_ipus, second.auto_select_ipus = 2, (2,)
+    assert first == second
+    second.auto_select_ipus = [2, 2]
+    assert first != second
+    assert first != "first"
+    assert first.io_tiles == second.io_tiles
+    assert first.io_tiles != first.matmuls
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(first)
+
+
+def test_repr_shows_what_differs_and_str_shows_all():
+    config = IPUConfig()
+    assert repr(config) == "IPUConfig()"
+    config.auto_select_ipus = [2]
+    config.scheduling.algorithm = SchedulingAlgorithm.CLUSTERING
+    config.device_connection.version = "ipu2"
+    assert repr(config) == (
+        "IPUConfig(auto_select_ipus=[2], device_connection.version='ipu2',"
+        " scheduling.algorithm=SchedulingAlgorithm.CLUSTERING)"
+    )
+    assert repr(config.scheduling) == "Scheduling(algorithm=SchedulingAlgorithm.CLUSTERING)"
+    assert len(str(config).splitlines()) == 57
+    assert "device_connection.version = 'ipu2'" in str(config).splitlines()
+
+
+def test_deprecated_attribute_warns_in_the_log_when_set(caplog: pytest.LogCaptureFixture):
+    config = IPUConfig()
+    with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
+        config.optimizations.enable_fast_math = True
+    assert "`optimizations.enable_fast_math` is deprecated" in caplog.text
+    assert "`optimizations.math.fast`" in caplog.text
+    assert config.optimizations.enable_fast_math is True
+    assert config.optimizations.math.fast is False
+
+
+def test_no_other_attribute_is_deprecated(caplog: pytest.LogCaptureFixture):
+    config = IPUConfig()
+    deprecated = [name for name in config.to_dict() if config.get_attribute_metadata(name).deprecated]
+    assert deprecated == ["optimizations.enable_fast_math"]
+    with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
+        config.optimizations.math.fast = True
+        config.from_dict(IPUConfig().to_dict())
+    assert caplog.text == ""
+
+
+def test_metadata_checks_types_and_warns(caplog: pytest.LogCaptureFixture):
+    config = IPUConfig()
+    metadata = config.get_attribute_metadata("optimizations.enable_fast_math")
+    assert metadata.deprecated
+    assert metadata.deprecated_msg is not None
+    metadata.check_type(True)
+    with pytest.raises(TypeError, match=r"`optimizations.enable_fast_math` takes exactly `bool`"):
+        metadata.check_type("yes")
+    with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
+        metadata.warn_if_deprecated()
+        config.get_attribute_metadata("allow_recompute").warn_if_deprecated()
+    assert len(caplog.records) == 1
+
+
+def test_metadata_of_a_category_has_neither_type_nor_default():
+    metadata = IPUConfig().get_attribute_metadata("optimizations.math")
+    assert (metadata.name, metadata.type, metadata.default, metadata.deprecated) == (
+        "optimizations.math",
+        None,
+        None,
+        False,
+    )
+    assert "arithmetic" in metadata.doc
+    with pytest.raises(TypeError, match=r"`optimizations.math` is a category"):
+        metadata.check_type(1)
+
+
+def test_metadata_is_asked_of_a_category_by_relative_name():
+    metadata = IPUConfig().optimizations.get_attribute_metadata("math.fast")
+    assert (metadata.name, metadata.depth) == ("optimizations.math.fast", 3)
+
+
+@pytest.mark.parametrize("name", ["optimizations.maths.fast", "optimizations.math.fats", "optimizations.math.fast.x"])
+def test_metadata_of_an_unknown_attribute_is_refused(name: str):
+    with pytest.raises(ValueError, match=f"`{name}` is not an attribute.*`optimizations.math.fast`"):
+        IPUConfig().get_attribute_metadata(name)
+
+
+def test_metadata_is_asked_by_name():
+    with pytest.raises(TypeError, match="`attr` must be the name of an attribute, and `3` is no string"):
+        IPUConfig().get_attribute_metadata(3)  # type: ignore[arg-type]
+
+
+def test_metadata_default_is_a_copy():
+    metadata = IPUConfig().get_attribute_metadata("auto_select_ipus")
+    metadata.default.append(1)
+    assert metadata.default == []
+
+
+def test_to_dict_is_flat_and_plain():
+    config = IPUConfig()
+    config.auto_select_ipus = (1, 2)
+    config.floating_point_behaviour.esr = StochasticRoundingBehaviour.ON
+    dct = config.to_dict()
+    assert dct["floating_point_behaviour.esr"] == "StochasticRoundingBehaviour.ON"
+    assert dct["auto_select_ipus"] == [1, 2]
+    assert dct["optimizations.math.dot_strength"] is True
+    dct["matmuls.poplar_options"]["a"] = "b"
+    assert config.matmuls.poplar_options == {}
+    assert config.optimizations.math.to_dict() == {
+        "optimizations.math.fast": False,
+        "optimizations.math.dot_strength": True,
+    }
+
+
+def test_from_dict_sets_what_it_names_and_returns_the_config():
+    config = IPUConfig()
+    config.io_tiles.num_io_tiles = 7
+    returned = config.from_dict({"selection_order": SelectionOrder.HOOF, "device_connection.type": "NEVER"})
+    assert returned is config
+    assert config.selection_order is SelectionOrder.HOOF
+    assert config.device_connection.type is DeviceConnectionType.NEVER
+    assert config.io_tiles.num_io_tiles == 7
+
+
+@pytest.mark.parametrize(
+    ("dct", "kind", "message"),
+    [
+        ({"selection_ordr": 1}, ValueError, "`selection_ordr` is not an attribute.*did you mean `selection_order`"),
+        ({"io_tiles": 1}, ValueError, "`io_tiles` is not an attribute"),
+        ({"selection_order": "ZIGZAP"}, ValueError, "no enumerator `ZIGZAP`.*did you mean `SelectionOrder.ZIGZAG`"),
+        ({"selection_order": 1}, TypeError, "`selection_order` takes exactly `SelectionOrder`"),
+        ({"io_tiles.num_io_tiles": 1.0}, TypeError, "`io_tiles.num_io_tiles` takes exactly `int`"),
+        ({1: 1}, TypeError, "`1` is not an attribute"),
+        ([1], TypeError, r"`dct` must be a mapping.*`\[1\]`"),
+    ],
+)
+def test_from_dict_refuses_wrong_names_and_types(dct: Any, kind: type[Exception], message: str):
+    with pytest.raises(kind, match=message):
+        IPUConfig().from_dict(dct)
+
+
+def test_from_dict_reports_all_faults_and_sets_nothing():
+    config = IPUConfig()
+    with pytest.raises(TypeError, match="2 faults") as info:
+        config.from_dict({"allow_recompute": 1, "io_tiles.num_io_tiles": 3, "scheduling.algorithm": "x"})
+    assert "`allow_recompute`" in str(info.value)
+    assert "`scheduling.algorithm`" in str(info.value)
+    assert config == IPUConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("{", ValueError, "`json_cfg` is not JSON"),
+        ("[1]", TypeError, "must be a mapping"),
+        ('{"allow_recompute": "yes"}', TypeError, "`allow_recompute` takes exactly `bool`"),
+        ('{"allow": true}', ValueError, "`allow` is not an attribute"),
+    ],
+)
+def test_from_json_refuses_other_texts(text: str, kind: type[Exception], message: str):
+    with pytest.raises(kind, match=message):
+        IPUConfig().from_json(text)
+
+
+def test_to_json_is_an_object_of_full_names():
+    assert json.loads(IPUConfig().to_json()) == IPUConfig().to_dict()

@@ -1,0 +1,200 @@
+"""The state knows which devices exist, and changes only when nothing runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from tensorflow_ipu.config import DeviceConnectionType, IPUConfig, IpuOptions
+from tensorflow_ipu.config._checks import resolve
+from tensorflow_ipu.config._state import DeviceSeed, System
+from tensorflow_ipu.errors import NotConfiguredError
+
+
+def _records(*ipus: int, connection: DeviceConnectionType = DeviceConnectionType.ALWAYS) -> tuple[IpuOptions, ...]:
+    config = IPUConfig()
+    config.auto_select_ipus = ipus
+    config.device_connection.type = connection
+    config.device_connection.version = "ipu2"
+    return resolve(config)
+
+
+def test_unconfigured_system_has_one_device_of_one_ipu():
+    system = System()
+    assert system.ipus() == (1,)
+    assert system.ipus_of_device(0) == 1
+    assert system.connection_type(0) is DeviceConnectionType.ALWAYS
+    assert system.device_seed(0) is None
+    assert system.records() == ()
+
+
+@pytest.mark.parametrize("ordinal", [2, -1])
+def test_device_that_does_not_exist_is_refused(ordinal: int):
+    system = System()
+    system.configure(_records(1, 2))
+    for ask in (system.ipus_of_device, system.connection_type, system.device_seed):
+        with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{ordinal}` does not exist.*`/device:IPU:1`"):
+            ask(ordinal)
+    with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{ordinal}` does not exist"):
+        system.set_device_seed(ordinal, DeviceSeed(1, False))
+
+
+def test_second_device_of_an_unconfigured_system_is_refused_with_the_way_out():
+    with pytest.raises(NotConfiguredError, match=r"only `/device:IPU:0`.*`IPUConfig.auto_select_ipus` at least 2"):
+        System().ipus_of_device(1)
+
+
+def test_connection_type_is_that_of_the_configuration():
+    system = System()
+    system.configure(_records(1, connection=DeviceConnectionType.NEVER))
+    assert system.connection_type(0) is DeviceConnectionType.NEVER
+
+
+def test_listener_hears_of_every_change():
+    heard: list[tuple[int, ...]] = []
+    system = System()
+    system.set_device_listener(lambda ipus: heard.append(tuple(ipus)))
+    system.configure(_records(2, 4))
+    system.configure(_records(2, 4))
+    system.reset()
+    system.reset()
+    assert heard == [(1,), (2, 4), (1,)]
+    system.set_device_listener(None)
+    system.configure(_records(3))
+    assert heard[-1] == (1,)
+
+
+def test_listener_that_fails_leaves_the_configuration_as_it_was():
+    def fail(ipus: Sequence[int]) -> None:
+        if tuple(ipus) == (2,):
+            raise OSError("no")
+
+    system = System()
+    system.set_device_listener(fail)
+    with pytest.raises(OSError, match="no"):
+        system.configure(_records(2))
+    assert system.records() == ()
+    system.configure(_records(3))
+    assert system.ipus() == (3,)
+
+
+def test_generation_grows_with_each_change_only():
+    system = System()
+    start = system.generation()
+    system.configure(_records(2))
+    system.configure(_records(2))
+    assert system.generation() == start + 1
+    system.reset()
+    assert system.generation() == start + 2
+    system.reset()
+    assert system.generation() == start + 2
+
+
+def test_other_configuration_resets_with_a_warning(caplog: pytest.LogCaptureFixture):
+    events: list[str] = []
+    system = System()
+    system.on_idle_wait(lambda: events.append(f"wait {system.ipus()}"))
+    system.on_reset(lambda: events.append(f"reset {system.ipus()}"))
+    with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
+        system.configure(_records(2))
+        assert caplog.text == ""
+        system.configure(_records(4))
+    assert "is reset" in caplog.text
+    assert events == ["wait (1,)", "wait (2,)", "reset (1,)"]
+    assert system.ipus() == (4,)
+
+
+def test_same_configuration_again_waits_for_nothing():
+    waits: list[int] = []
+    system = System()
+    system.configure(_records(2))
+    system.on_idle_wait(lambda: waits.append(1))
+    system.configure(_records(2), reset_configuration=False)
+    assert waits == []
+
+
+def test_reset_of_an_unconfigured_system_calls_no_hook():
+    calls: list[int] = []
+    system = System()
+    system.on_idle_wait(lambda: calls.append(1))
+    system.on_reset(lambda: calls.append(1))
+    system.reset()
+    assert calls == []
+
+
+def test_hooks_serve_as_decorators():
+    system = System()
+
+    @system.on_idle_wait
+    def wait() -> None: ...
+
+    @system.on_reset
+    def hook() -> None: ...
+
+    assert callable(wait)
+    assert callable(hook)
+
+
+def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
+    system = System()
+    system.configure(_records(2))
+    waiting, idle = threading.Event(), threading.Event()
+
+    @system.on_idle_wait
+    def wait() -> None:
+        waiting.set()
+        assert idle.wait(timeout=30)
+
+    resetting = threading.Thread(target=system.reset)
+    resetting.start()
+    try:
+        assert waiting.wait(timeout=30)
+        assert system.ipus() == (2,)
+    finally:
+        idle.set()
+        resetting.join(timeout=30)
+    assert not resetting.is_alive()
+    assert system.records() == ()
+
+
+def test_changes_of_several_threads_do_not_interleave():
+    system = System()
+    busy = threading.Lock()
+    clashes: list[str] = []
+
+    @system.on_idle_wait
+    def wait() -> None:
+        if not busy.acquire(blocking=False):
+            clashes.append("two changes at once")
+        else:
+            busy.release()
+
+    def listen(ipus: Sequence[int]) -> None:
+        with busy:
+            if len(set(ipus)) != 1:
+                clashes.append(f"mixed devices {tuple(ipus)}")
+
+    system.set_device_listener(listen)
+    shapes = [_records(*[n] * n) for n in (1, 2, 3, 4)]
+    threads = [threading.Thread(target=lambda s=shape: [system.configure(s) for _ in range(20)]) for shape in shapes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert clashes == []
+    assert system.records() in shapes
+
+
+def test_seed_belongs_to_its_device_and_goes_with_the_configuration():
+    system = System()
+    system.configure(_records(1, 1))
+    system.set_device_seed(1, DeviceSeed(42, True))
+    assert system.device_seed(0) is None
+    assert system.device_seed(1) == DeviceSeed(42, True)
+    system.configure(_records(1))
+    system.configure(_records(1, 1))
+    assert system.device_seed(1) is None

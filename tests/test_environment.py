@@ -1,0 +1,89 @@
+"""Environment variables are read when asked for, and refused in words when malformed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu._environment import Environment, PoplarFlags, poplar_flags, read
+
+
+def test_defaults():
+    assert read({}) == Environment(devices=8, ipu_count=64, poplar_flags=PoplarFlags())
+
+
+def test_empty_values_are_defaults():
+    assert read({"TENSORFLOW_IPU_DEVICES": "", "TENSORFLOW_IPU_COUNT": " ", "TF_POPLAR_FLAGS": ""}) == read({})
+
+
+def test_values_are_read():
+    environ = {"TENSORFLOW_IPU_DEVICES": "2", "TENSORFLOW_IPU_COUNT": " 16 ", "TF_POPLAR_FLAGS": "--use_ipu_model"}
+    assert read(environ) == Environment(devices=2, ipu_count=16, poplar_flags=PoplarFlags(use_ipu_model=True))
+
+
+@pytest.mark.parametrize("variable", ["TENSORFLOW_IPU_DEVICES", "TENSORFLOW_IPU_COUNT"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "0x10", "²"])
+def test_malformed_number_is_refused_by_name_and_value(variable: str, value: str):
+    with pytest.raises(ValueError, match=f"`{variable}={value}` is not a positive whole number"):
+        read({variable: value})
+
+
+def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "4")
+    assert _environment.ipu_count() == 4
+    monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "5")
+    assert _environment.ipu_count() == 5
+
+
+def test_number_of_devices_is_read_once(monkeypatch: pytest.MonkeyPatch):
+    _environment.registered_devices.cache_clear()
+    try:
+        monkeypatch.setenv("TENSORFLOW_IPU_DEVICES", "3")
+        assert _environment.registered_devices() == 3
+        monkeypatch.setenv("TENSORFLOW_IPU_DEVICES", "5")
+        assert _environment.registered_devices() == 3
+    finally:
+        _environment.registered_devices.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--use_ipu_model", PoplarFlags(use_ipu_model=True)),
+        ("--use_ipu_model=true", PoplarFlags(use_ipu_model=True)),
+        ("--use_ipu_model=0", PoplarFlags()),
+        ("--use_synthetic_data", PoplarFlags(use_synthetic_data=True)),
+        ("--synthetic_data_categories=Infeed", PoplarFlags(synthetic_data_categories=frozenset({"infeed"}))),
+        (
+            "--synthetic_data_categories=seed --synthetic_data_categories='parameters, HostEmbedding'",
+            PoplarFlags(synthetic_data_categories=frozenset({"seed", "parameters", "hostembedding"})),
+        ),
+        (
+            "--executable_cache_path=/a --use_ipu_model --max_compilation_threads=4",
+            PoplarFlags(use_ipu_model=True, others=("--executable_cache_path=/a", "--max_compilation_threads=4")),
+        ),
+    ],
+)
+def test_flags_are_parsed(text: str, expected: PoplarFlags):
+    assert poplar_flags({"TF_POPLAR_FLAGS": text}) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--use_ipu_model=maybe", "`--use_ipu_model=maybe` in `TF_POPLAR_FLAGS` is neither on nor off"),
+        ("--synthetic_data_categories=images", "names `images`; write a comma-separated list of .*infeed"),
+        ("--synthetic_data_categories", "names no category"),
+        ("--a='b", "`TF_POPLAR_FLAGS=--a='b` has unbalanced quotes"),
+    ],
+)
+def test_malformed_flags_are_refused(text: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        poplar_flags({"TF_POPLAR_FLAGS": text})
+
+
+def test_synthetic_data_covers_every_category():
+    flags = PoplarFlags(use_synthetic_data=True)
+    assert flags.synthetic("infeed")
+    assert flags.synthetic("Parameters")
+    assert not PoplarFlags(synthetic_data_categories=frozenset({"seed"})).synthetic("Infeed")
