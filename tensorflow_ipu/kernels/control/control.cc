@@ -1,0 +1,138 @@
+// The plain C functions by which Python makes, asks and ends what the kernels work on.
+#include <errno.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/feeds/pump.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+// Whether a run is there for Ctrl-C to end. The lock makes a signal that comes with the run's end belong to one side.
+std::mutex arming;
+bool armed = false;   // Guarded by arming.
+int forward_to = -1;  // Guarded by arming: who watched for signals before us; -1: nobody did.
+
+void Interrupt() {
+  core::interrupted = true;
+  for (const auto& infeed : Infeeds().All()) {
+    if (const auto queue = infeed->queue()) queue->Interrupt();
+  }
+}
+
+// Python writes the number of each signal to the other end of `signals`, from its signal handler.
+void Watch(int signals) {
+  unsigned char number = 0;
+  while (true) {
+    const ssize_t got = read(signals, &number, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != 1) return;
+    std::lock_guard<std::mutex> lock(arming);
+    if (!armed) continue;
+    if (number == SIGINT) Interrupt();
+    // A full pipe has woken its reader already.
+    if (forward_to >= 0 && write(forward_to, &number, 1) < 0) continue;
+  }
+}
+
+}  // namespace
+}  // namespace tensorflow_ipu
+
+using tensorflow_ipu::Infeeds;
+using tensorflow_ipu::Outfeeds;
+namespace core = tensorflow_ipu::core;
+
+extern "C" {
+
+// The system has devices /device:IPU:0 to /device:IPU:<count - 1>.
+void ipu_configure_devices(int32_t count) { tensorflow_ipu::configured_devices = count; }
+
+// A new infeed, not started yet; `depth` elements a replica are kept ready.
+int64_t ipu_infeed_new(const char* name, int64_t depth) {
+  return Infeeds().Add(std::make_shared<tensorflow_ipu::Infeed>(name, depth));
+}
+
+// Ends an infeed and everything on it. Its number is void from then on.
+void ipu_infeed_drop(int64_t number) {
+  if (const auto infeed = Infeeds().Remove(number)) infeed->Stop();
+}
+
+// Elements that the pump has read and no program has taken; -1 where no pass is under way.
+int64_t ipu_infeed_ready(int64_t number) {
+  const auto infeed = Infeeds().Find(number);
+  const auto queue = infeed == nullptr ? nullptr : infeed->queue();
+  return queue == nullptr ? -1 : queue->ready();
+}
+
+// Programs that wait for an element; -1 where no pass is under way.
+int64_t ipu_infeed_waiting(int64_t number) {
+  const auto infeed = Infeeds().Find(number);
+  const auto queue = infeed == nullptr ? nullptr : infeed->queue();
+  return queue == nullptr ? -1 : queue->waiting();
+}
+
+// A new outfeed; `last` keeps one element alone.
+int64_t ipu_outfeed_new(const char* name, int32_t last) {
+  return Outfeeds().Add(
+      std::make_shared<core::Outfeed>(name, last != 0 ? core::Outfeed::Mode::kLast : core::Outfeed::Mode::kAll));
+}
+
+// Ends an outfeed and drops what is unread. Returns 0 where there is none.
+int32_t ipu_outfeed_drop(int64_t number) { return Outfeeds().Remove(number) != nullptr; }
+
+// The number of the elements' layout; 0 before the first one.
+int64_t ipu_outfeed_layout(int64_t number) {
+  const auto outfeed = Outfeeds().Find(number);
+  return outfeed == nullptr ? 0 : outfeed->layout();
+}
+
+// The replicas of the programs that enqueue; 0 before the first element.
+int64_t ipu_outfeed_lanes(int64_t number) {
+  const auto outfeed = Outfeeds().Find(number);
+  return outfeed == nullptr ? 0 : outfeed->lanes();
+}
+
+// Rows to read.
+int64_t ipu_outfeed_ready(int64_t number) {
+  const auto outfeed = Outfeeds().Find(number);
+  return outfeed == nullptr ? 0 : outfeed->ready();
+}
+
+// How long a program may wait for data; 0: for ever.
+void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }
+
+// Starts the thread that turns Ctrl-C into the end of waits. `signals` is the reading end of Python's wake-up pipe.
+void ipu_interrupt_watch(int32_t signals) { std::thread(tensorflow_ipu::Watch, signals).detach(); }
+
+// From now on Ctrl-C ends what waits on infeeds, and has feeds refuse all use. Signals go on to `forward`, unless it is
+// -1.
+void ipu_interrupt_arm(int32_t forward) {
+  std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
+  tensorflow_ipu::armed = true;
+  tensorflow_ipu::forward_to = forward;
+}
+
+// Ends that, and lets feeds be used again.
+void ipu_interrupt_disarm() {
+  std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
+  tensorflow_ipu::armed = false;
+  core::interrupted = false;
+}
+
+// Ends all infeeds, and waits for their pumps. Returns 0 where one did not end in time.
+int32_t ipu_shut_down(int64_t nanoseconds) {
+  for (const auto& infeed : Infeeds().All()) infeed->Stop();
+  return tensorflow_ipu::Pump::AwaitAll(std::chrono::nanoseconds(nanoseconds));
+}
+
+}  // extern "C"

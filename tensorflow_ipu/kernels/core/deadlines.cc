@@ -1,0 +1,51 @@
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+
+#include <thread>
+
+namespace tensorflow_ipu::core {
+
+Deadlines& Deadlines::Global() {
+  static Deadlines* const deadlines = new Deadlines();
+  return *deadlines;
+}
+
+Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> due) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Ticket ticket(when, next_++);
+  calls_.emplace(ticket, std::move(due));
+  if (!started_) {
+    started_ = true;
+    std::thread([this] { Work(); }).detach();
+  }
+  changed_.notify_one();
+  return ticket;
+}
+
+void Deadlines::Remove(const Ticket& ticket) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_.erase(ticket);
+}
+
+void Deadlines::Work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    if (calls_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const auto first = calls_.begin();
+    const Clock::time_point when = first->first.first;
+    if (Clock::now() < when) {
+      changed_.wait_until(lock, when);
+      continue;
+    }
+    std::function<void()> due = std::move(first->second);
+    calls_.erase(first);
+    lock.unlock();
+    due();
+    due = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace tensorflow_ipu::core

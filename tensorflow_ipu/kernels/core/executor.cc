@@ -1,0 +1,46 @@
+#include "tensorflow_ipu/kernels/core/executor.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace tensorflow_ipu::core {
+
+namespace {
+constexpr std::chrono::seconds kIdle{2};
+}  // namespace
+
+Executor& Executor::Global() {
+  static Executor* const executor = new Executor();
+  return *executor;
+}
+
+void Executor::Run(std::function<void()> task) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (waiting_ >= tasks_.size()) {
+      tasks_ready_.notify_one();
+      return;
+    }
+  }
+  std::thread([this] { Work(); }).detach();
+}
+
+void Executor::Work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    ++waiting_;
+    const bool found = tasks_ready_.wait_for(lock, kIdle, [this] { return !tasks_.empty(); });
+    --waiting_;
+    if (!found) return;
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // What it holds goes now, not while this thread idles.
+    lock.lock();
+  }
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,34 @@
+// Threads on which programs go on after a wait: as many as there are programs to resume at once, kept for the next.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace tensorflow_ipu::core {
+
+// A task may run for long (it can be the rest of a training loop), so no task ever waits behind another: one that finds
+// no idle thread gets a new one. A thread that stays idle for two seconds ends.
+//
+// Thread-safe. The one instance is never destroyed, since a detached thread may outlive static destructors.
+class Executor {
+ public:
+  static Executor& Global();
+
+  void Run(std::function<void()> task);
+
+ private:
+  void Work();
+
+  std::mutex mutex_;
+  std::condition_variable tasks_ready_;
+  std::deque<std::function<void()>> tasks_;  // Guarded by mutex_.
+  std::size_t waiting_ = 0;                  // Guarded by mutex_: threads that wait for a task.
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_

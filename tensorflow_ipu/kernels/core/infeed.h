@@ -1,0 +1,280 @@
+// The queue between one pass over a dataset and the programs that it feeds: bounded, closable, in the dataset's order.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
+
+namespace tensorflow_ipu::core {
+
+//   pump --Push--> [ t+2 | t+1 | t ] --Take / TakeLater--> lane (t % lanes)
+//
+// Element t * lanes + r goes to lane r as its element t: a lane is a replica of the program, and how many there are is
+// known only when a program takes for the first time. Elements ready for lanes that lag stay until they are taken.
+//
+// Only the pump blocks (in Push, until there is room or the queue is closed). A program never does: it takes what is
+// ready, or leaves word where to deliver (TakeLater), which happens on a thread of the executor.
+//
+// Thread-safe; lives in a shared_ptr.
+template <typename Element>
+class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
+ public:
+  // Gets the element, or why there is none (then the element is empty).
+  using Deliver = std::function<void(Outcome, Element)>;
+  enum class Took { kElement, kNothing, kFailed };
+
+  Infeed(std::string name, int64_t depth) : name_(std::move(name)), depth_(depth) {}
+
+  Infeed(const Infeed&) = delete;
+  Infeed& operator=(const Infeed&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  // The pump's call: appends an element, after a wait for room. Cancelled once the queue is closed.
+  Outcome Push(Element element) {
+    const auto has_room = [this] { return pushed_ - taken_ < room_ || !open_; };
+    SpinUntil(kProducerSpin, has_room);
+    std::unique_lock<std::mutex> lock(mutex_);
+    producer_sleeps_ = true;
+    room_made_.wait(lock, has_room);
+    producer_sleeps_ = false;
+    if (!open_) return Closed();
+    const int64_t index = pushed_;
+    slots_.emplace_back(std::move(element));
+    pushed_ = index + 1;
+    if (lanes_ == 0) return Outcome::Ok();
+    const int64_t lane = index % lanes_;
+    if (!waiters_[lane].empty() && NextOf(lane) == index) Serve(lane);
+    return Outcome::Ok();
+  }
+
+  // The pump's last call: no element follows, for this reason (the dataset's end is OutOfRange).
+  void End(Outcome why) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!open_) return;
+    end_ = std::move(why);
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      if (!waiters_[lane].empty() && Exhausted(lane)) FailWaiters(lane, *end_);
+    }
+  }
+
+  // Takes this lane's next element if it is ready; kNothing while it still may come. On kFailed `*why` says why.
+  Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    *why = Refusal(lane, lanes);
+    if (!why->ok()) return Took::kFailed;
+    if (waiters_[lane].empty() && Pop(lane, element)) return Took::kElement;
+    return Took::kNothing;
+  }
+
+  // Spins for a moment for this lane's next element. Returns whether a Take is worth another try. How long a moment is
+  // follows from how often it helped: a slow dataset should not cost a core.
+  bool Linger(int64_t lane) {
+    int64_t wanted;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (lanes_ != 1) return false;  // Replicas together would hold up the very cores that they wait for.
+      wanted = NextOf(lane);
+    }
+    const int64_t patience = patience_ns_;
+    const bool came = SpinUntil(std::chrono::nanoseconds(patience), [&] { return pushed_ > wanted || !open_; });
+    patience_ns_ = came ? kPatienceMost : std::max(kPatienceLeast, patience / 2);
+    return came;
+  }
+
+  // Delivers this lane's next element: at once and on this thread if it is ready, else on a thread of the executor when
+  // it comes, when the queue ends or is closed, or when the limit for waits is over.
+  void TakeLater(int64_t lane, int64_t lanes, Deliver deliver) {
+    Element element;
+    Outcome why;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      why = Refusal(lane, lanes);
+      if (why.ok() && (!waiters_[lane].empty() || !Pop(lane, &element))) {
+        Wait(lane, std::move(deliver));
+        return;
+      }
+    }
+    deliver(std::move(why), std::move(element));
+  }
+
+  // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
+  void Close() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = false;
+    slots_.clear();
+    for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Closed());
+    room_made_.notify_all();
+  }
+
+  // Fails those who wait (see `interrupted`); the queue and its elements stay.
+  void Interrupt() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Interrupted());
+  }
+
+  // Elements that are ready and not yet taken.
+  int64_t ready() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t count = 0;
+    for (const auto& slot : slots_) count += slot.has_value();
+    return count;
+  }
+
+  // Programs that wait for an element.
+  int64_t waiting() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t count = 0;
+    for (const auto& lane : waiters_) count += static_cast<int64_t>(lane.size());
+    return count;
+  }
+
+ private:
+  struct Waiter {
+    int64_t number;
+    Deliver deliver;
+    std::optional<Deadlines::Ticket> deadline;
+  };
+
+  static constexpr std::chrono::microseconds kProducerSpin{20};
+  static constexpr int64_t kPatienceMost = 20000;
+  static constexpr int64_t kPatienceLeast = 500;
+
+  // All private members below that are not atomic are guarded by mutex_, and all functions below need it held.
+
+  int64_t NextOf(int64_t lane) const { return rows_[lane] * lanes_ + lane; }
+
+  // The row that this lane is at will never be whole: an incomplete row at the dataset's end is dropped.
+  bool Exhausted(int64_t lane) const { return end_.has_value() && (rows_[lane] + 1) * lanes_ > pushed_; }
+
+  Outcome Closed() const {
+    return Outcome::Cancelled("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
+  }
+
+  Outcome Interrupted() const {
+    return Outcome::Cancelled("The run was interrupted while it used the infeed queue `" + name_ + "`.");
+  }
+
+  Outcome Refusal(int64_t lane, int64_t lanes) {
+    if (!open_) return Closed();
+    if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
+    if (lanes_ == 0) {
+      lanes_ = lanes;
+      rows_.assign(lanes, 0);
+      waiters_.resize(lanes);
+      room_ = depth_ * lanes;
+      room_made_.notify_all();
+    }
+    if (lanes_ != lanes) {
+      return Outcome::FailedPrecondition("The infeed queue `" + name_ + "` already feeds a program of " +
+                                         std::to_string(lanes_) + " replicas; a program of " + std::to_string(lanes) +
+                                         " cannot share it. Make a queue for each.");
+    }
+    return Exhausted(lane) ? *end_ : Outcome::Ok();
+  }
+
+  bool Pop(int64_t lane, Element* element) {
+    const int64_t index = NextOf(lane);
+    if (index >= pushed_) return false;
+    const int64_t first = pushed_ - static_cast<int64_t>(slots_.size());
+    std::optional<Element>& slot = slots_[index - first];
+    *element = std::move(*slot);
+    slot.reset();
+    ++rows_[lane];
+    while (!slots_.empty() && !slots_.front().has_value()) slots_.pop_front();
+    taken_ = pushed_ - static_cast<int64_t>(slots_.size());
+    if (producer_sleeps_) room_made_.notify_one();
+    return true;
+  }
+
+  void Wait(int64_t lane, Deliver deliver) {
+    Waiter waiter{next_waiter_++, std::move(deliver), std::nullopt};
+    const int64_t limit = wait_limit_ns;
+    if (limit > 0) {
+      waiter.deadline = Deadlines::Global().Add(Deadlines::Clock::now() + std::chrono::nanoseconds(limit),
+                                                [weak = this->weak_from_this(), lane, number = waiter.number, limit] {
+                                                  if (const auto self = weak.lock()) self->GiveUp(lane, number, limit);
+                                                });
+    }
+    waiters_[lane].push_back(std::move(waiter));
+  }
+
+  void Serve(int64_t lane) {
+    Element element;
+    Pop(lane, &element);
+    Waiter waiter = std::move(waiters_[lane].front());
+    waiters_[lane].pop_front();
+    Hand(std::move(waiter), Outcome::Ok(), std::move(element));
+  }
+
+  void FailWaiters(int64_t lane, const Outcome& why) {
+    for (Waiter& waiter : waiters_[lane]) Hand(std::move(waiter), why, Element());
+    waiters_[lane].clear();
+  }
+
+  void GiveUp(int64_t lane, int64_t number, int64_t limit) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (lane >= lanes_) return;
+    auto& line = waiters_[lane];
+    for (auto waiter = line.begin(); waiter != line.end(); ++waiter) {
+      if (waiter->number != number) continue;
+      waiter->deadline.reset();
+      Hand(std::move(*waiter),
+           Outcome::DeadlineExceeded("The program waited " + std::to_string(limit / 1000000) +
+                                     " ms for an element of the infeed queue `" + name_ +
+                                     "`, the limit for waits. Speed the dataset up, or raise the limit with "
+                                     "`feeds.set_wait_limit`."),
+           Element());
+      line.erase(waiter);
+      return;
+    }
+  }
+
+  // Off this thread, since what is delivered may be the rest of a whole program.
+  static void Hand(Waiter waiter, Outcome why, Element element) {
+    if (waiter.deadline.has_value()) Deadlines::Global().Remove(*waiter.deadline);
+    Executor::Global().Run([deliver = std::move(waiter.deliver), why = std::move(why),
+                            element = std::move(element)]() mutable { deliver(std::move(why), std::move(element)); });
+  }
+
+  const std::string name_;
+  const int64_t depth_;  // Elements a lane that are kept ready.
+
+  mutable std::mutex mutex_;
+  std::condition_variable room_made_;
+  bool producer_sleeps_ = false;
+  std::deque<std::optional<Element>> slots_;  // Empty where a lane ran ahead and took its own.
+  std::optional<Outcome> end_;
+  int64_t lanes_ = 0;          // 0 until a program takes.
+  std::vector<int64_t> rows_;  // A lane: how many elements it has taken.
+  std::vector<std::deque<Waiter>> waiters_;
+  int64_t next_waiter_ = 0;
+
+  // Written under mutex_; read without it by those who spin.
+  std::atomic<bool> open_{true};
+  std::atomic<int64_t> pushed_{0};
+  std::atomic<int64_t> taken_{0};
+  std::atomic<int64_t> room_{depth_};
+  std::atomic<int64_t> patience_ns_{kPatienceMost};
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_

@@ -1,0 +1,94 @@
+// The queue between programs and the host that reads them: it never holds a program up, and keeps what nobody has read.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/outcome.h"
+
+namespace tensorflow_ipu::core {
+
+// The bytes of one tensor of an element, as the program holds them.
+struct Leaf {
+  const void* data;
+  std::size_t bytes;
+};
+
+// Consecutive elements of one lane, each its leaves one behind the other.
+struct Rows {
+  std::unique_ptr<std::byte[]> data;
+  int64_t capacity = 0;  // In rows.
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Row i of a queue is element i of every lane (replica): it is there to read once all lanes have it.
+//
+// Thread-safe.
+class Outfeed {
+ public:
+  enum class Mode { kAll, kLast };
+
+  // What Take found: `count` whole rows, a lane a list of pieces that hold them in order.
+  struct Taken {
+    int64_t count = 0;
+    int64_t lanes = 0;
+    int64_t layout = 0;
+    std::vector<std::vector<Rows>> pieces;
+  };
+
+  Outfeed(std::string name, Mode mode) : name_(std::move(name)), mode_(mode) {}
+
+  Outfeed(const Outfeed&) = delete;
+  Outfeed& operator=(const Outfeed&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  // Appends an element (in mode kLast: replaces the lane's one). `layout` is the number of the element's structure,
+  // types and shapes; all elements of a queue share one.
+  Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves);
+
+  // Hands all whole rows over, and forgets them. When there are none, waits up to `patience` for one.
+  Taken Take(std::chrono::nanoseconds patience);
+
+  // The number of the elements' layout; 0 as long as none has come.
+  int64_t layout() const;
+
+  // Replicas of the programs that enqueued; 0 as long as none has.
+  int64_t lanes() const;
+
+  // Whole rows that are there to read.
+  int64_t ready() const;
+
+ private:
+  struct Lane {
+    std::deque<Rows> pieces;
+    int64_t count = 0;
+  };
+
+  int64_t ReadyLocked() const;
+  Rows& PieceWithRoom(Lane* lane);
+
+  const std::string name_;
+  const Mode mode_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable row_came_;
+  // All below are guarded by mutex_.
+  int64_t readers_ = 0;  // Threads that wait in Take.
+  int64_t layout_ = 0;
+  std::size_t row_bytes_ = 0;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_

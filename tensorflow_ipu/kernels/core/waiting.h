@@ -1,0 +1,36 @@
+// What all waits in the core share: for how long they may last, whether Ctrl-C has ended them, and how a thread spins.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_WAITING_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_WAITING_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace tensorflow_ipu::core {
+
+// How long a program may wait for data, in nanoseconds; 0: as long as it takes.
+inline std::atomic<int64_t> wait_limit_ns{0};
+
+// Set from Ctrl-C until the interrupted run has ended: feeds refuse every call, so that no program goes on.
+inline std::atomic<bool> interrupted{false};
+
+// Waits without sleep until `done` holds, `limit` at the longest. Returns whether it holds. A sleep and a wake cost
+// some ten microseconds, which is more than a small element's whole way through a queue.
+template <typename Done>
+bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
+  if (done()) return true;
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < 16; ++i) {
+      if (done()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  }
+  return done();
+}
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_WAITING_H_

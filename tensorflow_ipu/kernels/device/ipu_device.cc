@@ -1,0 +1,88 @@
+// The TensorFlow devices /device:IPU:<n>: the host's kernels and memory under the IPU's name.
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/common_runtime/device_factory.h"
+#include "tensorflow/core/common_runtime/threadpool_device.h"
+#include "tensorflow_ipu/kernels/device/configured.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+constexpr int kDefaultDevices = 8;  // As in _environment.py.
+
+class IpuDevice : public tf::ThreadPoolDevice {
+ public:
+  IpuDevice(const tf::SessionOptions& options, const std::string& name, int ordinal)
+      : ThreadPoolDevice(options, name, tf::Bytes(int64_t{16} << 30), tf::DeviceLocality(), tf::cpu_allocator()),
+        ordinal_(ordinal) {}
+
+  // The type stays CPU, so that every host kernel and XLA:CPU serve the device. TensorFlow's way to launch a compiled
+  // program finds no platform for another type.
+  const std::string& device_type() const override {
+    static const std::string* const type = new std::string("CPU");
+    return *type;
+  }
+
+  void Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) override {
+    if (Exists(context)) ThreadPoolDevice::Compute(kernel, context);
+  }
+
+  void ComputeAsync(tf::AsyncOpKernel* kernel, tf::OpKernelContext* context,
+                    tf::AsyncOpKernel::DoneCallback done) override {
+    if (Exists(context)) {
+      ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
+    } else {
+      done();
+    }
+  }
+
+ private:
+  bool Exists(tf::OpKernelContext* context) const {
+    const int count = configured_devices.load(std::memory_order_relaxed);
+    if (ordinal_ < count) return true;
+    context->SetStatus(absl::FailedPreconditionError(
+        absl::StrCat("`/device:IPU:", ordinal_, "` is not configured: the system has ", count,
+                     " IPU device(s), the last of them `/device:IPU:", count - 1,
+                     "`. Set `IPUConfig.auto_select_ipus` to a list of ", ordinal_ + 1,
+                     " or more IPU counts, a count a device, and call `configure_ipu_system()`.")));
+    return false;
+  }
+
+  const int ordinal_;
+};
+
+class IpuDeviceFactory : public tf::DeviceFactory {
+ public:
+  absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override {
+    for (int i = 0; i < Registered(); ++i) devices->push_back("/physical_device:IPU:" + std::to_string(i));
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateDevices(const tf::SessionOptions& options, const std::string& prefix,
+                             std::vector<std::unique_ptr<tf::Device>>* devices) override {
+    for (int i = 0; i < Registered(); ++i) {
+      devices->push_back(std::make_unique<IpuDevice>(options, prefix + "/device:IPU:" + std::to_string(i), i));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // TensorFlow asks once, when its runtime starts; the package has checked the value by then.
+  static int Registered() {
+    const char* const value = std::getenv("TENSORFLOW_IPU_DEVICES");
+    const int count = value == nullptr ? kDefaultDevices : std::atoi(value);
+    return count > 0 ? count : kDefaultDevices;
+  }
+};
+
+REGISTER_LOCAL_DEVICE_FACTORY("IPU", IpuDeviceFactory, 200);
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,49 @@
+#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+
+#include "tensorflow_ipu/kernels/feeds/pump.h"
+
+namespace tensorflow_ipu {
+
+core::Registry<Infeed>& Infeeds() {
+  static auto* const infeeds = new core::Registry<Infeed>();
+  return *infeeds;
+}
+
+core::Outcome NotStarted(const std::string& name) {
+  return core::Outcome::FailedPrecondition("The infeed queue `" + name +
+                                           "` has no dataset iterator: it was not initialized, or it was deleted. "
+                                           "Access its `initializer` before a program uses it.");
+}
+
+std::shared_ptr<InfeedQueue> Infeed::Restart() {
+  Stop();
+  auto queue = std::make_shared<InfeedQueue>(name_, depth_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  queue_ = queue;
+  return queue;
+}
+
+void Infeed::Adopt(std::shared_ptr<Pump> pump) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  pump_ = std::move(pump);
+}
+
+bool Infeed::Stop() {
+  std::shared_ptr<InfeedQueue> queue;
+  std::shared_ptr<Pump> pump;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue.swap(queue_);
+    pump.swap(pump_);
+  }
+  if (pump != nullptr) pump->Stop();
+  if (queue != nullptr) queue->Close();  // A start that failed midway left no pump to do it.
+  return queue != nullptr;
+}
+
+std::shared_ptr<InfeedQueue> Infeed::queue() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return queue_;
+}
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,62 @@
+// The infeeds of this process: a number for each, and behind it the queue and pump of the pass that is under way.
+#ifndef TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
+#define TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tensorflow_ipu/kernels/core/registry.h"
+
+namespace tensorflow_ipu {
+
+// The tensors of one element of a dataset, by reference.
+using InfeedElement = std::vector<tensorflow::Tensor>;
+using InfeedQueue = core::Infeed<InfeedElement>;
+
+class Pump;
+
+// An infeed outlives the passes over its dataset: each start makes a new queue, so that what an old pump or an old wait
+// still does reaches the old queue alone.
+//
+// Thread-safe.
+class Infeed {
+ public:
+  Infeed(std::string name, int64_t depth) : name_(std::move(name)), depth_(depth) {}
+
+  const std::string& name() const { return name_; }
+
+  // Ends the pass under way, if any, and returns the empty queue of the next one.
+  std::shared_ptr<InfeedQueue> Restart();
+
+  // Hands the pass the pump that fills its queue.
+  void Adopt(std::shared_ptr<Pump> pump);
+
+  // Ends the pass under way. Returns whether there was one.
+  bool Stop();
+
+  // The queue of the pass under way; null where the infeed was not started, or was stopped.
+  std::shared_ptr<InfeedQueue> queue() const;
+
+ private:
+  const std::string name_;
+  const int64_t depth_;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<InfeedQueue> queue_;  // Guarded by mutex_.
+  std::shared_ptr<Pump> pump_;          // Guarded by mutex_.
+};
+
+core::Registry<Infeed>& Infeeds();
+
+// The words for a program that uses an infeed which has no pass under way.
+core::Outcome NotStarted(const std::string& name);
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_

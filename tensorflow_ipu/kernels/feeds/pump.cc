@@ -1,0 +1,154 @@
+#include "tensorflow_ipu/kernels/feeds/pump.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tensorflow/core/framework/function.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// Counts the pumps that run, for whoever must outwait them.
+//
+// Thread-safe; never destroyed.
+class Running {
+ public:
+  static Running& Global() {
+    static Running* const running = new Running();
+    return *running;
+  }
+
+  void Add(int change) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    count_ += change;
+    if (count_ == 0) none_.notify_all();
+  }
+
+  bool AwaitNone(std::chrono::nanoseconds limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return none_.wait_for(lock, limit, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_;
+  int count_ = 0;  // Guarded by mutex_.
+};
+
+core::Outcome FromStatus(const absl::Status& status) {
+  return {static_cast<core::Code>(status.code()), std::string(status.message())};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IteratorReader>> IteratorReader::Make(
+    tf::OpKernelContext* context, tf::core::RefCountPtr<tf::data::IteratorResource> iterator) {
+  std::unique_ptr<IteratorReader> reader(new IteratorReader());
+  reader->iterator_ = std::move(iterator);
+  tf::FunctionLibraryRuntime* library = nullptr;
+  absl::Status cloned = context->function_library()->Clone(&reader->definitions_, &reader->process_library_, &library,
+                                                           /*skip_flexlib=*/true);
+  if (!cloned.ok()) return cloned;
+  // The op's own runner may end with the op; the device's threads stay.
+  reader->runner_ = [workers = context->device()->tensorflow_cpu_worker_threads()->workers](
+                        std::function<void()> call) { workers->Schedule(std::move(call)); };
+  reader->params_.device = context->device();
+  reader->params_.resource_manager = context->resource_manager();
+  reader->params_.function_library = library;
+  reader->params_.cancellation_manager = &reader->cancellation_;
+  reader->params_.runner = &reader->runner_;
+  reader->context_ = std::make_unique<tf::OpKernelContext>(&reader->params_, /*num_outputs=*/0);
+  return reader;
+}
+
+absl::Status IteratorReader::GetNext(InfeedElement* element, bool* end) {
+  return iterator_->GetNext(context_.get(), element, end);
+}
+
+Pump::Pump(std::unique_ptr<IteratorReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec)
+    : reader_(std::move(reader)), queue_(std::move(queue)), spec_(std::move(spec)) {}
+
+std::shared_ptr<Pump> Pump::Start(std::unique_ptr<IteratorReader> reader, std::shared_ptr<InfeedQueue> queue,
+                                  ElementSpec spec) {
+  auto pump = std::make_shared<Pump>(std::move(reader), std::move(queue), std::move(spec));
+  Running::Global().Add(1);
+  std::thread([pump]() mutable {
+    pump->Run();
+    pump->done_.Notify();
+    pump.reset();  // The dataset goes before the pump counts as ended.
+    Running::Global().Add(-1);
+  }).detach();
+  return pump;
+}
+
+void Pump::Stop() {
+  queue_->Close();
+  reader_->Cancel();
+}
+
+bool Pump::AwaitAll(std::chrono::nanoseconds limit) { return Running::Global().AwaitNone(limit); }
+
+void Pump::Run() {
+  for (int64_t count = 0;; ++count) {
+    InfeedElement element;
+    bool end = false;
+    const absl::Status status = reader_->GetNext(&element, &end);
+    if (!status.ok()) {
+      queue_->End(FromStatus(status));
+      return;
+    }
+    if (end) {
+      queue_->End(core::Outcome::OutOfRange("The dataset of the infeed queue `" + queue_->name() + "` ended after " +
+                                            std::to_string(count) +
+                                            " elements, and the program needs more. Run fewer iterations, or "
+                                            "`repeat()` the dataset."));
+      return;
+    }
+    core::Outcome fits = Check(element);
+    if (!fits.ok()) {
+      queue_->End(std::move(fits));
+      return;
+    }
+    if (!queue_->Push(std::move(element)).ok()) return;
+  }
+}
+
+core::Outcome Pump::Check(const InfeedElement& element) const {
+  for (std::size_t i = 0; i < spec_.types.size() && i < element.size(); ++i) {
+    if (element[i].dtype() == spec_.types[i] && element[i].shape() == spec_.shapes[i]) continue;
+    return {core::Code::kInvalidArgument,
+            "The dataset of the infeed queue `" + queue_->name() + "` yielded a tensor of shape " +
+                element[i].shape().DebugString() + " and type " + tf::DataTypeString(element[i].dtype()) +
+                " at position " + std::to_string(i) + " of an element, where its element spec has shape " +
+                spec_.shapes[i].DebugString() + " and type " + tf::DataTypeString(spec_.types[i]) +
+                ". All elements of an infeed need the shapes that the dataset states: see what sets them "
+                "(`set_shape`, `output_signature`)."};
+  }
+  return core::Outcome::Ok();
+}
+
+PumpAnchor::~PumpAnchor() {
+  for (const auto& weak : pumps_) {
+    const auto pump = weak.lock();
+    if (pump == nullptr) continue;
+    pump->Stop();
+    // A dataset that is stuck in the user's code for longer than this is past help.
+    pump->Await(std::chrono::seconds(5));
+  }
+}
+
+void PumpAnchor::Hold(const std::shared_ptr<Pump>& pump) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  pumps_.erase(std::remove_if(pumps_.begin(), pumps_.end(), [](const auto& weak) { return weak.expired(); }),
+               pumps_.end());
+  pumps_.push_back(pump);
+}
+
+}  // namespace tensorflow_ipu

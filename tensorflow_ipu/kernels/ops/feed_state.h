@@ -1,0 +1,20 @@
+// The layout of the value that names a feed to a program, and how an op inside a program reads and advances it.
+#ifndef TENSORFLOW_IPU_KERNELS_OPS_FEED_STATE_H_
+#define TENSORFLOW_IPU_KERNELS_OPS_FEED_STATE_H_
+
+#include <cstdint>
+
+namespace tensorflow_ipu {
+
+// The elements of the int64 vector behind `IpuFeedState`.
+struct FeedState {
+  int64_t feed;   // The feed's number in its registry.
+  int64_t lane;   // Which replica the program is.
+  int64_t lanes;  // How many replicas there are.
+  int64_t count;  // How often this program has used the feed: what makes each use depend on the one before.
+};
+constexpr int64_t kFeedStateSize = sizeof(FeedState) / sizeof(int64_t);
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_OPS_FEED_STATE_H_

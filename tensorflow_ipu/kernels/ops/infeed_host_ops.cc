@@ -1,0 +1,97 @@
+// The host's ops on infeeds: start a pass over a dataset, and stop it.
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/pump.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+// Reads `iterator` into infeed `feed` on a thread of its own, from now on until the dataset or the feed ends.
+REGISTER_OP("IpuInfeedStart")
+    .Input("feed: int64")
+    .Input("iterator: resource")
+    .Attr("types: list(type) >= 1")
+    .Attr("shapes: list(shape) >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+// Ends the pass of infeed `feed`; NotFound where it has none.
+REGISTER_OP("IpuInfeedStop")
+    .Input("feed: int64")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+namespace {
+
+absl::StatusOr<std::shared_ptr<Infeed>> FindInfeed(int64_t number) {
+  std::shared_ptr<Infeed> infeed = Infeeds().Find(number);
+  if (infeed == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("There is no infeed queue of number ", number, " (any more): its Python object is gone."));
+  }
+  return infeed;
+}
+
+class InfeedStartOp : public tf::OpKernel {
+ public:
+  explicit InfeedStartOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("types", &spec_.types));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &spec_.shapes));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
+    OP_REQUIRES_OK(context, infeed.status());
+    tf::core::RefCountPtr<tf::data::IteratorResource> iterator;
+    OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 1), &iterator));
+    absl::StatusOr<std::unique_ptr<IteratorReader>> reader = IteratorReader::Make(context, std::move(iterator));
+    OP_REQUIRES_OK(context, reader.status());
+    PumpAnchor* anchor = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->resource_manager()->LookupOrCreate<PumpAnchor>(
+                       context->resource_manager()->default_container(), "ipu_pumps", &anchor, [](PumpAnchor** made) {
+                         *made = new PumpAnchor();
+                         return absl::OkStatus();
+                       }));
+    const tf::core::ScopedUnref unref(anchor);
+    const std::shared_ptr<Pump> pump = Pump::Start(*std::move(reader), (*infeed)->Restart(), spec_);
+    anchor->Hold(pump);
+    (*infeed)->Adopt(pump);
+  }
+
+ private:
+  ElementSpec spec_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);
+
+class InfeedStopOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
+    OP_REQUIRES_OK(context, infeed.status());
+    OP_REQUIRES(context, (*infeed)->Stop(),
+                absl::NotFoundError(
+                    absl::StrCat("The infeed queue `", (*infeed)->name(),
+                                 "` cannot be deleted: it was not initialized, or it was deleted before. Access "
+                                 "its `initializer` first.")));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedStop").Device(tf::DEVICE_CPU), InfeedStopOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,68 @@
+#include "tensorflow_ipu/kernels/ops/lowering.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow_ipu/kernels/ops/feed_state.h"
+#include "xla/layout_util.h"
+#include "xla/shape_util.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// The order of bytes that the host's tensors have.
+xla::Shape RowMajor(xla::Shape shape) {
+  xla::LayoutUtil::SetToDefaultLayout(&shape);
+  return shape;
+}
+
+}  // namespace
+
+std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::string& target,
+                                   const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
+                                   const std::string& attributes) {
+  tf::TensorShape state_shape;
+  xla::XlaOp state;
+  const absl::Status read = context->ReadVariableInput(0, tf::DT_INT64, &state_shape, &state);
+  if (!read.ok()) {
+    context->SetStatus(read);
+    return {};
+  }
+  std::vector<xla::XlaOp> arguments = {state};
+  arguments.insert(arguments.end(), operands.begin(), operands.end());
+  std::vector<xla::Shape> argument_shapes;
+  for (const xla::XlaOp& argument : arguments) {
+    const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(argument);
+    if (!shape.ok()) {
+      context->SetStatus(shape.status());
+      return {};
+    }
+    argument_shapes.push_back(RowMajor(*shape));
+  }
+  std::vector<xla::Shape> result_shapes = {xla::ShapeUtil::MakeShape(xla::S64, {kFeedStateSize})};
+  for (const xla::Shape& shape : results) result_shapes.push_back(RowMajor(shape));
+  const xla::XlaOp call = xla::CustomCallWithLayout(
+      context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), argument_shapes, attributes,
+      /*has_side_effect=*/true, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  const absl::Status assigned = context->AssignVariable(0, tf::DT_INT64, xla::GetTupleElement(call, 0));
+  if (!assigned.ok()) {
+    context->SetStatus(assigned);
+    return {};
+  }
+  std::vector<xla::XlaOp> elements;
+  for (std::size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i + 1));
+  return elements;
+}
+
+absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape) {
+  if (!xla::ShapeUtil::IsZeroElementArray(shape)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("A tensor of shape ", xla::ShapeUtil::HumanString(shape),
+                                                 " has a dimension of size 0, and an ", queue,
+                                                 " queue cannot carry it. Leave it out of the element."));
+}
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,24 @@
+// Turns an op on a feed into a custom call that takes the feed's state and returns it advanced.
+#ifndef TENSORFLOW_IPU_KERNELS_OPS_LOWERING_H_
+#define TENSORFLOW_IPU_KERNELS_OPS_LOWERING_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tensorflow_ipu {
+
+// Calls `target` with the state in input 0 and `operands`, assigns the state that it returns, and returns its other
+// results, of `results`. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
+std::vector<xla::XlaOp> CallOnFeed(tensorflow::XlaOpKernelContext* context, const std::string& target,
+                                   const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
+                                   const std::string& attributes);
+
+// Refuses tensors without elements, of which the machine's streams can carry none.
+absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_OPS_LOWERING_H_

@@ -1,0 +1,127 @@
+// The host's ops on outfeeds: hand over what is there, and end one.
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+// Takes all whole rows of outfeed `feed`, stacked: a leaf has shape [rows] + [replicas, if several] + its own shape.
+// Waits up to `patience_us` for a row where there is none. With `last`, takes the one row that there must be, without
+// the first dimension.
+REGISTER_OP("IpuOutfeedDequeue")
+    .Input("feed: int64")
+    .Input("patience_us: int64")
+    .Output("rows: types")
+    .Attr("types: list(type) >= 1")
+    .Attr("shapes: list(shape) >= 1")
+    .Attr("last: bool")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->UnknownShape());
+      return absl::OkStatus();
+    });
+
+// Ends outfeed `feed` with what is unread; NotFound where there is none.
+REGISTER_OP("IpuOutfeedDelete")
+    .Input("feed: int64")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+namespace {
+
+// Copies one leaf of every row to `to`, which has the replicas of a row side by side.
+void Stack(const core::Outfeed::Taken& taken, std::size_t row_bytes, std::size_t offset, std::size_t bytes, char* to) {
+  const std::size_t lanes = taken.pieces.size();
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    char* at = to + lane * bytes;
+    for (const core::Rows& piece : taken.pieces[lane]) {
+      const std::byte* from = piece.data.get() + static_cast<std::size_t>(piece.begin) * row_bytes + offset;
+      const std::size_t rows = static_cast<std::size_t>(piece.end - piece.begin);
+      if (lanes == 1 && bytes == row_bytes) {
+        std::memcpy(at, from, rows * bytes);
+        at += rows * bytes;
+        continue;
+      }
+      for (std::size_t row = 0; row < rows; ++row) {
+        std::memcpy(at, from + row * row_bytes, bytes);
+        at += lanes * bytes;
+      }
+    }
+  }
+}
+
+class OutfeedDequeueOp : public tf::OpKernel {
+ public:
+  explicit OutfeedDequeueOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("last", &last_));
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      leaf_bytes_.push_back(static_cast<std::size_t>(shapes_[i].num_elements()) * tf::DataTypeSize(types_[i]));
+      row_bytes_ += leaf_bytes_.back();
+    }
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const int64_t number = context->input(0).scalar<int64_t>()();
+    const std::chrono::microseconds patience(context->input(1).scalar<int64_t>()());
+    const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
+    OP_REQUIRES(context, outfeed != nullptr,
+                absl::NotFoundError(
+                    absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
+    const core::Outfeed::Taken taken = outfeed->Take(patience);
+    OP_REQUIRES(context, !last_ || taken.count == 1,
+                absl::FailedPreconditionError(
+                    absl::StrCat("The outfeed queue `", outfeed->name(),
+                                 "` of mode `IPUOutfeedMode.LAST` has no value to dequeue: no program has "
+                                 "enqueued one since the last dequeue. Run the program first.")));
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      tf::TensorShape shape;
+      if (!last_) shape.AddDim(taken.count);
+      if (taken.lanes > 1) shape.AddDim(taken.lanes);
+      shape.AppendShape(shapes_[i]);
+      tf::Tensor* rows = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(static_cast<int>(i), shape, &rows));
+      Stack(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<char*>(rows->data()));
+      offset += leaf_bytes_[i];
+    }
+  }
+
+ private:
+  tf::DataTypeVector types_;
+  std::vector<tf::TensorShape> shapes_;
+  bool last_;
+  std::vector<std::size_t> leaf_bytes_;
+  std::size_t row_bytes_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDequeue").Device(tf::DEVICE_CPU), OutfeedDequeueOp);
+
+class OutfeedDeleteOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const int64_t number = context->input(0).scalar<int64_t>()();
+    OP_REQUIRES(context, Outfeeds().Remove(number) != nullptr,
+                absl::NotFoundError(
+                    absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDelete").Device(tf::DEVICE_CPU), OutfeedDeleteOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,72 @@
+// `IpuFeedState`: the resource that names a feed, a replica's lane and a position to a compiled program.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow_ipu/kernels/ops/feed_state.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+// A value, not an attribute: another feed of the same element spec runs the same executable. The program reads it and
+// assigns it at each use, and so uses of one feed keep the program's order through loops and branches.
+//
+// The op makes the variable with its value, or finds the one that it made before for the same feed and lane; so it
+// needs no initializer in a graph. The variable lives in the device's resource manager until the handle's resource is
+// destroyed.
+REGISTER_OP("IpuFeedState")
+    .Input("initial: int64")
+    .Output("state: resource")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      c->set_output_handle_shapes_and_types(
+          0, std::vector<tf::shape_inference::ShapeAndType>{{c->input(0), tf::DT_INT64}});
+      return absl::OkStatus();
+    });
+
+namespace {
+
+class FeedStateOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& initial = context->input(0);
+    OP_REQUIRES(context, initial.NumElements() == kFeedStateSize,
+                absl::InvalidArgumentError(absl::StrCat("`initial` must have ", kFeedStateSize, " elements, but has ",
+                                                        initial.NumElements(), ".")));
+    const auto value = initial.flat<int64_t>();
+    const std::string name = absl::StrCat("ipu_feed_", value(0), "_lane_", value(1));
+    tf::ResourceMgr* const resources = context->resource_manager();
+    tf::core::RefCountPtr<tf::Var> variable;
+    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(
+                                context, tf::MakeResourceHandle<tf::Var>(context, resources->default_container(), name),
+                                &variable, [&initial](tf::Var** made) {
+                                  *made = new tf::Var(tf::DT_INT64);
+                                  *(*made)->tensor() = tf::tensor::DeepCopy(initial);  // A program writes in place.
+                                  (*made)->is_initialized = true;
+                                  return absl::OkStatus();
+                                }));
+    tf::Tensor* state = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &state));
+    state->scalar<tf::ResourceHandle>()() =
+        tf::MakeResourceHandle<tf::Var>(context, resources->default_container(), name,
+                                        std::vector<tf::DtypeAndPartialTensorShape>{{tf::DT_INT64, initial.shape()}});
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FeedStateOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu

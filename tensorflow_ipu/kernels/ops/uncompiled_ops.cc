@@ -1,0 +1,27 @@
+// What the ops of a program say when they run outside of one.
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+class UncompiledOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    context->SetStatus(absl::FailedPreconditionError(
+        absl::StrCat("`", type_string(),
+                     "` runs in a compiled program alone. Call the function that uses the queue with "
+                     "`IPUStrategy.run`, or decorate it with `@tf.function(jit_compile=True)`.")));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedDequeue").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedEnqueue").Device(tf::DEVICE_CPU), UncompiledOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu
