@@ -1,0 +1,21 @@
+"""Graphcore's IPU programming model for stock TensorFlow: emulated devices, feeds, loops and the strategy."""
+
+from tensorflow_ipu import config, feeds, loops
+from tensorflow_ipu._library import native as _native
+from tensorflow_ipu.config import IPUConfig, _state
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
+
+__all__ = [
+    "IPUConfig",
+    "IPUInfeedQueue",
+    "IPUOutfeedMode",
+    "IPUOutfeedQueue",
+    "IPUStrategy",
+    "IPUStrategyV1",
+    "config",
+    "feeds",
+    "loops",
+]
+
+_state.set_device_listener(lambda ipus: _native.ipu_configure_devices(len(ipus)))

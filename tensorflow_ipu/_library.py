@@ -1,0 +1,111 @@
+"""The one door to the compiled kernels: loads them, once, or says in words why it cannot.
+
+`ops` has the wrappers of the TensorFlow ops; `native` the plain C functions, by ctypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from types import ModuleType
+
+import tensorflow as tf
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu.errors import LibraryError
+
+_FOLDER = Path(__file__).parent / "kernels"
+LIBRARY = _FOLDER / "libtensorflow_ipu.so"
+BUILD_INFO = _FOLDER / "build_info.json"
+
+_REBUILD = (
+    "Build it for the installed one: `pip install --force-reinstall --no-deps tensorflow-ipu` for a wheel of that"
+    " TensorFlow, or `make build` in a checkout"
+)
+
+_INT = ctypes.c_int64
+_FLAG = ctypes.c_int32
+_NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "ipu_configure_devices": (None, [_FLAG]),
+    "ipu_infeed_drop": (None, [_INT]),
+    "ipu_infeed_new": (_INT, [ctypes.c_char_p, _INT]),
+    "ipu_infeed_ready": (_INT, [_INT]),
+    "ipu_infeed_waiting": (_INT, [_INT]),
+    "ipu_interrupt_arm": (None, [_FLAG]),
+    "ipu_interrupt_disarm": (None, []),
+    "ipu_interrupt_watch": (None, [_FLAG]),
+    "ipu_outfeed_drop": (_FLAG, [_INT]),
+    "ipu_outfeed_lanes": (_INT, [_INT]),
+    "ipu_outfeed_layout": (_INT, [_INT]),
+    "ipu_outfeed_new": (_INT, [ctypes.c_char_p, _FLAG]),
+    "ipu_outfeed_ready": (_INT, [_INT]),
+    "ipu_set_wait_limit": (None, [_INT]),
+    "ipu_shut_down": (_FLAG, [_INT]),
+}
+
+
+def check_build(library: Path, build_info: Path, running: str) -> None:
+    """Compares the library's build with the TensorFlow that runs.
+
+    Args:
+      library: The compiled library.
+      build_info: The JSON file that its build wrote beside it.
+      running: The version of the TensorFlow that runs, for instance `"2.21.0"`.
+
+    Raises:
+      LibraryError: There is no library, or it was built for another TensorFlow.
+    """
+    if not library.is_file():
+        raise LibraryError(
+            f"the kernel library `{library}` is missing: the package was installed without being built. Install g++"
+            " (`apt-get install g++`), then `pip install .`, or run `make build` in the checkout"
+        )
+    try:
+        built = json.loads(build_info.read_text())["tensorflow"]
+    except (OSError, ValueError, KeyError) as exc:
+        raise LibraryError(f"`{build_info}` does not say which TensorFlow the kernels are for. {_REBUILD}") from exc
+    if built != running:
+        raise LibraryError(
+            f"the kernel library was built for TensorFlow `{built}`, but TensorFlow `{running}` runs, and its C++"
+            f" interface differs from release to release. {_REBUILD}, or install `tensorflow-cpu=={built}`"
+        )
+
+
+def check_runtime_not_started() -> None:
+    """TensorFlow asks for its devices once; ours must be known by then.
+
+    Raises:
+      LibraryError: The runtime has started.
+    """
+    from tensorflow.python.eager import context
+
+    if context.context()._initialized:  # noqa: SLF001  (TensorFlow has no public question for it.)
+        raise LibraryError(
+            "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."
+            " Import `tensorflow_ipu` before the first tensor is made or the first device is listed; in a notebook,"
+            " restart the kernel and import it in the first cell"
+        )
+
+
+def _load_ops() -> ModuleType:
+    try:
+        return tf.load_op_library(str(LIBRARY))
+    except (tf.errors.OpError, OSError, RuntimeError) as exc:
+        raise LibraryError(f"the kernel library `{LIBRARY}` does not load: {exc}. {_REBUILD}") from exc
+
+
+def _load_native() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(LIBRARY))
+    for name, (result, arguments) in _NATIVE_SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+check_build(LIBRARY, BUILD_INFO, tf.__version__)
+check_runtime_not_started()
+_environment.registered_devices()  # The kernels read the same variable; a malformed one is named here.
+ops = _load_ops()
+native = _load_native()

@@ -1,0 +1,38 @@
+"""Checks that the queues share, and the device that a queue belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def device_of(device_ordinal: Any) -> str:
+    """The IPU device of a queue.
+
+    Args:
+      device_ordinal: The device's number; None for that of the strategy in whose scope this is called, else 0.
+
+    Returns:
+      The device's name, for instance `"/device:IPU:0"`.
+
+    Raises:
+      ValueError: `device_ordinal` is no int, or negative.
+    """
+    if device_ordinal is None:
+        device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
+    if not isinstance(device_ordinal, int) or isinstance(device_ordinal, bool):
+        raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
+    if device_ordinal < 0:
+        raise ValueError(f"Device ordinal must be >= 0: `device_ordinal` is {device_ordinal}")
+    return f"/device:IPU:{device_ordinal}"
+
+
+def check_bool(argument: str, value: object) -> None:
+    """Refuses what is not a bool.
+
+    Raises:
+      TypeError: `value` is not True or False.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"`{argument}` must be True or False, but is {value!r}")

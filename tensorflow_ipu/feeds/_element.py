@@ -1,0 +1,116 @@
+"""The elements of an infeed: which datasets can feed a program, and how a program gets at their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.util import structure
+
+# What the machine's streams carry from the host.
+DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
+
+
+class ElementSpec:
+    """The spec of a dataset's elements, nested and flat.
+
+    Attributes:
+      nested: The structure of `tf.TensorSpec`, as `dataset.element_spec` has it.
+      types: The dtypes of its tensors, in `tf.nest` order.
+      shapes: Their shapes, likewise.
+    """
+
+    def __init__(self, nested: Any) -> None:
+        """Takes a dataset's `element_spec`.
+
+        Raises:
+          ValueError: It has a list or tuple inside a list or tuple, or a shape that is not fully defined.
+        """
+        self.nested = nested
+        faults = _faults(nested)
+        if faults:
+            raise ValueError("; ".join(faults))
+        self.types: list[tf.DType] = structure.get_flat_tensor_types(nested)
+        self.shapes: list[tf.TensorShape] = structure.get_flat_tensor_shapes(nested)
+
+    def check_content(self) -> None:
+        """Checks what the contract has checked when the queue starts.
+
+        Raises:
+          tf.errors.FailedPreconditionError: A dtype is none that an IPU takes.
+          tf.errors.InvalidArgumentError: A dimension has size 0.
+        """
+        for index, dtype in enumerate(self.types):
+            if dtype not in DTYPES:
+                names = ", ".join(known.name for known in DTYPES)
+                raise tf.errors.FailedPreconditionError(
+                    None,
+                    None,
+                    f"Unsupported datatype {'double' if dtype == tf.float64 else dtype.name} on index {index} of the feed's"
+                    f" elements, whose spec is {self.nested}. Map the dataset to cast it to one of ({names}):"
+                    " `dataset.map(lambda x: tf.cast(x, tf.int32))`",
+                )
+        for index, shape in enumerate(self.shapes):
+            if 0 in shape.as_list():
+                raise tf.errors.InvalidArgumentError(
+                    None,
+                    None,
+                    f"The tensor on index {index} of the feed's elements has shape {shape}, with a dimension of size 0. A"
+                    " feed cannot carry it: leave it out of the dataset's elements",
+                )
+
+    def pack(self, tensors: list[Any]) -> Any:
+        """Gives flat tensors the structure of an element."""
+        return structure.from_compatible_tensor_list(self.nested, tensors)
+
+
+def body_arguments(queue: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Takes the next element of an infeed queue as the arguments of a loop's body, by position and by name."""
+    return arguments(queue._dequeue())
+
+
+def body_parameters(queue: Any) -> tuple[int, tuple[str, ...]]:
+    """How many arguments an element of an infeed queue is by position, and their names by name."""
+    positional, named = arguments(queue.element_spec)
+    return len(positional), tuple(named)
+
+
+def arguments(element: Any) -> tuple[list[Any], dict[str, Any]]:
+    """How a loop's body gets an element: a tuple by position, a dict by name, a tensor as one argument.
+
+    A tuple that holds one dict counts as the dict. A dict among others is one positional argument.
+    """
+    if isinstance(element, tuple) and len(element) == 1 and _is_named(element[0]):
+        element = element[0]
+    if _is_named(element):
+        return [], dict(element)
+    if isinstance(element, (tuple, list)):
+        return list(element), {}
+    return [element], {}
+
+
+def _is_named(element: Any) -> bool:
+    return isinstance(element, Mapping) and all(isinstance(key, str) for key in element)
+
+
+def _faults(nested: Any) -> list[str]:
+    faults = []
+    if isinstance(nested, (tuple, list)):
+        faults += [
+            f"Nested list/tuple input shapes are not supported: element {index} of the dataset's `element_spec` is"
+            f" {part}. Map the dataset to flat tuples, or to dicts"
+            for index, part in enumerate(nested)
+            if isinstance(part, (tuple, list))
+        ]
+    for spec in tf.nest.flatten(nested):
+        if not isinstance(spec, tf.TensorSpec):
+            faults.append(
+                f"the dataset's elements hold {spec}; a feed carries dense tensors alone, so convert it to them"
+            )
+        elif not spec.shape.is_fully_defined():
+            faults.append(
+                f"Output shape {spec.shape} is not fully defined. Give the dataset static shapes: for `batch`, set"
+                " `drop_remainder=True`; for a generator or `py_function`, state the shapes"
+            )
+    return faults

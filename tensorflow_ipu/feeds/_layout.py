@@ -1,0 +1,79 @@
+"""The structure, types and shapes of an outfeed's elements, under a number that programs carry.
+
+A program knows its outfeed by value alone, so what it enqueues says by a number how to put it together again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import tensorflow as tf
+
+# What a program can hand to the host. float64 is missing on an IPU, and strings and such in a program.
+_REFUSED = (tf.float64, tf.complex64, tf.complex128, tf.string, tf.resource, tf.variant)
+
+_layouts: dict[int, Layout] = {}
+
+
+class Layout:
+    """How the elements of an outfeed are put together.
+
+    Attributes:
+      nested: The structure, with a `tf.TensorSpec` for each tensor.
+      types: The dtypes of its tensors, in `tf.nest` order.
+      shapes: Their shapes, likewise.
+      number: The same for equal layouts, in any process; never 0.
+    """
+
+    def __init__(self, nested: Any) -> None:
+        """Takes a structure of `tf.TensorSpec`."""
+        flat = tf.nest.flatten(nested)
+        self.nested = nested
+        self.types = [spec.dtype for spec in flat]
+        self.shapes = [spec.shape for spec in flat]
+        text = repr(tf.nest.map_structure(lambda spec: f"{spec.dtype.name}{spec.shape.as_list()}", nested))
+        digest = hashlib.blake2b(f"{type(nested).__qualname__}{text}".encode(), digest_size=8).digest()
+        self.number = int.from_bytes(digest, "little") % (2**63 - 1) + 1
+
+    def pack(self, tensors: list[Any]) -> Any:
+        """Gives flat tensors the structure of an element."""
+        return tf.nest.pack_sequence_as(self.nested, tensors)
+
+
+def of(tensors: Any) -> tuple[Layout, list[Any]]:
+    """The layout of an element that is being enqueued, and its flat tensors.
+
+    Args:
+      tensors: A structure of tensors and what converts to them.
+
+    Raises:
+      TypeError: Something in it is no dense tensor of a type that an IPU can hand to the host.
+      ValueError: A shape is not fully defined, or there is no tensor at all.
+    """
+    flat = []
+    for index, value in enumerate(tf.nest.flatten(tensors)):
+        if value is None or isinstance(value, tf.__internal__.CompositeTensor) and not isinstance(value, tf.Variable):
+            raise TypeError(f"`tensors` holds {value!r} at position {index}; an outfeed takes dense tensors alone")
+        tensor = tf.convert_to_tensor(value)
+        if tensor.dtype in _REFUSED:
+            raise TypeError(
+                f"`tensors` holds a tensor of type {tensor.dtype.name} at position {index}, which an IPU does not hand to"
+                " the host. `tf.cast` it, to float32 say"
+            )
+        if not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"`tensors` holds a tensor of shape {tensor.shape} at position {index}; an outfeed needs shapes that are"
+                " fully defined when the program is traced: use `tf.ensure_shape`, or no `reduce_retracing`"
+            )
+        flat.append(tensor)
+    if not flat:
+        raise ValueError(f"`tensors` must hold at least one tensor, but is {tensors!r}")
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in flat]
+    layout = Layout(tf.nest.pack_sequence_as(tensors, specs))
+    return _layouts.setdefault(layout.number, layout), flat
+
+
+def numbered(number: int) -> Layout:
+    """The layout of a number that came back from a program of this process."""
+    return _layouts[number]

@@ -1,0 +1,254 @@
+"""`IPUInfeedQueue`: streams the elements of a dataset into programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.framework import composite_tensor
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu._library import native, ops
+from tensorflow_ipu.feeds import _arguments, _element, _feed
+
+_DEFAULT_PREFETCH_DEPTH = 3
+_MOST_PREFETCH_DEPTH = 255
+_HOST = "/device:CPU:0"
+
+
+class IPUInfeedQueueSpec(tf.TypeSpec):
+    """What a traced program knows of an infeed queue: the elements, and not which queue. So any queue will do."""
+
+    __slots__ = ("_device", "_element_spec")
+
+    def __init__(self, element_spec: Any, device: str) -> None:
+        """Describes queues of these elements on this device."""
+        self._element_spec = element_spec
+        self._device = device
+
+    @property
+    def value_type(self) -> type:
+        """`IPUInfeedQueue`."""
+        return IPUInfeedQueue
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of `tf.TensorSpec` of an element."""
+        return self._element_spec
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return (self._element_spec, self._device)
+
+    @property
+    def _component_specs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([], tf.resource)]
+
+    def _to_components(self, value: Any) -> list[Any]:
+        return [value._state()]
+
+    def _from_components(self, components: Any) -> IPUInfeedQueue:
+        queue = IPUInfeedQueue.__new__(IPUInfeedQueue)
+        queue._adopt(self, components[0])
+        return queue
+
+
+class IPUInfeedQueue(composite_tensor.CompositeTensor):
+    """Streams the elements of a dataset into programs, each element to one dequeue, in the dataset's order.
+
+        queue = ipu.IPUInfeedQueue(dataset)
+        with strategy.scope():
+            queue.initializer
+            strategy.run(program)  # in which `loops.repeat(n, body, inputs, queue)` takes n elements
+
+    A native thread reads the dataset ahead of the programs. The position stays from run to run: the next run goes on
+    where the last one stopped. Element t * R + r goes to replica r of R.
+
+    A queue may be captured by a `tf.function` or passed to it as an argument; passed, any other queue of the same element
+    spec runs the same compiled program.
+
+    Elements are tensors of int32, float32, float16, bool, int8 or uint8 with static shapes; alone, in a tuple, in a dict,
+    or a dict within a tuple.
+
+    When the data runs out, the run raises `tf.errors.OutOfRangeError`; a failing dataset raises its own error.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        device_ordinal: int | None = None,
+        prefetch_depth: int | None = None,
+        optimise_latency: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the queue. No element is read before `initializer`.
+
+        Args:
+          dataset: The dataset. Its elements need fully defined shapes.
+          device_ordinal: The number of the IPU device; that of the current strategy if omitted, else 0.
+          prefetch_depth: How many elements a replica are kept ready, 1 to 255; 3 if omitted or 0.
+          optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
+          **kwargs: Ignored, as in the original, whose internal arguments travel here.
+
+        Raises:
+          ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
+          TypeError: `dataset` is no dataset, or `optimise_latency` no bool.
+        """
+        del kwargs
+        if not isinstance(dataset, tf.data.Dataset) and not isinstance(dataset, tf.compat.v1.data.Dataset):
+            raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
+        self._device = _arguments.device_of(device_ordinal)
+        self._prefetch_depth = _prefetch_depth(prefetch_depth)
+        _arguments.check_bool("optimise_latency", optimise_latency)
+        self._optimise_latency = optimise_latency
+        self._element = _element.ElementSpec(dataset.element_spec)
+        self._dataset: Any = dataset
+        self._name = _feed.unique_name("infeed")
+        number = native.ipu_infeed_new(self._name.encode(), self._prefetch_depth)
+        # The dataset's Python functions live as long as the dataset's object.
+        self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=dataset)
+        self._handle: Any = None
+        self._dequeued = False
+        self._initialized_in_graph = False
+
+    def _adopt(self, spec: IPUInfeedQueueSpec, handle: Any) -> None:
+        """Makes this the queue of a traced argument: elements and a state, without a dataset."""
+        self._device = spec._device
+        self._element = _element.ElementSpec(spec.element_spec)
+        self._dataset = None
+        self._name = "a queue passed as an argument"
+        self._feed = None
+        self._handle = handle
+        self._dequeued = False
+
+    @property
+    def _type_spec(self) -> IPUInfeedQueueSpec:
+        return IPUInfeedQueueSpec(self._element.nested, self._device)
+
+    def _state(self) -> Any:
+        """The resource that names the queue to the program being traced."""
+        if self._feed is None:
+            return self._handle
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return self._feed.state(self._device)
+        if self._handle is None:
+            self._handle = self._feed.state(self._device)
+        return self._handle
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of `tf.TensorSpec` of an element."""
+        return self._element.nested
+
+    @property
+    def device(self) -> str:
+        """The IPU device whose programs the queue feeds."""
+        return self._device
+
+    @property
+    def prefetch_depth(self) -> int:
+        """How many elements a replica are kept ready."""
+        return self._prefetch_depth
+
+    @property
+    def dequeued(self) -> bool:
+        """Whether a traced program takes elements from the queue."""
+        return self._dequeued
+
+    @property
+    def number_of_tuple_elements(self) -> int:
+        """How many arguments an element is to a loop's body."""
+        positional, named = _element.arguments(self._element.nested)
+        return len(positional) + len(named)
+
+    @property
+    def initializer(self) -> Any:
+        """Starts to read the dataset from its first element: eagerly with each access, in a graph with the returned op.
+
+        Raises:
+          RuntimeError: The queue is a traced argument.
+          ValueError: In a graph, this is the second access.
+          tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not take.
+          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0.
+        """
+        if self._feed is None:
+            raise RuntimeError(
+                "an `IPUInfeedQueue` created from a spec is initialized already: initialize the queue itself"
+            )
+        self._element.check_content()
+        if tf.executing_eagerly():
+            with tf.device(_HOST):
+                self._start(iterator_ops.OwnedIterator(self._dataset)._iterator_resource)
+            return None
+        if self._initialized_in_graph:
+            raise ValueError(
+                "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
+            )
+        self._initialized_in_graph = True
+        with tf.device(_HOST):
+            iterator = tf.compat.v1.data.make_initializable_iterator(self._dataset)
+            with tf.control_dependencies([iterator.initializer]):
+                return self._start(iterator._iterator_resource)
+
+    def _start(self, iterator: Any) -> Any:
+        assert self._feed is not None
+        return ops.ipu_infeed_start(
+            tf.constant(self._feed.number, tf.int64),
+            iterator,
+            types=self._element.types,
+            shapes=self._element.shapes,
+        )
+
+    @property
+    def deleter(self) -> Any:
+        """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
+
+        `initializer` starts again from the dataset's first element.
+
+        Raises:
+          RuntimeError: The queue is a traced argument.
+          tf.errors.NotFoundError: The queue is not initialized.
+        """
+        if self._feed is None:
+            raise RuntimeError("an `IPUInfeedQueue` created from a spec cannot be deleted: delete the queue itself")
+        with tf.device(_HOST):
+            return ops.ipu_infeed_stop(tf.constant(self._feed.number, tf.int64))
+
+    def get_next(self) -> Any:
+        """Always raises: a loop takes elements from the queue that it is given.
+
+        Raises:
+          ValueError: At every call.
+        """
+        raise ValueError(
+            "`get_next()` is obsolete: pass the queue to `loops.repeat` or `loops.while_loop`, or use `next(iterator)` of"
+            " an `IPUIterator`"
+        )
+
+    def _dequeue(self) -> Any:
+        """Takes the next element in the program being traced, with the structure that the dataset gave it."""
+        self._dequeued = True
+        if _environment.poplar_flags().synthetic("infeed"):
+            tensors = [
+                tf.zeros(shape, dtype) for shape, dtype in zip(self._element.shapes, self._element.types, strict=True)
+            ]
+        else:
+            tensors = ops.ipu_infeed_dequeue(self._state(), types=self._element.types, shapes=self._element.shapes)
+        return self._element.pack(tensors)
+
+    def __repr__(self) -> str:
+        return f"<IPUInfeedQueue {self._name} on {self._device}, elements {self._element.nested}>"
+
+
+def _prefetch_depth(value: Any) -> int:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ValueError(f"`prefetch_depth` must be an integer, but it is {value!r}")
+    depth = value or _DEFAULT_PREFETCH_DEPTH
+    if depth < 0:
+        raise ValueError(f"prefetch_depth must be greater than zero, but it is {depth}")
+    if depth > _MOST_PREFETCH_DEPTH:
+        raise ValueError(f"prefetch_depth must be less than {_MOST_PREFETCH_DEPTH + 1}, but it is {depth}")
+    return depth
+
+
+tf.no_gradient("IpuInfeedDequeue")

@@ -1,0 +1,158 @@
+"""`IPUIterator`: an infeed queue that programs read with `next`."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+
+from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
+
+
+class IPUIteratorSpec(tf.TypeSpec):
+    """What a traced program knows of an iterator: the elements, and not which iterator."""
+
+    __slots__ = ("_infeed_spec",)
+
+    def __init__(self, infeed_spec: IPUInfeedQueueSpec) -> None:
+        """Describes iterators over queues of this spec."""
+        self._infeed_spec = infeed_spec
+
+    @property
+    def value_type(self) -> type:
+        """`IPUIterator`."""
+        return IPUIterator
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return (self._infeed_spec,)
+
+    @property
+    def _component_specs(self) -> list[IPUInfeedQueueSpec]:
+        return [self._infeed_spec]
+
+    def _to_components(self, value: Any) -> list[Any]:
+        return [value._infeed_queue]
+
+    def _from_components(self, components: Any) -> IPUIterator:
+        iterator = IPUIterator.__new__(IPUIterator)
+        iterator._infeed_queue = components[0]
+        return iterator
+
+
+class IPUIterator(iterator_ops.OwnedIterator):
+    """Reads a dataset in a program: `next(iterator)` in a traced function takes the next element.
+
+        iterator = iter(dataset)  # inside `strategy.scope()`
+
+        @tf.function(jit_compile=True)
+        def program(iterator, n):
+            for _ in tf.range(n):
+                features, labels = next(iterator)
+
+    Each `next` that is traced is one dequeue; in a loop over `tf.range` it takes an element an iteration.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset | None = None,
+        infeed_spec: IPUInfeedQueueSpec | None = None,
+        element_spec: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Creates and starts the iterator's own queue.
+
+        Args:
+          dataset: The dataset to read.
+          infeed_spec: In place of `dataset`, with `element_spec`: the spec of a queue.
+          element_spec: The structure of an element, as `infeed_spec` has it.
+          **kwargs: With a dataset, options of `IPUInfeedQueue`; with specs, `components`, the queue of that spec.
+
+        Raises:
+          ValueError: Neither or both of `dataset` and the specs are given.
+        """
+        if dataset is None:
+            if infeed_spec is None or element_spec is None:
+                raise ValueError("`infeed_spec` and `element_spec` must both be given where `dataset` is not")
+            components = kwargs.get("components")
+            if not components:
+                raise ValueError("`components` must hold the queue of `infeed_spec` where `dataset` is not given")
+            self._infeed_queue: IPUInfeedQueue = components[0]
+            return
+        if infeed_spec is not None or element_spec is not None:
+            raise ValueError("`infeed_spec` and `element_spec` must not be given along with `dataset`")
+        self._infeed_queue = IPUInfeedQueue(dataset, **kwargs)
+        self._initializer = self._infeed_queue.initializer
+
+    @property
+    def _type_spec(self) -> IPUIteratorSpec:
+        return IPUIteratorSpec(self._infeed_queue._type_spec)
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of `tf.TensorSpec` of an element."""
+        return self._infeed_queue.element_spec
+
+    @property
+    def infeed_spec(self) -> IPUInfeedQueueSpec:
+        """The spec of the iterator's queue."""
+        return self._infeed_queue._type_spec
+
+    def __iter__(self) -> IPUIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return self._next_internal()
+
+    def next(self) -> Any:
+        """The same as `next(iterator)`."""
+        return self._next_internal()
+
+    def get_next(self) -> Any:
+        """The same as `next(iterator)`."""
+        return self._next_internal()
+
+    def _next_internal(self) -> Any:
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                "Accessing dataset elements can not be accessed in eager mode when inside `IPUStrategy`: the elements go"
+                " to the program. Call `next(iterator)` inside the `tf.function` that `strategy.run` runs, or create the"
+                " iterator outside of the scope to read it on the host"
+            )
+        return self._infeed_queue._dequeue()
+
+    def get_next_as_optional(self) -> Any:
+        """Always raises: a program cannot ask whether there is an element.
+
+        Raises:
+          NotImplementedError: At every call.
+        """
+        raise NotImplementedError(
+            "an IPU dataset iterator does not support `get_next_as_optional()`, and so no `for x in iterator` in a program."
+            " Loop over `tf.range(n)` and call `next(iterator)`"
+        )
+
+    def _gather_saveables_for_checkpoint(self) -> Any:
+        raise NotImplementedError("an IPU dataset iterator is not saveable: leave it out of the checkpoint")
+
+    _serialize_to_tensors = _restore_from_tensors = _gather_saveables_for_checkpoint
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {self._infeed_queue!r}>"
+
+
+class IPUOwnedIterator(IPUIterator):
+    """An iterator that takes its queue with it: the queue is deleted when the iterator's object goes."""
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset | None = None,
+        infeed_spec: IPUInfeedQueueSpec | None = None,
+        element_spec: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """See `IPUIterator`."""
+        super().__init__(dataset, infeed_spec, element_spec, **kwargs)
+        if self._infeed_queue._feed is not None:
+            weakref.finalize(self, self._infeed_queue._feed.drop).atexit = False

@@ -1,0 +1,355 @@
+"""`IPUOutfeedQueue`: streams results out of programs, while they run or after."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import composite_tensor
+from tensorflow.python.framework import ops as framework_ops
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu._library import native, ops
+from tensorflow_ipu.feeds import _arguments, _feed, _layout
+from tensorflow_ipu.replicas import active, wait_until_idle
+
+_logger = logging.getLogger(__name__)
+_HOST = "/device:CPU:0"
+
+# How long a dequeue from another thread waits where the queue is empty and a program runs. A thread that polls would
+# otherwise take a core from the program.
+_PATIENCE_US = 2000
+
+
+class IPUOutfeedMode(enum.Enum):
+    """What an outfeed keeps: `ALL` that is enqueued, or the `LAST` element alone."""
+
+    ALL = "all"
+    LAST = "get_last"
+
+
+class IPUOutfeedQueueSpec(tf.TypeSpec):
+    """What a traced program knows of an outfeed queue, and not which queue. So any queue will do."""
+
+    __slots__ = ("_device", "_mode")
+
+    def __init__(self, mode: str, device: str) -> None:
+        """Describes queues of this mode on this device."""
+        self._mode = mode
+        self._device = device
+
+    @property
+    def value_type(self) -> type:
+        """`IPUOutfeedQueue`."""
+        return IPUOutfeedQueue
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return (self._mode, self._device)
+
+    @property
+    def _component_specs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([], tf.resource)]
+
+    def _to_components(self, value: Any) -> list[Any]:
+        return [value._state()]
+
+    def _from_components(self, components: Any) -> IPUOutfeedQueue:
+        queue = IPUOutfeedQueue.__new__(IPUOutfeedQueue)
+        queue._adopt(self, components[0])
+        return queue
+
+
+class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
+    """Streams results out of programs, in the order in which the program enqueues them.
+
+        queue = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program():
+            for i in tf.range(10):
+                queue.enqueue({"loss": ...})
+
+        strategy.run(program)
+        queue.dequeue()  # {"loss": a tensor of shape [10, ...]}
+
+    Another thread may dequeue, or iterate, while the program runs. What nobody has read stays; the program never waits
+    for a reader.
+
+    A queue may be captured by a `tf.function` or passed to it as an argument; passed, any other queue runs the same
+    compiled program. All elements of a queue have one structure, with the same types and shapes.
+    """
+
+    def __init__(
+        self,
+        outfeed_mode: IPUOutfeedMode | None = None,
+        device_ordinal: int | None = None,
+        buffer_depth: int = 3,
+        optimise_latency: bool = False,
+    ) -> None:
+        """Creates the queue.
+
+        Args:
+          outfeed_mode: What the queue keeps; `IPUOutfeedMode.ALL` if omitted.
+          device_ordinal: The number of the IPU device; that of the current strategy if omitted, else 0.
+          buffer_depth: On the machine, how many elements are buffered on the host, 1 or more. Checked and recorded; the
+            emulator's buffer grows as needed, so that no program waits for a reader.
+          optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
+
+        Raises:
+          ValueError: An argument is of a wrong kind or out of range.
+          TypeError: `optimise_latency` is no bool.
+        """
+        mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
+        if not isinstance(mode, IPUOutfeedMode):
+            raise ValueError(f"`outfeed_mode` must be an `IPUOutfeedMode`, `ALL` or `LAST`, but is {outfeed_mode!r}")
+        self._device = _arguments.device_of(device_ordinal)
+        if not isinstance(buffer_depth, int) or isinstance(buffer_depth, bool):
+            raise ValueError(f"`buffer_depth` must be an integer, but is {buffer_depth!r}")
+        if buffer_depth < 1:
+            raise ValueError(f"Outfeed buffer depth cannot be less than 1: `buffer_depth` is {buffer_depth}")
+        _arguments.check_bool("optimise_latency", optimise_latency)
+        self._mode = mode
+        self._buffer_depth = buffer_depth
+        self._optimise_latency = optimise_latency
+        self._name = _feed.unique_name("outfeed")
+        number = native.ipu_outfeed_new(self._name.encode(), int(mode is IPUOutfeedMode.LAST))
+        self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_outfeed_drop)
+        self._handle: Any = None
+        self._layout: _layout.Layout | None = None
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._creating_thread = threading.get_ident()
+        self._enqueuing_thread: int | None = None
+
+    def _adopt(self, spec: IPUOutfeedQueueSpec, handle: Any) -> None:
+        """Makes this the queue of a traced argument."""
+        self._mode = IPUOutfeedMode(spec._mode)
+        self._device = spec._device
+        self._name = "a queue passed as an argument"
+        self._feed = None
+        self._handle = handle
+        self._layout = None
+        self._graphs = weakref.WeakSet()
+        self._creating_thread = threading.get_ident()
+        self._enqueuing_thread = None
+
+    @property
+    def _type_spec(self) -> IPUOutfeedQueueSpec:
+        return IPUOutfeedQueueSpec(self._mode.value, self._device)
+
+    def _state(self) -> Any:
+        """The resource that names the queue to the program being traced."""
+        if self._feed is None:
+            return self._handle
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return self._feed.state(self._device)
+        if self._handle is None:
+            self._handle = self._feed.state(self._device)
+        return self._handle
+
+    @property
+    def device(self) -> str:
+        """The IPU device whose programs enqueue."""
+        return self._device
+
+    @property
+    def buffer_depth(self) -> int:
+        """As given."""
+        return self._buffer_depth
+
+    @property
+    def enqueued(self) -> bool:
+        """Whether a traced program enqueues to the queue."""
+        return self._current_layout() is not None
+
+    def _current_layout(self) -> _layout.Layout | None:
+        """The elements' layout: from a trace that captured the queue, or from a program that got it as an argument."""
+        if self._layout is None and self._feed is not None:
+            number = native.ipu_outfeed_layout(self._feed.number)
+            if number:
+                self._layout = _layout.numbered(number)
+        return self._layout
+
+    def enqueue(self, tensors: Any) -> tf.Operation:
+        """Hands an element to the host, each time that the program comes by.
+
+        Args:
+          tensors: A tensor, or a list, tuple or dict of tensors, nested at will; what is no tensor is converted to one.
+
+        Returns:
+          The operation. In a `tf.function` it runs by itself; in a graph it must be run, or depended on.
+
+        Raises:
+          ValueError: The queue is enqueued to in this graph, or in one around it, already; or a shape is unknown.
+          TypeError: `tensors` holds something other than tensors that an IPU can hand to the host.
+          RuntimeError: The call is eager.
+        """
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                "`enqueue` can only be called in the `tf.function` of a program, which `strategy.run` runs"
+            )
+        self._check_first_in(framework_ops.get_default_graph())
+        layout, flat = _layout.of(tensors)
+        self._layout = layout
+        self._enqueuing_thread = threading.get_ident()
+        if _environment.poplar_flags().synthetic("outfeed"):
+            return tf.no_op()
+        return ops.ipu_outfeed_enqueue(self._state(), flat, layout=layout.number)
+
+    def _check_first_in(self, graph: Any) -> None:
+        around = set(_enclosing(graph))
+        for earlier in self._graphs:
+            if earlier in around or graph in _enclosing(earlier):
+                raise ValueError(
+                    "An outfeed can only be enqueued once: this program enqueues to it already. Enqueue a tuple or a dict,"
+                    " or make a queue for each value"
+                )
+        self._graphs.add(graph)
+
+    def dequeue(self, wait_for_completion: bool = False) -> Any:
+        """Takes what has been enqueued and not dequeued.
+
+        Args:
+          wait_for_completion: Whether to wait first until no program runs.
+
+        Returns:
+          The structure that was enqueued. In mode `ALL` each tensor has shape [n] + ([R] for R > 1 replicas) + the
+          enqueued shape, n being the number of elements, which may be 0. In mode `LAST`: ([R] for R > 1) + that shape.
+          `[]` if no program that enqueues was traced so far and this is not the thread that made the queue.
+
+        Raises:
+          ValueError: No program that enqueues was traced so far.
+          tf.errors.FailedPreconditionError: In mode `LAST`, nothing was enqueued since the last dequeue.
+          tf.errors.NotFoundError: The queue was deleted.
+        """
+        if wait_for_completion:
+            wait_until_idle()
+        if self._current_layout() is None and tf.executing_eagerly() and not self._is_own_thread():
+            return []
+        return self._take()
+
+    def _is_own_thread(self) -> bool:
+        return threading.get_ident() == (self._enqueuing_thread or self._creating_thread)
+
+    def _take(self) -> Any:
+        layout = self._current_layout()
+        if layout is None:
+            raise ValueError(
+                "Trying to dequeue an outfeed which has not been enqueued: run (or in a graph, build) a program that"
+                " calls `enqueue` on it first"
+            )
+        if self._feed is None:
+            raise RuntimeError(
+                "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"
+            )
+        patience = _PATIENCE_US if active() and threading.get_ident() != self._enqueuing_thread else 0
+        with tf.device(_HOST):
+            rows = ops.ipu_outfeed_dequeue(
+                tf.constant(self._feed.number, tf.int64),
+                tf.constant(patience, tf.int64),
+                types=layout.types,
+                shapes=layout.shapes,
+                last=self._mode is IPUOutfeedMode.LAST,
+            )
+        return layout.pack(rows)
+
+    @property
+    def deleter(self) -> Any:
+        """Ends the queue and drops what is unread: eagerly with each access, in a graph with the returned op.
+
+        Raises:
+          RuntimeError: The queue is a traced argument.
+          tf.errors.NotFoundError: The queue was deleted before.
+        """
+        if self._feed is None:
+            raise RuntimeError("an `IPUOutfeedQueue` that is an argument of a program cannot be deleted in the program")
+        with tf.device(_HOST):
+            return ops.ipu_outfeed_delete(tf.constant(self._feed.number, tf.int64))
+
+    def __iter__(self) -> IPUOutfeedQueueIterator:
+        """Iterates over the elements that are there.
+
+        Raises:
+          RuntimeError: The call is not eager, or the mode is not `ALL`.
+        """
+        return IPUOutfeedQueueIterator(self)
+
+    def __repr__(self) -> str:
+        return f"<IPUOutfeedQueue {self._name} on {self._device}, mode {self._mode.name}>"
+
+
+class IPUOutfeedQueueIterator(Iterator):
+    """Yields one element after the other, and stops where the queue is empty at the moment.
+
+    It does not wait for a running program: loop again, until all expected elements have come.
+    """
+
+    def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
+        """Creates an iterator over what `outfeed_queue` holds.
+
+        Raises:
+          RuntimeError: The call is not eager, or the mode is not `ALL`.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError("IPUOutfeedQueue can only be iterated over in eager mode; in a graph, use `dequeue`")
+        if outfeed_queue._mode is not IPUOutfeedMode.ALL:
+            raise RuntimeError(
+                "IPUOutfeedQueue can only be iterated over if the `outfeed_mode` is set to `IPUOutfeedMode.ALL`; for"
+                " `LAST`, use `dequeue`"
+            )
+        self._queue = outfeed_queue
+        self._rows: list[list[Any]] = []
+        self._next = 0
+        self._count = 0
+
+    def __iter__(self) -> IPUOutfeedQueueIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._next == self._count:
+            self._fill()
+        if self._next == self._count:
+            raise StopIteration
+        element = [leaf[self._next] for leaf in self._rows]
+        self._next += 1
+        layout = self._queue._layout
+        assert layout is not None
+        return layout.pack(element)
+
+    def _fill(self) -> None:
+        self._next = self._count = 0
+        if self._queue._current_layout() is None:
+            return
+        # One op a tensor splits all elements at once; a slice an element would cost many times that.
+        self._rows = [tf.unstack(leaf) for leaf in tf.nest.flatten(self._queue._take())]
+        self._count = len(self._rows[0])
+
+
+class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
+    """An outfeed queue that is deleted when its object goes."""
+
+    def __init__(self, outfeed_mode: IPUOutfeedMode | None = None, device_ordinal: int | None = None) -> None:
+        """See `IPUOutfeedQueue`.
+
+        Raises:
+          RuntimeError: The call is not eager.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
+        super().__init__(outfeed_mode, device_ordinal)
+        assert self._feed is not None
+        weakref.finalize(self, self._feed.drop).atexit = False
+
+
+def _enclosing(graph: Any) -> Iterator[Any]:
+    """The graph, and those around it."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
+tf.no_gradient("IpuOutfeedEnqueue")

@@ -1,0 +1,63 @@
+"""A loop's body as TensorFlow's loops want it: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
+
+
+def carried_values(inputs: Any) -> list[Any]:
+    """The first carried values as tensors, from a list, a tuple, one value, or None for none."""
+    if inputs is None:
+        return []
+    values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+    return [tf.convert_to_tensor(value) for value in values]
+
+
+class Body:
+    """Calls the user's body with the carried values and the next element, and checks what it returns."""
+
+    def __init__(self, body: Callable[..., Any], carried: list[Any], infeed_queue: IPUInfeedQueue | None) -> None:
+        """Takes a body whose signature was checked."""
+        self._body = body
+        self._types = [value.dtype for value in carried]
+        self._queue = infeed_queue
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """Returns the carried values of the next iteration, as many as came in."""
+        positional, named = ([], {}) if self._queue is None else body_arguments(self._queue)
+        tensors, operations = _split(self._body(*values, *positional, **named))
+        if self._types != [tensor.dtype for tensor in tensors]:
+            raise TypeError(
+                "Mismatch between input types and output types for loop body:"
+                f" {[dtype.name for dtype in self._types]} vs {[tensor.dtype.name for tensor in tensors]}. The body must"
+                " return a value for each carried one, of the same type"
+            )
+        if not operations:
+            return tensors
+        with tf.control_dependencies(operations):
+            return [tf.identity(tensor) for tensor in tensors]
+
+
+def _split(returned: Any) -> tuple[list[Any], list[Any]]:
+    """The tensors and the operations that a body returned."""
+    if returned is None:
+        returned = []
+    flat = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    tensors: list[Any] = []
+    operations: list[Any] = []
+    for value in flat:
+        if isinstance(value, tf.Operation):
+            operations.append(value)
+        elif operations:
+            raise ValueError(
+                "IPU loop body must return zero or more Tensor values followed by zero or more Operations, but returned"
+                f" {value!r} after an operation"
+            )
+        elif value is not None:
+            tensors.append(tf.convert_to_tensor(value))
+    return tensors, operations

@@ -1,0 +1,104 @@
+"""`while_loop` and `repeat`: loops of a body that takes a dataset's elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.loops import _signature
+from tensorflow_ipu.loops._body import Body, carried_values
+
+
+def while_loop(
+    condition: Callable[..., Any],
+    body: Callable[..., Any],
+    inputs: Any = None,
+    infeed_queue: IPUInfeedQueue | None = None,
+    maximum_iterations: Any = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Repeats `body` while `condition` holds.
+
+    Args:
+      condition: From the carried values to a bool scalar. Elements of the infeed are not passed to it.
+      body: From the carried values, then the element of the infeed (a tuple by position, a dict by name), to the carried
+        values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
+      inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
+      infeed_queue: The queue that `body` takes one element an iteration from.
+      maximum_iterations: An upper limit to the iterations, as an int or int32 scalar.
+      use_while_v1: Accepted: TensorFlow 2 has one kind of loop left, and False logs a warning, as in the original.
+
+    Returns:
+      The last carried values: the tensor for one, a list for several, an operation for none.
+
+    Raises:
+      TypeError: `condition` or `body` cannot be called with these arguments; `body` returns other types than it takes; or
+        an argument is of a wrong kind.
+      ValueError: `body` returns tensors after operations, or another number of tensors than it takes.
+    """
+    _signature.note_while_version(use_while_v1)
+    carried = carried_values(inputs)
+    _signature.check_queue(infeed_queue)
+    _signature.check_condition(condition, len(carried))
+    _signature.check_body(body, len(carried), infeed_queue)
+    step = Body(body, carried, infeed_queue)
+    # A loop of TensorFlow carries something; this one stands in where the body carries nothing.
+    last = tf.while_loop(
+        lambda _, *values: condition(*values),
+        lambda tick, *values: (tick, *step(*values)),
+        (tf.constant(0), *carried),
+        parallel_iterations=1,
+        maximum_iterations=maximum_iterations,
+    )
+    return _result(last)
+
+
+def repeat(
+    n: Any,
+    body: Callable[..., Any],
+    inputs: Any = None,
+    infeed_queue: IPUInfeedQueue | None = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Repeats `body` `n` times.
+
+    Args:
+      n: The number of iterations, as an int or an int32 scalar; there are none for 0 or less.
+      body: From the carried values, then the element of the infeed (a tuple by position, a dict by name), to the carried
+        values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
+      inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
+      infeed_queue: The queue that `body` takes one element an iteration from.
+      use_while_v1: Accepted: TensorFlow 2 has one kind of loop left, and False logs a warning, as in the original.
+
+    Returns:
+      The last carried values: the tensor for one, a list for several, an operation for none.
+
+    Raises:
+      TypeError: `body` cannot be called with these arguments, or returns other types than it takes; or an argument is of
+        a wrong kind.
+      ValueError: `body` returns tensors after operations, or another number of tensors than it takes.
+    """
+    _signature.note_while_version(use_while_v1)
+    count = _signature.iterations(n)
+    carried = carried_values(inputs)
+    _signature.check_queue(infeed_queue)
+    _signature.check_body(body, len(carried), infeed_queue)
+    step = Body(body, carried, infeed_queue)
+    last = tf.while_loop(
+        lambda i, *_: i < count,
+        lambda i, *values: (i + 1, *step(*values)),
+        (tf.constant(0, count.dtype), *carried),
+        parallel_iterations=1,
+    )
+    return _result(last)
+
+
+def _result(last: Any) -> Any:
+    """What a loop returns: the carried values without the counter."""
+    counter, *values = last
+    if not values:
+        return tf.group(counter)
+    return values[0] if len(values) == 1 else values

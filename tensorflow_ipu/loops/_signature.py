@@ -1,0 +1,104 @@
+"""Checks of a loop's arguments, made before anything is traced."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import IPUInfeedQueue, body_parameters
+
+_logger = logging.getLogger(__name__)
+
+
+def note_while_version(use_while_v1: bool) -> None:
+    """Checks the argument that picks one of TensorFlow 1's kinds of loop, and logs the choice that is no more.
+
+    Raises:
+      TypeError: It is no bool.
+    """
+    if not isinstance(use_while_v1, bool):
+        raise TypeError(f"`use_while_v1` must be True or False, but is {use_while_v1!r}")
+    if not use_while_v1:
+        _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
+
+
+def iterations(n: Any) -> Any:
+    """The number of iterations as an integer scalar.
+
+    Raises:
+      TypeError: `n` is no whole number.
+      ValueError: `n` is no scalar.
+    """
+    if isinstance(n, bool) or isinstance(n, float):
+        raise TypeError(f"`n` must be a whole number of iterations, but is {n!r}")
+    count = tf.convert_to_tensor(n)
+    if not count.dtype.is_integer:
+        raise TypeError(f"`n` must be a whole number of iterations, but is of type {count.dtype.name}")
+    if count.shape.rank not in (0, None):
+        raise ValueError(f"`n` must be a scalar, but has shape {count.shape}")
+    return count
+
+
+def check_queue(infeed_queue: Any) -> None:
+    """Refuses what is no infeed queue.
+
+    Raises:
+      TypeError: It is something else.
+    """
+    if infeed_queue is not None and not isinstance(infeed_queue, IPUInfeedQueue):
+        raise TypeError(
+            f"`infeed_queue` must be an `IPUInfeedQueue`, but is {infeed_queue!r}. Wrap a dataset:"
+            " `IPUInfeedQueue(dataset)`"
+        )
+
+
+def check_condition(condition: Callable[..., Any], carried: int) -> None:
+    """Checks that the condition can be called with the carried values.
+
+    Raises:
+      TypeError: It cannot.
+    """
+    needs = _misfit(condition, carried, ())
+    if needs is not None:
+        raise TypeError(
+            f"Supplied loop condition function cannot be called with the specified inputs. You specified {carried} inputs,"
+            f" but the condition takes {needs}. Note that infeed is not passed to the loop condition."
+        )
+
+
+def check_body(body: Callable[..., Any], carried: int, infeed_queue: IPUInfeedQueue | None) -> None:
+    """Checks that the body can be called with the carried values and an element.
+
+    Raises:
+      TypeError: It cannot.
+    """
+    positional, names = (0, ()) if infeed_queue is None else body_parameters(infeed_queue)
+    needs = _misfit(body, carried + positional, names)
+    if needs is None:
+        return
+    more = "" if infeed_queue is None else f" and {positional + len(names)} additional inputs from infeed"
+    named = f" ({', '.join(names)} by name)" if names else ""
+    raise TypeError(
+        f"Supplied loop body function cannot be called with the specified inputs. You specified {carried} inputs{more}"
+        f"{named}, but the body takes {needs}."
+    )
+
+
+def _misfit(function: Callable[..., Any], positional: int, names: Sequence[str]) -> str | None:
+    """None if the function can be called so; else which arguments it takes, in words."""
+    if not callable(function):
+        return f"none, since it is {function!r}"
+    python_function = getattr(function, "python_function", function)
+    try:
+        signature = inspect.signature(python_function)
+    except (TypeError, ValueError):  # A function of C, which says nothing about itself.
+        return None
+    try:
+        signature.bind(*[None] * positional, **dict.fromkeys(names))
+    except TypeError:
+        return f"`{signature}`"
+    return None

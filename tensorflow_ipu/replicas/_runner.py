@@ -1,0 +1,73 @@
+"""Runs a program on its device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.config import DeviceConnectionType, _state
+from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.replicas import _checks, _program, _runs
+from tensorflow_ipu.replicas._interrupts import run_interruptibly
+
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked  # noqa: PLW0603
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def run(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, ordinal: int) -> Any:
+    """Runs `fn` as one program, and returns when it has ended.
+
+    The caller has entered the device and the replica context in which `fn` is to be traced.
+
+    Args:
+      fn: A `tf.function` or concrete function.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+      device: The full name of the IPU device, for messages and checks.
+      ordinal: The device's number.
+
+    Returns:
+      What `fn` returns.
+
+    Raises:
+      IpuError: This process was forked after TensorFlow started.
+      TypeError: An input or output is float64.
+      ValueError: The program uses variables of another device.
+      tf.errors.OpError: The program failed: its dataset ended, a queue was closed, and so on.
+    """
+    if _forked:
+        raise IpuError(
+            "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
+            " can run here. Start processes with `multiprocessing.get_context('spawn')`"
+        )
+    program, inputs = _program.resolve(_program.compiled(fn), args, kwargs)
+    _checks.check(program, device)
+    connection = _state.connection_type(ordinal)
+    if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
+        with _runs.running():
+            return run_interruptibly(lambda: _program.call(program, inputs))
+    if connection is DeviceConnectionType.PRE_COMPILE:
+        return tf.nest.map_structure(_zeros, program.structured_outputs)
+    raise tf.errors.FailedPreconditionError(
+        None,
+        None,
+        f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"
+        " system with `DeviceConnectionType.ALWAYS` to run",
+    )
+
+
+def _zeros(output: Any) -> Any:
+    return tf.zeros(output.shape, output.dtype) if tf.is_tensor(output) else output
+
+
+_state.on_idle_wait(_runs.wait_until_idle)
