@@ -1,0 +1,101 @@
+# The commands of this project. They need Python, make and a C++ compiler; all else goes into `.venv`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+JOBS := $(or $(MAX_JOBS),$(shell nproc 2>/dev/null || echo 2))
+
+# What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
+SOURCES := setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
+	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name py.typed \)))
+CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
+.PHONY: help build wheel core-test test demo lint format clean distclean FORCE
+
+help:
+	@echo "make demo       train a network on handwritten digits on the emulated IPU"
+	@echo "make test       install the package into $(VENV) and run all tests; PYTEST_ARGS='-k feeds' narrows them"
+	@echo "make core-test  run the tests of the C++ core, plain and under sanitizers"
+	@echo "make lint       check formats, style and types"
+	@echo "make format     bring the sources into the format that lint checks"
+	@echo "make build      build the kernel library in the source tree"
+	@echo "make wheel      build a wheel into dist/"
+	@echo "make clean      remove what was built; make distclean removes $(VENV) too"
+	@echo "Variables: PYTHON (python3), CXX (g++), MAX_JOBS (one a processor)"
+
+$(STAMPS)/environment: pyproject.toml
+	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit( \
+	    "TensorFlow 2.21 needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: name another with `make PYTHON=...`" \
+	    % sys.version_info[:2])'
+	@echo "Making $(VENV) with TensorFlow; the first time downloads some 300 MB"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade pip
+	@$(PIP) install 'setuptools>=77' wheel \
+	    "$$(PYTHONPATH=. $(BIN)/python -c 'from build_tools import kernels; print(kernels.TENSORFLOW_REQUIREMENT)')"
+	@mkdir -p $(STAMPS) && touch $@
+
+build/sources.txt: FORCE
+	@mkdir -p build
+	@echo '$(SOURCES)' | cmp -s - $@ || echo '$(SOURCES)' > $@
+
+# setup.py compiles first by itself, since pip would show nothing of it.
+build/wheel/.stamp: $(STAMPS)/environment $(SOURCES) build/sources.txt
+	@$(BIN)/python setup.py --quiet build_kernels
+	@rm -rf build/wheel
+	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@touch $@
+
+$(STAMPS)/package: build/wheel/.stamp
+	@$(PIP) install --force-reinstall --no-deps build/wheel/*.whl
+	@touch $@
+
+$(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package pyproject.toml
+	@$(PIP) install 'tensorflow-ipu[cpu,$*]'
+	@touch $@
+
+# Not by way of the package: a check of the sources needs no kernels.
+$(STAMPS)/lint: $(STAMPS)/environment
+	@$(PIP) install --group lint
+	@touch $@
+
+build: $(STAMPS)/environment
+	@$(BIN)/python setup.py --quiet build_kernels
+
+wheel: build/wheel/.stamp
+	@mkdir -p dist && cp build/wheel/*.whl dist/ && ls dist/*.whl
+
+core-test:
+	@$(MAKE) --no-print-directory --keep-going --output-sync -j$(JOBS) -f tests/core/Makefile
+
+# From a folder that holds nothing, so that the tests see what was installed.
+test: core-test $(STAMPS)/test
+	@mkdir -p build/test-run
+	cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest -c '$(CURDIR)/pyproject.toml' \
+	    --rootdir '$(CURDIR)' -p no:cacheprovider $(PYTEST_ARGS) '$(CURDIR)/tests'
+
+demo: $(STAMPS)/examples
+	@$(BIN)/python examples/digits.py
+
+lint: $(STAMPS)/lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(STAMPS)/lint
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CPP)
+
+clean:
+	rm -rf build dist *.egg-info .ruff_cache tensorflow_ipu/kernels/libtensorflow_ipu.so \
+	    tensorflow_ipu/kernels/build_info.json
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""What `setup.py` needs beyond setuptools."""

@@ -1,0 +1,27 @@
+"""The build backend: setuptools, which asks for TensorFlow where kernels are built, thus not for a source archive."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from setuptools import build_meta
+
+from build_tools.kernels import TENSORFLOW_REQUIREMENT
+
+build_editable = build_meta.build_editable
+build_sdist = build_meta.build_sdist
+build_wheel = build_meta.build_wheel
+get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
+prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
+prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
+
+Settings = Mapping[str, Any] | None
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Names what an isolated build of a wheel installs first."""
+    return [*build_meta.get_requires_for_build_wheel(config_settings), TENSORFLOW_REQUIREMENT]
+
+
+def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
+    """Names what an isolated build of an editable install installs first."""
+    return [*build_meta.get_requires_for_build_editable(config_settings), TENSORFLOW_REQUIREMENT]

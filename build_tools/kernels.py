@@ -1,0 +1,222 @@
+"""Builds the kernel library from its C++ sources against the installed TensorFlow, in parallel and incrementally."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+TENSORFLOW_REQUIREMENT = "tensorflow-cpu~=2.21.0"
+SUPPORTED_TENSORFLOW = "2.21"
+HOW_TO_GET_TENSORFLOW = (
+    f"`pip install '{TENSORFLOW_REQUIREMENT}'` installs one, as does the extra `tensorflow-ipu[cpu]`"
+)
+HOW_TO_GET_A_COMPILER = "install one (`apt-get install g++` on Debian and Ubuntu), or let the variable `CXX` name yours"
+
+# The ABI of TensorFlow's wheels. `tf.sysconfig.get_compile_flags()` says the same, after seconds of import.
+ABI_FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64")
+COMPILE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-DNDEBUG", *ABI_FLAGS, "-Wall", "-Wextra", "-Werror")
+
+# When our library is opened, `import tensorflow` has loaded these two, and the loader finds them by name. The run path
+# serves tools that look at our library alone; it is relative, since a wheel is installed elsewhere than it is built.
+TENSORFLOW_LIBRARIES = ("-l:libtensorflow_framework.so.2", "-l:libtensorflow_cc.so.2")
+LINK_FLAGS = ("-shared", "-pthread", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN/../../tensorflow")
+
+KERNELS = Path("tensorflow_ipu", "kernels")
+LIBRARY = KERNELS / "libtensorflow_ipu.so"
+BUILD_INFO = KERNELS / "build_info.json"
+OBJECTS = Path("build", "kernels")
+
+
+class KernelBuildError(Exception):
+    """The kernel library cannot be built; the message says why in words, with the way out."""
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """The installed TensorFlow: the folder of its package, and its version."""
+
+    folder: Path
+    version: str
+
+    @property
+    def include_flags(self) -> list[str]:
+        """Its headers as system headers: their warnings are not ours, and they change with the version alone.
+
+        What they log and assert names their files; the map keeps the folder of this machine out of the library.
+        """
+        include = self.folder / "include"
+        external = include / "external"
+        folders = (include, external / "farmhash_archive" / "src", external / "highwayhash")
+        search = [flag for folder in folders for flag in ("-isystem", str(folder))]
+        return [*search, f"-ffile-prefix-map={self.folder}=tensorflow"]
+
+
+def find_tensorflow() -> TensorFlow:
+    """Finds the installed TensorFlow without importing it, which would take seconds.
+
+    Raises:
+        KernelBuildError: there is none, or it is of a version that the kernels are not written for.
+    """
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
+        raise KernelBuildError(
+            f"the kernels are built against TensorFlow, and `{sys.executable}` has none: {HOW_TO_GET_TENSORFLOW}"
+        )
+    folder = Path(spec.origin).parent
+    versions = [
+        distribution.version
+        for distribution in importlib.metadata.distributions(path=[str(folder.parent)])
+        if "tensorflow" in (distribution.read_text("top_level.txt") or "").split()
+    ]
+    version = versions[0] if versions else "of an unknown version"
+    if not version.startswith(f"{SUPPORTED_TENSORFLOW}."):
+        raise KernelBuildError(
+            f"the kernels are written for TensorFlow {SUPPORTED_TENSORFLOW}, and the one in `{folder}` is `{version}`: "
+            f"{HOW_TO_GET_TENSORFLOW}"
+        )
+    return TensorFlow(folder, version)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command that starts it, and how it names itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler() -> Compiler:
+    """Finds the C++ compiler: what the variable `CXX` names, else `g++`.
+
+    Raises:
+        KernelBuildError: there is none, or it does not start.
+    """
+    named = os.environ.get("CXX", "")
+    command = shlex.split(named) or ["g++"]
+    if shutil.which(command[0]) is None:
+        said = f"`{named}`, which the variable `CXX` names, is not there" if named else "`g++` is not there"
+        raise KernelBuildError(f"the kernels need a C++ compiler, and {said}: {HOW_TO_GET_A_COMPILER}")
+    answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise KernelBuildError(
+            f"the kernels need a C++ compiler, and `{shlex.join(command)} --version` fails: {HOW_TO_GET_A_COMPILER}\n"
+            f"{answer.stderr}"
+        )
+    return Compiler(tuple(command), answer.stdout.partition("\n")[0])
+
+
+def jobs() -> int:
+    """How many compilers may run at once: the variable `MAX_JOBS`, else one a processor.
+
+    Raises:
+        KernelBuildError: the variable is not a whole number from 1 up.
+    """
+    named = os.environ.get("MAX_JOBS", "")
+    if not named:
+        return os.cpu_count() or 1
+    if not named.isdecimal() or int(named) == 0:
+        raise KernelBuildError(f"the variable `MAX_JOBS` is `{named}`: give it a whole number from 1 up")
+    return int(named)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One source and its object, with the recipe: the part of the command that decides what the object will be."""
+
+    source: Path
+    object: Path
+    command: tuple[str, ...]
+    recipe: str
+
+    @property
+    def _depfile(self) -> Path:
+        return self.object.with_suffix(".d")
+
+    @property
+    def _stamp(self) -> Path:
+        return self.object.with_suffix(".stamp")
+
+    def is_current(self) -> bool:
+        """Whether the recipe made the object, after the last change of the source and of what it includes."""
+        if not (self.object.is_file() and self._depfile.is_file() and self._stamp.is_file()):
+            return False
+        if self._stamp.read_text() != self.recipe:
+            return False
+        _, _, inputs = self._depfile.read_text().replace("\\\n", " ").partition(": ")
+        started = self._stamp.stat().st_mtime_ns
+        return all(Path(name).is_file() and Path(name).stat().st_mtime_ns < started for name in shlex.split(inputs))
+
+    def compile(self) -> str:
+        """Makes the object. Returns what the compiler said against it: nothing, if the source compiles."""
+        started = time.time_ns()
+        self.object.parent.mkdir(parents=True, exist_ok=True)
+        self._stamp.unlink(missing_ok=True)
+        fault = run([*self.command, "-MMD", "-MF", str(self._depfile), "-o", str(self.object)])
+        if not fault:
+            self._stamp.write_text(self.recipe)
+            os.utime(self._stamp, ns=(started, started))  # A file that was edited meanwhile is newer than this.
+        print(fault or f"{self.source} compiled in {(time.time_ns() - started) / 1e9:.1f} s", flush=True)
+        return fault
+
+
+def run(command: list[str]) -> str:
+    """Runs one command of the build. Returns the command and its output if it failed, else nothing."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return f"{shlex.join(command)}\n{done.stdout}" if done.returncode else ""
+
+
+def plan(tensorflow: TensorFlow, compiler: Compiler) -> list[Unit]:
+    """Lists what is to be compiled, in paths relative to the root of the source tree.
+
+    The recipe leaves TensorFlow's place out, so that environments with the same TensorFlow share their objects.
+    """
+    recipe = shlex.join([*compiler.command, compiler.version, *COMPILE_FLAGS, f"TensorFlow {tensorflow.version}"])
+    command = (*compiler.command, *COMPILE_FLAGS, "-I.", *tensorflow.include_flags, "-c")
+    return [
+        Unit(source, (OBJECTS / source.relative_to(KERNELS)).with_suffix(".o"), (*command, str(source)), recipe)
+        for source in sorted(KERNELS.rglob("*.cc"), reverse=True)  # Those in `ops` take longest: they go first.
+        if not source.stem.endswith("_test")
+    ]
+
+
+def build() -> None:
+    """Brings the kernel library of the source tree in the current folder up to date, and `build_info.json` beside it.
+
+    Raises:
+        KernelBuildError: something it needs is missing, a source does not compile, or the library does not link.
+    """
+    tensorflow = find_tensorflow()
+    compiler = find_compiler()
+    units = plan(tensorflow, compiler)
+    info = {"tensorflow": tensorflow.version, "compiler": compiler.version, "python": platform.python_version()}
+    objects = [str(unit.object) for unit in units]
+    recipe = shlex.join([*compiler.command, *objects, *LINK_FLAGS, *TENSORFLOW_LIBRARIES, json.dumps(info)])
+
+    stamp = OBJECTS / "library.stamp"
+    stale = [unit for unit in units if not unit.is_current()]
+    if not stale and LIBRARY.is_file() and BUILD_INFO.is_file() and stamp.is_file() and stamp.read_text() == recipe:
+        print(f"{LIBRARY} is up to date", flush=True)
+        return
+    stamp.unlink(missing_ok=True)
+    with ThreadPoolExecutor(jobs()) as pool:
+        faults = [fault for fault in pool.map(Unit.compile, stale) if fault]
+    if faults:
+        raise KernelBuildError(f"{len(faults)} of {len(units)} sources do not compile; the compiler's words are above")
+    scratch = OBJECTS / LIBRARY.name
+    library_flags = (f"-L{tensorflow.folder}", *TENSORFLOW_LIBRARIES)
+    fault = run([*compiler.command, *objects, *LINK_FLAGS, *library_flags, "-o", str(scratch)])
+    if fault:
+        raise KernelBuildError(f"the kernels do not link:\n{fault}")
+    scratch.replace(LIBRARY)  # In one step: a process that has the old library open keeps it whole.
+    BUILD_INFO.write_text(json.dumps(info, indent=2) + "\n")
+    stamp.write_text(recipe)
+    print(f"{LIBRARY} linked", flush=True)

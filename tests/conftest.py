@@ -1,0 +1,138 @@
+"""What all tests share: a quiet TensorFlow, scripts in new interpreters, deadlines, and no thread left behind."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported.
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+# The kernels name the threads that read datasets so; see `pump.cc`.
+PUMP_THREADS = "ipu-pump"
+# Threads of others that outlive their use on purpose.
+LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
+GRACE_SECONDS = 5.0
+
+
+def _native_threads(prefix: str) -> list[str]:
+    """Names the native threads of this process whose names start so."""
+    names = []
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        try:
+            name = comm.read_text().strip()
+        except OSError:  # The thread ended meanwhile.
+            continue
+        if name.startswith(prefix):
+            names.append(name)
+    return names
+
+
+def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Polls until `holds()`, at most so long; returns whether it does. For what tells nobody when it happens."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """Fails a test that leaves a thread behind: a Python one, or a pump that still reads a dataset."""
+    before = set(threading.enumerate())
+    pumps = len(_native_threads(PUMP_THREADS))
+    yield
+
+    def left() -> list[str]:
+        python = [
+            thread.name
+            for thread in threading.enumerate()
+            if thread not in before and not thread.name.startswith(LASTING_THREADS)
+        ]
+        return python + _native_threads(PUMP_THREADS)[pumps:]
+
+    if left():
+        gc.collect()  # A queue in a cycle, or in the traceback of a test that failed, still has its pump.
+    if not _wait_until(lambda: not left(), GRACE_SECONDS):
+        pytest.fail(f"the test leaves threads behind: {', '.join(left())}")
+
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> RunScript:
+    """Runs a script in a new interpreter, from an empty folder, so that it sees the installed package alone.
+
+    Call it as `run_script(code, *arguments, timeout=60, env=None, check=True)`: `code` is dedented, `env` adds
+    variables (a value of None removes one), and with `check` a script that fails fails the test, with all it printed.
+    """
+
+    def run(
+        code: str,
+        *arguments: str,
+        timeout: float = 60,
+        env: Mapping[str, str | None] | None = None,
+        check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / "empty"
+        folder.mkdir(exist_ok=True)
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(code))
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        try:
+            done = subprocess.run(
+                [sys.executable, str(script), *arguments],
+                cwd=folder,
+                env={name: value for name, value in variables.items() if value is not None},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            said = "\n".join(text.decode(errors="replace") for text in (exc.stdout, exc.stderr) if text)
+            pytest.fail(f"the script was not done after {timeout} s; it printed:\n{said}")
+        if check and done.returncode != 0:
+            pytest.fail(f"the script ended with {done.returncode}; it printed:\n{done.stdout}\n{done.stderr}")
+        return done
+
+    return run
+
+
+@pytest.fixture
+def within() -> Callable[[float, Callable[[], object]], object]:
+    """Runs a call on a thread of its own: `within(seconds, call)` returns or raises what it does, or fails in time."""
+
+    def run(seconds: float, call: Callable[[], object]) -> object:
+        outcome: list[object] = []
+        error: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                outcome.append(call())
+            except BaseException as exc:
+                error.append(exc)
+
+        thread = threading.Thread(target=work, name="within", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            pytest.fail(f"the call was not done after {seconds} s")
+        if error:
+            raise error[0]
+        return outcome[0]
+
+    return run
