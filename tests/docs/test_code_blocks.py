@@ -1,0 +1,74 @@
+"""The Python blocks of each page run, in order, as one script, and print what the page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```(\w*)\s*$")
+
+
+def blocks(page: Path) -> list[tuple[str, int, list[str]]]:
+    """The fenced blocks of a page: the word behind the fence, the number of the first line, the lines."""
+    found = []
+    begin = language = None
+    lines = page.read_text().splitlines()
+    for number, line in enumerate(lines):
+        fence = FENCE.match(line)
+        if fence is None:
+            continue
+        if begin is None:
+            begin, language = number + 1, fence.group(1)
+        else:
+            found.append((language, begin, lines[begin:number]))
+            begin = None
+    assert begin is None, f"the block that begins in line {begin} of {page} does not end"
+    return found
+
+
+def script(page: Path) -> str:
+    """The page's Python blocks, each line where the page has it, so that errors name the page's lines."""
+    lines = [""] * len(page.read_text().splitlines())
+    for language, begin, code in blocks(page):
+        if language == "python":
+            lines[begin : begin + len(code)] = code
+    return "\n".join(lines)
+
+
+def shown(page: Path) -> list[str]:
+    """The output that the page shows: its `text` blocks right below Python blocks."""
+    output = []
+    after_python = -1
+    for language, begin, lines in blocks(page):
+        if language == "text" and begin == after_python + 3:  # A fence, an empty line, a fence.
+            output += lines
+        if language == "python":
+            after_python = begin + len(lines)
+    return output
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if script(page).strip()], ids=lambda page: page.stem)
+def test_the_python_blocks_of_a_page_run_and_print_what_it_shows(page, run_script):
+    done = run_script(script(page), timeout=100)
+    if shown(page):
+        assert done.stdout.splitlines() == shown(page)
+
+
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_links_of_a_page_lead_somewhere(page):
+    for path, anchor in LINK.findall(page.read_text()):
+        target = (page.parent / path) if path else page
+        assert target.exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{path}#{anchor}"
