@@ -1,0 +1,56 @@
+"""Times contestants in turn, so that a machine whose speed drifts is fair to all, and prints ratios."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+Times = dict[str, list[float]]
+
+
+def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int = 7) -> Times:
+    """Calls each contestant once to warm up, then all of them in turn, `rounds` times.
+
+    Returns:
+      A contestant: its times, in seconds.
+    """
+    for call in contestants.values():
+        call()
+    times: Times = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, call in contestants.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return times
+
+
+def median(times: Times, name: str, count: int) -> float:
+    """The median time of one of the `count` things that a contestant does in a call, in microseconds."""
+    return statistics.median(times[name]) / count * 1e6
+
+
+def ratio(times: Times, faster: str, slower: str) -> float:
+    """How many times faster one contestant is than the other: the median of the rounds' ratios."""
+    return statistics.median(s / f for s, f in zip(times[slower], times[faster], strict=True))
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints a Markdown table: text to the left, numbers to the right."""
+    texts = [[_text(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(header), *texts]) for i in range(len(header))]
+    print(f"\n{title}\n")
+    print("| " + " | ".join(name.ljust(width) for name, width in zip(header, widths, strict=True)) + " |")
+    rule = ("-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths))
+    print("| " + " | ".join(rule) + " |")
+    for row in texts:
+        cells = (
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("| " + " | ".join(cells) + " |")
+
+
+def _text(cell: object) -> str:
+    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
