@@ -1,0 +1,235 @@
+"""The modules of `tensorflow.python.ipu` and of its compiler plugin: which names they have, and where those are.
+
+To make an old name available, give its row a target.
+"""
+
+from __future__ import annotations
+
+from tensorflow_ipu.compat._table import Module, Target, absent, here
+
+IPU = "tensorflow.python.ipu"
+POPLAR = "tensorflow.compiler.plugin.poplar"
+
+_NO_ESTIMATOR = "it needs `tf.estimator`, which TensorFlow removed in 2.16; write a training loop under `IPUStrategy`"
+_NO_BINARIES = "it works on compiled binaries for IPU hardware, of which the emulator has none"
+_NO_VERTICES = "it runs code written for IPU tiles, which the emulator cannot execute"
+_NO_HOSTS = "it serves training on several hosts, and the emulator has a single one"
+
+_CONFIG = here(
+    "tensorflow_ipu.config",
+    "AttributeMetadata",
+    "DeviceConnectionType",
+    "ExecutionProfileType",
+    "IPUConfig",
+    "MergeRemoteBuffersBehaviour",
+    "SchedulingAlgorithm",
+    "SelectionOrder",
+    "StochasticRoundingBehaviour",
+    "configure_ipu_system",
+    "get_ipu_config",
+    "reset_ipu_configuration",
+    "running_on_ipu_model",
+)
+
+# Modules of operations. They are in `tensorflow.python.ipu.ops`, and in `tensorflow.python.ipu` itself.
+_OPS: dict[str, dict[str, Target]] = {
+    "all_to_all_op": absent("all_gather", "all_to_all"),
+    "application_compile_op": absent("experimental_application_compile_op", reason=_NO_BINARIES),
+    "control_flow_ops": absent("barrier"),
+    "cross_replica_ops": absent("assume_equal_across_replicas", "cross_replica_mean", "cross_replica_sum"),
+    "custom_ops": absent("codelet_expression_op", "cpu_user_operation", "precompiled_user_op", reason=_NO_VERTICES),
+    "embedded_runtime": absent(
+        "RuntimeContext",
+        "embedded_runtime_call",
+        "embedded_runtime_start",
+        "embedded_runtime_start_and_call",
+        "embedded_runtime_stop",
+        reason=_NO_BINARIES,
+    ),
+    "embedding_ops": absent(
+        "HostEmbedding",
+        "HostEmbeddingOptimizerSpec",
+        "HostEmbeddingSGDGAOptimizerSpec",
+        "create_host_embedding",
+        "embedding_lookup",
+    ),
+    "f8_ops": absent(
+        "Format",
+        "QuarterTensor",
+        "canonicalise_input",
+        "canonicalise_output",
+        "convert_from_f8",
+        "convert_to_f8",
+        "create_metadata",
+        "f8_conv_1d",
+        "f8_conv_2d",
+        "f8_conv_3d",
+        "f8_matmul",
+    ),
+    "functional_ops": absent("outlined_function"),
+    "grad_util_ops": absent("capture_upstream_gradients"),
+    "image_ops": absent("normalise_image"),
+    "internal_ops": absent("fifo", "get_current_iteration_counter", "print_tensor", "remap", "remap_deduce"),
+    "math_ops": absent("segment_sum", "serialized_matmul"),
+    "nn_ops": absent(
+        "ctc_beam_search_decoder",
+        "ctc_beam_search_decoder_with_log_probs",
+        "ctc_loss_v2",
+        "ctc_loss_with_log_probs",
+        "gelu",
+        "hard_sigmoid",
+        "multi_conv",
+        "nce_loss",
+        "sampled_softmax_loss",
+        "softmax",
+        "swish",
+    ),
+    "normalization_ops": absent("group_norm", "instance_norm", "layer_norm"),
+    "pipelining_ops": absent(
+        "OptimizerFunctionOutput",
+        "PipelineSchedule",
+        "PipelineStageOptions",
+        "RecomputationMode",
+        "pipeline",
+        "recomputation_checkpoint",
+    ),
+    "rand_ops": absent("dropout"),
+    "reduce_scatter_op": absent("reduce_scatter"),
+    "replication_ops": absent("replication_index"),
+    "slicing_ops": absent("sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"),
+    "statistics_ops": absent("fixed_width_bins", "histogram", "histogram_normalize", "histogram_update"),
+    "within_replica_ops": absent("all_gather", "all_reduce", "reduce_scatter"),
+}
+
+# Modules of optimizers. They are in `tensorflow.python.ipu.optimizers`, and in `tensorflow.python.ipu` itself.
+_OPTIMIZERS: dict[str, dict[str, Target]] = {
+    "cross_replica_optimizer": absent(
+        "CrossReplicaOptimizer", "apply_cross_replica_op", "apply_cross_replica_op_single"
+    ),
+    "gradient_accumulation_optimizer": absent(
+        "CrossReplicaGradientAccumulationOptimizer",
+        "CrossReplicaGradientAccumulationOptimizerV2",
+        "GradientAccumulationOptimizer",
+        "GradientAccumulationOptimizerV2",
+    ),
+    "ipu_optimizer": absent("IpuOptimizer"),
+    "map_gradient_optimizer": absent("MapGradientOptimizer"),
+    "sharded_optimizer": absent("ShardedOptimizer"),
+}
+
+# The other modules, by their path below `tensorflow.python.ipu`.
+_MODULES: dict[str, dict[str, Target]] = {
+    "config": _CONFIG,
+    "data": {},
+    "data.ops": {},
+    "data.ops.dataset_ops": absent("BufferDataset"),
+    "dataset_benchmark": here("tensorflow_ipu.feeds", "dataset_benchmark", "infeed_benchmark"),
+    "dataset_extractor": here(
+        "tensorflow_ipu.feeds",
+        "dataset_extractor",
+        "export_variables",
+        "get_variable_handles",
+        "import_variables",
+    ),
+    "distributed": absent("allgather", "allreduce", "broadcast", "PopDistStrategy", reason=_NO_HOSTS),
+    "distributed.host_collective_ops": absent("allgather", "allreduce", "broadcast", reason=_NO_HOSTS),
+    "distributed.popdist_strategy": absent("PopDistStrategy", reason=_NO_HOSTS),
+    "eager": {},
+    "eager.backprop": absent("GradientCaptureContext", "GradientCaptureTape", "num_gradient_collection_tapes"),
+    "gradient_accumulation": absent("GradientAccumulationReductionMethod"),
+    "ipu_compiler": here("tensorflow_ipu.compiler", "compile"),
+    "ipu_estimator": absent("IPUEstimator", "IPUEstimatorSpec", reason=_NO_ESTIMATOR),
+    "ipu_infeed_queue": here("tensorflow_ipu.feeds", "IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"),
+    "ipu_multi_worker_strategy": absent("IPUMultiWorkerStrategy", "IPUMultiWorkerStrategyV1", reason=_NO_HOSTS),
+    "ipu_outfeed_queue": here(
+        "tensorflow_ipu.feeds",
+        "IPUOutfeedMode",
+        "IPUOutfeedQueue",
+        "IPUOutfeedQueueIterator",
+        "ScopedIPUOutfeedQueue",
+    ),
+    "ipu_pipeline_estimator": absent("IPUPipelineEstimator", "IPUPipelineEstimatorSpec", reason=_NO_ESTIMATOR),
+    "ipu_run_config": absent("IPURunConfig", "RunConfig", reason=_NO_ESTIMATOR),
+    "ipu_session_run_hooks": absent("IPULoggingTensorHook", reason=_NO_ESTIMATOR),
+    "ipu_strategy": here("tensorflow_ipu.strategy", "IPUStrategy", "IPUStrategyV1"),
+    "loops": here("tensorflow_ipu.loops", "repeat", "while_loop"),
+    "ops.experimental": {},
+    "ops.experimental.popfloat_cast_to_gfloat": absent("GenericFloat"),
+    "scopes": here(
+        "tensorflow_ipu.scopes",
+        "frontend_attribute",
+        "ipu_jit_scope",
+        "ipu_scope",
+        "ipu_shard",
+        "outside_compilation_scope",
+        "partials_type",
+        "stochastic_rounding",
+    ),
+    "serving": absent("export_keras", "export_pipeline", "export_single_step", reason=_NO_BINARIES),
+    "sharding": absent(
+        "dependencies",
+        "enable_sharded_gradient_tape",
+        "get_shard_from_colocation",
+        "get_sharding",
+        "has_attr",
+        "propagate_sharding",
+    ),
+    "utils": {
+        **_CONFIG,
+        **here(
+            "tensorflow_ipu.config",
+            "SyntheticDataCategory",
+            "get_num_of_ipus_in_device",
+            "move_variable_initialization_to_cpu",
+            "reset_ipu_seed",
+            "use_synthetic_data_for",
+        ),
+        **here("tensorflow_ipu.feeds", "export_dataset_to_file", "export_inputs_to_file"),
+    },
+    "vertex_edsl": absent("PlaceholderVertexExpr", reason=_NO_VERTICES),
+}
+
+# Modules that earlier releases of the SDK had, or that people look for here.
+GONE: dict[str, str] = {
+    f"{IPU}.horovod": "`ipu.distributed` took its place in the SDK, and the emulator has a single host",
+    f"{IPU}.keras": "Keras's IPU names are in `keras.ipu`",
+    f"{IPU}.ops.rnn_ops": "the SDK moved it to the package `ipu_tensorflow_addons`",
+    f"{IPU}.ops.summary_ops": "the SDK removed it; read `tf.summary` or what an outfeed brings",
+}
+
+
+def _all_of(modules: dict[str, dict[str, Target]]) -> dict[str, Target]:
+    return {name: target for names in modules.values() for name, target in names.items()}
+
+
+def _modules() -> dict[str, Module]:
+    below = {
+        **_MODULES,
+        **{f"ops.{name}": rows for name, rows in _OPS.items()},
+        **{f"optimizers.{name}": rows for name, rows in _OPTIMIZERS.items()},
+        "ops": {},
+        "optimizers": _all_of(_OPTIMIZERS),
+    }
+    top = {"outlined_function": _OPS["functional_ops"]["outlined_function"]}
+    return {IPU: Module(top), **{f"{IPU}.{name}": Module(rows) for name, rows in below.items()}}
+
+
+# Modules that are reached under a second name.
+ALIASES: dict[str, str] = {
+    **{f"{IPU}.{name}": f"{IPU}.ops.{name}" for name in _OPS},
+    **{f"{IPU}.{name}": f"{IPU}.optimizers.{name}" for name in _OPTIMIZERS},
+    f"{IPU}.popfloat_cast_to_gfloat": f"{IPU}.ops.experimental.popfloat_cast_to_gfloat",
+}
+
+_GENERATED = (
+    "The SDK's generated wrappers do not exist here; the functions of `tensorflow.python.ipu` take their place."
+)
+_PROTOS = "The SDK's protocol buffers do not exist here; `IPUConfig` and `IpuOptions` hold what they held."
+
+MODULES: dict[str, Module] = {
+    **_modules(),
+    "tensorflow.compiler.plugin": Module(),
+    POPLAR: Module(),
+    f"{POPLAR}.driver": Module(note=_PROTOS),
+    f"{POPLAR}.ops": Module(note=_GENERATED),
+}

@@ -1,0 +1,84 @@
+"""Keras's IPU modules, and modules of the Keras before version 3 whose names Keras 3 has elsewhere."""
+
+from __future__ import annotations
+
+from tensorflow_ipu.compat._table import Module, Target, absent, here
+
+_NOTE = "Keras 3 has its public names in `keras`, `keras.layers`, `keras.optimizers` and so on."
+
+_ALS_OPTIMIZERS: dict[str, tuple[str, ...]] = {
+    "adam": ("ALSOptimizerAdam",),
+    "als_optimizer": ("ALSDefaults", "ALSGradientAccumulationOptimizer", "ALSOptimizer"),
+    "gradient_accumulation_optimizer": ("GradientAccumulationOptimizer",),
+    "gradient_descent": ("ALSOptimizerSGD",),
+    "rmsprop": ("ALSOptimizerRMSProp",),
+}
+
+_LAYERS: dict[str, Target] = absent("CaptureActivationGradients", "CaptureUpstreamGradients")
+
+_IPU: dict[str, dict[str, Target]] = {
+    "": absent(
+        "FunctionalLayerPipelineStageAssignment",
+        "FunctionalNestedModelPipelineStageAssignment",
+        "ModelLayerPipelineStageAssignment",
+        "NestedModelPipelineStageAssignment",
+        "PipelineStage",
+        "ReplicatedMetricReductionMethod",
+        "SequentialLayerPipelineStageAssignment",
+        "SequentialNestedModelPipelineStageAssignment",
+    ),
+    ".extensions": absent("KerasExtensionBase"),
+    ".layers": _LAYERS,
+    ".optimizers": absent(*(name for names in _ALS_OPTIMIZERS.values() for name in names)),
+    **{f".optimizers.{module}": absent(*names) for module, names in _ALS_OPTIMIZERS.items()},
+}
+
+_OPTIMIZERS: dict[str, str] = {
+    "adadelta": "Adadelta",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "adamax": "Adamax",
+    "ftrl": "Ftrl",
+    "gradient_descent": "SGD",
+    "nadam": "Nadam",
+    "rmsprop": "RMSprop",
+}
+
+_BEFORE_3: dict[str, Module] = {
+    "keras.engine": Module(note=_NOTE),
+    "keras.engine.base_layer": Module(here("keras.layers", "Layer"), _NOTE),
+    "keras.engine.input_layer": Module(here("keras.layers", "Input", "InputLayer"), _NOTE),
+    "keras.engine.sequential": Module(here("keras", "Sequential"), _NOTE),
+    "keras.engine.training": Module(here("keras", "Model"), _NOTE),
+    "keras.optimizer_v2": Module(note=_NOTE),
+    **{f"keras.optimizer_v2.{module}": Module(here("keras.optimizers", name)) for module, name in _OPTIMIZERS.items()},
+    "keras.optimizer_v2.learning_rate_schedule": Module(
+        here(
+            "keras.optimizers.schedules",
+            "CosineDecay",
+            "CosineDecayRestarts",
+            "ExponentialDecay",
+            "InverseTimeDecay",
+            "LearningRateSchedule",
+            "PiecewiseConstantDecay",
+            "PolynomialDecay",
+            "deserialize",
+            "serialize",
+        ),
+        _NOTE,
+    ),
+    "keras.optimizer_v2.optimizer_v2": Module({"OptimizerV2": "keras.optimizers:Optimizer"}, _NOTE),
+    "keras.utils.np_utils": Module(here("keras.utils", "normalize", "to_categorical"), _NOTE),
+}
+
+MODULES: dict[str, Module] = {**{f"keras.ipu{module}": Module(names) for module, names in _IPU.items()}, **_BEFORE_3}
+
+# Keras goes by two names.
+ALIASES: dict[str, str] = {f"tensorflow.keras.ipu{module}": f"keras.ipu{module}" for module in _IPU}
+
+# Modules whose names Keras 3 has nowhere.
+GONE: dict[str, str] = {
+    "keras.keras_parameterized": "it served Keras's own tests",
+    "keras.losses.losses_utils": "Keras 3 takes a loss's `reduction` as a string",
+    "keras.testing_utils": "it served Keras's own tests",
+}

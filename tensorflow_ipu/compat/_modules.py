@@ -1,0 +1,99 @@
+"""The old modules as Python imports them: made on demand, with names that are looked up in the tables."""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat._table import resolve
+
+_IMPORT_FROM = dis.opmap["IMPORT_FROM"]
+
+
+class OldModule(ModuleType):
+    """A module whose names are those of its row in the table."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Finds a name.
+
+        Raises:
+          AttributeError: There is no such name.
+          ImportError: There is no such name, and a `from ... import` asks for it.
+        """
+        if name == "__all__":
+            return _names.existing(self.__name__)
+        message = None if name.startswith("__") else _names.missing_name(self.__name__, name)
+        if message is not None:
+            caller = sys._getframe(1)
+            # `from` turns an AttributeError into an ImportError with words of its own.
+            if _imports_from(caller.f_code, caller.f_lasti):
+                raise ImportError(message, name=self.__name__)
+            raise AttributeError(message, name=name, obj=self)
+        target = None if name.startswith("__") else _names.target(self.__name__, name)
+        if isinstance(target, str):
+            value = resolve(target)
+        elif _names.module_exists(f"{self.__name__}.{name}"):
+            value = importlib.import_module(f"{self.__name__}.{name}")
+        else:
+            raise AttributeError(f"module `{self.__name__}` has no attribute `{name}`", name=name, obj=self)
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        """The names that exist."""
+        return _names.existing(self.__name__)
+
+
+class _OldModuleLoader(Loader):
+    """Makes a module of the tables, or hands out the one that an alias stands for."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return OldModule(spec.name, f"`{spec.name}`, as tensorflow_ipu has it.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        original = _names.ALIASES.get(module.__name__)
+        if original is not None:
+            # The import system takes what stands there in the end.
+            sys.modules[module.__name__] = importlib.import_module(original)
+
+
+class OldModuleFinder(MetaPathFinder):
+    """Finds the modules of the tables."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Gives the spec of an old module; None for what is not the tables' to say.
+
+        Raises:
+          ModuleNotFoundError: It is, and there is no such module.
+        """
+        del path, target
+        if _names.module_exists(fullname):
+            # All are packages, so that what is asked for below them comes here too.
+            return ModuleSpec(fullname, _OldModuleLoader(), is_package=True)
+        message = _names.missing_module(fullname)
+        if message is None:
+            return None
+        raise ModuleNotFoundError(message, name=fullname)
+
+
+def remove_all() -> None:
+    """Takes every old module out of `sys.modules` and out of the modules above."""
+    for name in [name for name, module in sys.modules.items() if isinstance(module, OldModule)]:
+        del sys.modules[name]
+        parent, _, child = name.rpartition(".")
+        above = sys.modules.get(parent)
+        if isinstance(vars(above).get(child) if above is not None else None, OldModule):
+            delattr(above, child)
+
+
+def _imports_from(code: CodeType, offset: int) -> bool:
+    return offset >= 0 and code.co_code[offset] == _IMPORT_FROM

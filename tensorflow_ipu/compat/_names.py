@@ -1,0 +1,74 @@
+"""All old modules and names together, and what to say of those that do not exist."""
+
+from __future__ import annotations
+
+import difflib
+
+from tensorflow_ipu.compat import _ipu_names, _keras_names, _tensorflow_names
+from tensorflow_ipu.compat._table import Absent, Module, Target
+
+MODULES: dict[str, Module] = {**_ipu_names.MODULES, **_tensorflow_names.MODULES, **_keras_names.MODULES}
+ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
+ATTRIBUTES = _tensorflow_names.ATTRIBUTES
+GONE: dict[str, str] = {**_ipu_names.GONE, **_keras_names.GONE}
+
+# Packages of the SDK that come on their own.
+COMPANIONS = ("ipu_tensorflow_addons", "libpvti", "popart", "popdist", "popef", "poptorch", "pva")
+
+
+def module_exists(name: str) -> bool:
+    """Whether there is an old module of this full name."""
+    return name in MODULES or name in ALIASES
+
+
+def is_ours(name: str) -> bool:
+    """Whether it is for the tables to say if there is a module of this full name."""
+    return module_exists(name) or name in GONE or module_exists(name.rpartition(".")[0])
+
+
+def target(module: str, name: str) -> Target | None:
+    """Where a name of an old module is, or why it is nowhere; None for one that the table does not have."""
+    return MODULES[ALIASES.get(module, module)].names.get(name)
+
+
+def existing(module: str) -> list[str]:
+    """The names of an old module that can be used, and its modules that have any such name, sorted."""
+    full = ALIASES.get(module, module)
+    names = {name for name, target in MODULES[full].names.items() if not isinstance(target, Absent)}
+    return sorted(names | {child for child in _children(full) if existing(f"{full}.{child}")})
+
+
+def missing_module(name: str) -> str | None:
+    """What to say of a module that is the tables' and does not exist; None for every other."""
+    if module_exists(name) or not is_ours(name):
+        return None
+    if name in GONE:
+        return f"there is no module `{name}`: {GONE[name]}"
+    parent, _, child = name.rpartition(".")
+    return f"there is no module `{name}` in this version of tensorflow_ipu{_hints(parent, child)}"
+
+
+def missing_name(module: str, name: str) -> str | None:
+    """What to say of a name that an old module does not have; None for one that it has."""
+    found = target(module, name)
+    if isinstance(found, Absent):
+        return f"`{module}.{name}` cannot be used: {found.reason}"
+    if found is not None or module_exists(f"{module}.{name}"):
+        return None
+    if f"{module}.{name}" in GONE:
+        return f"`{module}.{name}` does not exist: {GONE[f'{module}.{name}']}"
+    return f"`{module}` has no name `{name}` in this version of tensorflow_ipu{_hints(module, name)}"
+
+
+def _hints(module: str, name: str) -> str:
+    full = ALIASES.get(module, module)
+    near = difflib.get_close_matches(name, [*MODULES[full].names, *_children(full)], n=1)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    note = MODULES[full].note
+    return f"{hint}. {note}" if note and not near else hint
+
+
+def _children(package: str) -> list[str]:
+    depth = len(package) + 1
+    below = (name[depth:] for name in (*MODULES, *ALIASES) if name.startswith(f"{package}."))
+    return [name for name in below if "." not in name]

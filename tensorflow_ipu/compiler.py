@@ -1,0 +1,168 @@
+"""`compile`: has a function run as one program, in a graph for a session as in eager execution."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import device_util
+from tensorflow.python.eager import context, lift_to_graph
+from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.framework import ops as framework_ops
+
+from tensorflow_ipu import replicas
+
+__all__ = ["compile"]
+
+
+def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None) -> Any:  # noqa: A001
+    """Has `computation` run as one program on the IPU device on which its operations are placed.
+
+        with ipu_scope("/device:IPU:0"):
+            [loss] = compiler.compile(computation, [x])
+
+    In a graph, the returned tensors are what a session runs. In eager execution, the program runs at once. Variables
+    that `computation` makes belong to the graph around. All operations with a side effect run, whether or not they are
+    returned, in the order in which they were made.
+
+    Args:
+      computation: A function of tensors. It returns tensors, then operations that the program is to run; or one of
+        them; or a nested structure of tensors; or None.
+      inputs: Its arguments, each a tensor, what converts to one, or a nested structure of these; none if omitted.
+
+    Returns:
+      A list of tensors; the nested structure where the result is one. An operation where `computation` returns no
+      tensor: None if eager.
+
+    Raises:
+      TypeError: `inputs` is no list, or `computation` cannot be called with these inputs.
+      ValueError: The operations are not placed on one IPU device, or the result is something else.
+    """
+    arguments = _arguments(computation, inputs)
+    results: list[_Results] = []
+
+    def traced(*values: Any) -> list[Any]:
+        with tf.variable_creator_scope(_make_outside):
+            results.append(_Results(computation(*tf.nest.pack_sequence_as(arguments, values))))
+        return results[-1].fetched()
+
+    options = tracing_compilation.TracingOptions(
+        python_function=traced, name="ipu_program", attributes={"_XlaMustCompile": True}, autograph=False
+    )
+    flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
+    # Loops are traced differently for XLA: with bounded stacks for their gradients, for one.
+    with polymorphic_function.OptionalXlaContext(True):
+        program = tracing_compilation.trace_function(tuple(flat), {}, options)
+    return results[-1].packed(_called(program, flat))
+
+
+def _called(program: Any, values: list[Any]) -> list[Any]:
+    """Runs the program, or puts it into the graph, on the device of the scope around or of its own operations."""
+    device = _device_inside(program)
+    if tf.executing_eagerly():
+        device = _checked(device or _eager_device())
+        ordinal = tf.DeviceSpec.from_string(device).device_index or 0
+        with tf.device(device):
+            return replicas.run(replicas.trace(program, values, {}), device_util.canonicalize(device), ordinal)
+    # `tf.device(None)` would take away the device of the scope around.
+    with tf.device(device) if device else contextlib.nullcontext():
+        outputs = program(*values)
+    _checked(outputs[0].op.device)
+    return outputs
+
+
+class _Results:
+    """What a computation returned, and how it is handed on."""
+
+    def __init__(self, returned: Any) -> None:
+        if returned is None:
+            returned = []
+        is_list = isinstance(returned, (list, tuple))
+        self._structure: Any = None
+        if tf.nest.is_nested(returned) and not (is_list and not any(map(tf.nest.is_nested, returned))):
+            self._structure = returned
+        flat = tf.nest.flatten(returned)
+        self._operations = [value for value in flat if isinstance(value, tf.Operation)]
+        if self._operations and self._structure is not None:
+            raise ValueError(
+                "`computation` must not return operations within a nested structure: return a flat list, tensors first"
+            )
+        tensors = flat[: len(flat) - len(self._operations)]
+        if any(isinstance(value, tf.Operation) for value in tensors):
+            raise ValueError(
+                "`computation` must return zero or more tensors followed by zero or more operations, but returned"
+                f" {flat}"
+            )
+        self._tensors = [tf.convert_to_tensor(value) for value in tensors]
+
+    def fetched(self) -> list[Any]:
+        """The tensors that the program returns: at least one, since a session fetches through it."""
+        with tf.control_dependencies(self._operations):
+            return [tf.identity(tensor) for tensor in self._tensors] or [tf.constant(0)]
+
+    def packed(self, values: list[Any]) -> Any:
+        """What the user gets for the values of the fetched tensors."""
+        if self._tensors:
+            return list(values) if self._structure is None else tf.nest.pack_sequence_as(self._structure, values)
+        return None if tf.executing_eagerly() else values[0].op
+
+
+def _make_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    """Makes a variable of the kind that programs can use, even where its initial value is a tensor of the program."""
+    kwargs["use_resource"] = True
+    value = kwargs.get("initial_value")
+    if isinstance(value, tf.Tensor) and not tf.executing_eagerly() and value.graph.building_function:
+        with tf.init_scope():
+            if not tf.executing_eagerly():
+                lifted = lift_to_graph.lift_to_graph([value], framework_ops.get_default_graph())
+                kwargs["initial_value"] = lifted[value]
+    return next_creator(**kwargs)
+
+
+def _arguments(computation: Any, inputs: Any) -> list[Any]:
+    if inputs is not None and not isinstance(inputs, (list, tuple)):
+        raise TypeError(f"`inputs` must be a list of the computation's arguments, but is {inputs!r}")
+    if not callable(computation):
+        raise TypeError(f"`computation` must be a function, but is {computation!r}")
+    arguments = list(inputs or ())
+    try:
+        inspect.signature(computation).bind(*arguments)
+    except TypeError as exc:
+        raise TypeError(
+            f"`computation` cannot be called with the {len(arguments)} values of `inputs`: its arguments are"
+            f" `{inspect.signature(computation)}`"
+        ) from exc
+    except ValueError:  # A function of C, which says nothing about itself.
+        pass
+    return arguments
+
+
+def _eager_device() -> str | None:
+    """The device of the scope around, in eager execution."""
+    current: Any = context.context()
+    return current.device_name
+
+
+def _device_inside(program: Any) -> str | None:
+    """The one IPU device that a program names for its operations; None if it names none."""
+    operations = program.graph.get_operations()
+    specs = [tf.DeviceSpec.from_string(operation.device) for operation in operations]
+    devices = sorted({f"/device:IPU:{spec.device_index or 0}" for spec in specs if spec.device_type == "IPU"})
+    if len(devices) > 1:
+        raise ValueError(
+            f"the operations of `computation` are placed on several devices, {', '.join(devices)}, and a program runs"
+            " on one: compile a function for each"
+        )
+    return devices[0] if devices else None
+
+
+def _checked(device: str | None) -> str:
+    if device is None or tf.DeviceSpec.from_string(device).device_type != "IPU":
+        raise ValueError(
+            "`computation` was not placed on an IPU device: call `compile` inside of `with"
+            f' ipu_scope("/device:IPU:0"):`. The device here is {device or "left open"}'
+        )
+    return device

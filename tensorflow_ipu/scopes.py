@@ -1,0 +1,218 @@
+"""Scopes that say where the operations built inside of them run, and how the machine is to treat them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.xla import xla_data_pb2
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import control_flow_util
+
+__all__ = [
+    "SHARD_ATTRIBUTE",
+    "frontend_attribute",
+    "ipu_jit_scope",
+    "ipu_scope",
+    "ipu_shard",
+    "outside_compilation_scope",
+    "partials_type",
+    "stochastic_rounding",
+]
+
+# Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
+SHARD_ATTRIBUTE = "_IpuShard"
+
+# TensorFlow's bridge to XLA copies this one onto the instructions of the program.
+_FRONTEND_ATTRIBUTES = "_XlaFrontendAttributes"
+
+# Made from a protocol file, so that type checkers do not see it.
+_FrontendAttributes: Any = xla_data_pb2.FrontendAttributes  # pyright: ignore[reportAttributeAccessIssue]
+
+_PARTIALS = {tf.float16: "half", tf.float32: "float"}
+
+
+class _Outside(threading.local):
+    """Whether this thread is in an `outside_compilation_scope`."""
+
+    active = False
+
+
+_outside = _Outside()
+
+
+@contextlib.contextmanager
+def ipu_scope(device: str) -> Iterator[None]:
+    """Places operations and variables on an IPU device; variables of a graph are resource variables.
+
+    Args:
+      device: The IPU device, for instance `"/device:IPU:0"`.
+
+    Raises:
+      ValueError: `device` names no IPU device.
+    """
+    _check_device(device)
+    with contextlib.ExitStack() as stack:
+        if not tf.executing_eagerly():
+            # No program can hold a variable of TensorFlow 1's other kind.
+            scope = tf.compat.v1.get_variable_scope()
+            stack.enter_context(tf.compat.v1.variable_scope(scope, use_resource=True, auxiliary_name_scope=False))
+        stack.enter_context(tf.device(device))
+        yield
+
+
+@contextlib.contextmanager
+def ipu_jit_scope(ipu_scope: Any) -> Iterator[None]:
+    """Accepted and of no effect: `compiler.compile` and `IPUStrategy.run` say what becomes one program.
+
+    Args:
+      ipu_scope: Told scopes apart on the machine.
+    """
+    del ipu_scope
+    yield
+
+
+@contextlib.contextmanager
+def outside_compilation_scope(name: str = "outside") -> Iterator[None]:
+    """On the machine, has operations of a program run on the host.
+
+    The emulated IPU is the host's processor, so the operations are compiled along with the program, with the same
+    results. What XLA cannot compile (strings, `tf.py_function`) is refused when the program is compiled.
+
+    Args:
+      name: A name scope for the operations.
+
+    Raises:
+      ValueError: No compiled program is being built, or the block is inside another of these.
+    """
+    if tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph()):
+        raise ValueError(
+            "`outside_compilation_scope` only goes inside of a program: in a `tf.function(jit_compile=True)`, or in a"
+            " function that `IPUStrategy.run` or `compile` gets"
+        )
+    if _outside.active:
+        raise ValueError("an `outside_compilation_scope` must not be nested in another: end the outer one first")
+    _outside.active = True
+    try:
+        with tf.name_scope(name):
+            yield
+    finally:
+        _outside.active = False
+
+
+@contextlib.contextmanager
+def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
+    """Records the IPU, or IPUs, of the operations inside, in their attribute `_IpuShard`.
+
+    Args:
+      index: The number of an IPU within the device, 0 or more, or a list of them.
+
+    Raises:
+      TypeError: `index` is neither an int nor a list of them.
+      ValueError: A number is negative, or the list is empty.
+    """
+    shards = _shards(index)
+    attribute = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=shards))
+    with framework_ops.get_default_graph()._attr_scope({SHARD_ATTRIBUTE: attribute}):
+        yield
+
+
+@contextlib.contextmanager
+def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: str | None = None) -> Iterator[None]:
+    """Sets an attribute on the instructions of the program that the operations inside become.
+
+    Args:
+      attribute_name: The attribute's name.
+      attribute_value: Its value.
+      restore_to: Its value for operations after the block, where it had none before; it stays unset if omitted.
+
+    Raises:
+      TypeError: An argument is no string.
+    """
+    for argument, value in (
+        ("attribute_name", attribute_name),
+        ("attribute_value", attribute_value),
+        ("restore_to", "" if restore_to is None else restore_to),
+    ):
+        if not isinstance(value, str):
+            raise TypeError(f"`{argument}` must be a string, but is {value!r}")
+    graph = framework_ops.get_default_graph()
+    before = _attributes(graph)
+    _set_attributes(graph, {**before, attribute_name: attribute_value})
+    try:
+        yield
+    finally:
+        if restore_to is not None:
+            before.setdefault(attribute_name, restore_to)
+        _set_attributes(graph, before)
+
+
+def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[None]:
+    """Records whether the operations inside are to round stochastically; the emulator always rounds to nearest.
+
+    Args:
+      override: Whether they are.
+
+    Raises:
+      TypeError: `override` is no bool.
+    """
+    if not isinstance(override, bool):
+        raise TypeError(f"`override` must be True or False, but is {override!r}")
+    return frontend_attribute("ipu_stochastic_rounding", "on" if override else "off")
+
+
+def partials_type(override_type: Any) -> contextlib.AbstractContextManager[None]:
+    """Records the type in which products inside are to be summed up; the emulator leaves it to XLA.
+
+    Args:
+      override_type: `tf.float16` or `tf.float32`.
+
+    Raises:
+      ValueError: It is another type.
+    """
+    try:
+        partials = _PARTIALS[tf.as_dtype(override_type)]
+    except (TypeError, KeyError) as exc:
+        raise ValueError(f"`override_type` must be `tf.float16` or `tf.float32`, but is {override_type!r}") from exc
+    return frontend_attribute("ipu_partials_type", partials)
+
+
+def _check_device(device: Any) -> None:
+    try:
+        kind = tf.DeviceSpec.from_string(device).device_type
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}") from exc
+    if kind != "IPU":
+        raise ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}")
+
+
+def _shards(index: Any) -> list[int]:
+    shards = list(index) if isinstance(index, (list, tuple)) else [index]
+    for shard in shards:
+        if not isinstance(shard, int) or isinstance(shard, bool):
+            raise TypeError(f"`index` must be an int or a list of ints, but is {index!r}")
+        if shard < 0:
+            raise ValueError(f"`index` must not be negative, but is {index!r}: IPUs of a device count from 0")
+    if not shards:
+        raise ValueError("`index` must name at least one IPU, but is an empty list")
+    return shards
+
+
+def _attributes(graph: Any) -> dict[str, str]:
+    """The frontend attributes that operations of the graph get at the moment."""
+    attribute = graph._attr_scope_map.get(_FRONTEND_ATTRIBUTES)
+    if attribute is None:
+        return {}
+    return dict(_FrontendAttributes.FromString(attribute.s).map)
+
+
+def _set_attributes(graph: Any, attributes: dict[str, str]) -> None:
+    # TensorFlow's own `_attr_scope` cannot leave a value behind, as `restore_to` does.
+    if attributes:
+        value = _FrontendAttributes(map=attributes).SerializeToString(deterministic=True)
+        graph._attr_scope_map[_FRONTEND_ATTRIBUTES] = tf.compat.v1.AttrValue(s=value)
+    else:
+        graph._attr_scope_map.pop(_FRONTEND_ATTRIBUTES, None)

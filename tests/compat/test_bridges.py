@@ -1,0 +1,110 @@
+"""What scripts need of TensorFlow and Keras besides the IPU's own names; see section by section docs/porting.md."""
+
+from __future__ import annotations
+
+import importlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat._table import resolve
+
+# Keras and its layers, and those behind `tf.keras`.
+_WITH_INPUT = ("keras", "keras.layers", "keras._tf_keras.keras", "keras._tf_keras.keras.layers")
+
+
+@pytest.mark.parametrize(("module", "name", "target"), _names.ATTRIBUTES)
+@pytest.mark.usefixtures("door")
+def test_lost_name_is_back(module: str, name: str, target: str) -> None:
+    assert getattr(importlib.import_module(module), name) is resolve(target)
+
+
+@pytest.mark.parametrize(("module", "name", "target"), _names.ATTRIBUTES)
+def test_lost_name_is_lost_without_the_door(module: str, name: str, target: str) -> None:
+    del target
+    assert not hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.usefixtures("door")
+def test_datasets_of_the_internal_keras_are_those_of_keras() -> None:
+    from tensorflow.python.keras.datasets import mnist
+
+    assert mnist.load_data is keras.datasets.mnist.load_data
+
+
+@pytest.mark.usefixtures("door")
+def test_control_flow_by_its_old_module_runs() -> None:
+    from tensorflow.python.ops import array_ops, control_flow_ops
+
+    @tf.function
+    def count(n: tf.Tensor) -> tf.Tensor:
+        last = control_flow_ops.while_loop(lambda i: i < n, lambda i: [i + 2], [tf.constant(0)])
+        return control_flow_ops.cond(n > 0, lambda: array_ops.stack([last, n]), lambda: array_ops.stack([n, n]))
+
+    assert count(tf.constant(5)).numpy().tolist() == [6, 5]
+
+
+@pytest.mark.usefixtures("door")
+def test_strategy_is_known_to_the_old_distribution_context() -> None:
+    from tensorflow.python.distribute import distribution_strategy_context
+
+    import tensorflow_ipu as ipu
+
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        assert distribution_strategy_context.get_strategy() is strategy
+
+
+@pytest.mark.usefixtures("door")
+def test_keras_has_ipu_under_all_its_names() -> None:
+    import keras.ipu.optimizers
+    from tensorflow.keras import ipu
+
+    assert keras.ipu is ipu is tf.keras.ipu
+    assert importlib.import_module("tensorflow.keras.ipu.optimizers") is keras.ipu.optimizers
+
+
+@pytest.mark.usefixtures("door")
+def test_compile_takes_a_tensor_as_steps_per_execution() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=tf.constant(3, tf.int64))
+    assert model.steps_per_execution == 3
+
+
+@pytest.mark.usefixtures("door")
+def test_optimizer_takes_lr_and_has_it() -> None:
+    optimizer = keras.optimizers.Adam(lr=0.25)
+    assert optimizer.lr.numpy() == 0.25
+    optimizer.lr = 0.5
+    assert optimizer.learning_rate.numpy() == 0.5
+    assert keras.optimizers.Adam(0.125).lr.numpy() == 0.125
+
+
+@pytest.mark.usefixtures("door")
+def test_apply_gradients_takes_a_name() -> None:
+    variable = keras.Variable([1.0, 2.0])
+    keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([2.0, 2.0]), variable)], "step")
+    np.testing.assert_array_equal(variable.numpy(), [0.0, 1.0])
+
+
+@pytest.mark.parametrize("module", _WITH_INPUT)
+@pytest.mark.usefixtures("door")
+def test_input_takes_one_number_as_its_shape(module: str) -> None:
+    holder = importlib.import_module(module)
+    assert holder.Input(80).shape == (None, 80)
+    assert holder.Input(shape=(3, 4), batch_size=2).shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("module", _WITH_INPUT)
+def test_input_refuses_a_number_without_the_door(module: str) -> None:
+    with pytest.raises(ValueError, match="80"):
+        importlib.import_module(module).Input(80)
+
+
+@pytest.mark.usefixtures("door")
+def test_function_takes_experimental_compile() -> None:
+    function = tf.function(lambda x: x + 1, experimental_compile=True)
+    assert function(tf.constant(1)).numpy() == 2

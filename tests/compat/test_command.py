@@ -1,0 +1,151 @@
+"""`python -m tensorflow_ipu` runs a script as Python itself would, or says what it lacks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorflow_ipu import __main__, compat
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+Here = Callable[..., int]
+
+_TELL = """\
+import sys
+print(__name__, __file__ == sys.argv[0], sys.argv[1:])
+print(sys.path[0])
+print(sys.modules["__main__"].__dict__ is globals(), __spec__, __package__)
+"""
+
+_FAIL = """\
+def fail():
+    raise ValueError("of the script")
+fail()
+"""
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    """Executes a command line in this process, and gives the exit status: `here(*words)`."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+    def run(*words: str | Path) -> int:
+        try:
+            return __main__.main([str(word) for word in words])
+        except SystemExit as exc:
+            return exc.code if isinstance(exc.code, int) else 1
+
+    yield run
+    compat.uninstall()
+
+
+def _script(folder: Path, code: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(code)
+    return path
+
+
+def test_script_finds_itself_as_it_would_under_python(command: Command, tmp_path: Path) -> None:
+    script = _script(tmp_path, _TELL)
+    done = command(script, "--force", "-h", "--", "x")
+    plain = subprocess.run(
+        [sys.executable, script, "--force", "-h", "--", "x"], capture_output=True, text=True, check=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == plain.stdout.splitlines()[:2]
+    assert done.stdout.splitlines()[2] == "True None None"
+
+
+def test_traceback_is_that_of_the_script_alone(command: Command, tmp_path: Path) -> None:
+    script = _script(tmp_path, _FAIL)
+    done = command(script)
+    assert done.returncode == 1
+    lines = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert [line.strip() for line in lines if line.startswith("  File")] == [
+        f'File "{script}", line 3, in <module>',
+        f'File "{script}", line 2, in fail',
+    ]
+    assert lines[-1] == "ValueError: of the script"
+
+
+def test_exit_status_is_that_of_the_script(command: Command, tmp_path: Path) -> None:
+    done = command(_script(tmp_path, "import sys; sys.exit('no more')"))
+    assert done.returncode == 1
+    assert done.stderr.endswith("no more\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("pass", 0), ("import sys; sys.exit(7)", 7), ("1 / 0", 1), ("raise KeyboardInterrupt", 128 + signal.SIGINT)],
+)
+def test_command_ends_as_the_script_does(here: Here, tmp_path: Path, code: str, status: int) -> None:
+    assert here(_script(tmp_path, code)) == status
+
+
+def test_syntax_error_is_told_as_python_tells_it(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = _script(tmp_path, "x = (")
+    assert here(script) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f'  File "{script}", line 1')
+    assert "_script.py" not in said
+
+
+def test_missing_names_are_listed_all_at_once_and_nothing_runs(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(SCRIPTS / "needs_more.py") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    places = [line.strip().partition(": ")[0] for line in said.err.splitlines() if line.startswith("  /")]
+    assert places == [f"{SCRIPTS}/needs_more.py:{line}" for line in (7, 8, 17, 18, 19)] + [f"{SCRIPTS}/sibling.py:3"]
+    assert "`tensorflow.python.ipu.loops` has no name `for_loop`" in said.err
+    assert "`tf.estimator`" in said.err
+    assert "popdist" not in said.err
+    assert "--force" in said.err
+
+
+def test_force_runs_up_to_the_first_missing_name(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = _script(tmp_path, "from tensorflow.python.ipu import loops\nprint('here')\nloops.for_loop\n")
+    assert here("--force", script) == 1
+    said = capsys.readouterr()
+    assert said.out == "here\n"
+    assert said.err.count("`tensorflow.python.ipu.loops` has no name `for_loop`") == 2
+    assert said.err.splitlines()[-1].startswith("AttributeError: ")
+
+
+def test_command_run_takes_a_script_that_is_named_like_a_command(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run"
+    script.write_text("print('ran')")
+    assert here("run", script) == 0
+    assert capsys.readouterr().out == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "back"),
+    [
+        (["--help"], 0, "SCRIPT"),
+        (["no_such_script.py"], 2, "`no_such_script.py` does not exist"),
+        (["."], 2, "`.` is a folder"),
+        ([], 2, "required: SCRIPT"),
+        (["--faster", "x.py"], 2, "--faster"),
+    ],
+)
+def test_command_line_is_explained(
+    here: Here, capsys: pytest.CaptureFixture[str], words: list[str], status: int, back: str
+) -> None:
+    assert here(*words) == status
+    said = capsys.readouterr()
+    assert back in (said.err if status else said.out)

@@ -1,0 +1,110 @@
+"""The table of old names: every row leads somewhere, and what is not there is told so."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat._table import Absent, Module, resolve
+
+pytestmark = pytest.mark.usefixtures("door")
+
+IPU = "tensorflow.python.ipu"
+
+# What scripts import, by the name on `ipu`.
+ON_IPU = """
+all_to_all_op application_compile_op control_flow_ops custom_ops cross_replica_ops embedded_runtime embedding_ops f8_ops
+functional_ops grad_util_ops image_ops internal_ops math_ops nn_ops normalization_ops pipelining_ops rand_ops
+reduce_scatter_op replication_ops slicing_ops statistics_ops within_replica_ops popfloat_cast_to_gfloat data config
+dataset_benchmark eager ipu_compiler ipu_infeed_queue ipu_multi_worker_strategy ipu_outfeed_queue ipu_strategy loops
+scopes serving sharding utils vertex_edsl ipu_run_config ipu_session_run_hooks ipu_estimator ipu_pipeline_estimator
+cross_replica_optimizer ipu_optimizer map_gradient_optimizer sharded_optimizer gradient_accumulation_optimizer
+optimizers gradient_accumulation distributed dataset_extractor ops
+""".split()  # noqa: SIM905
+
+ROWS = [(module, name, target) for module, old in _names.MODULES.items() for name, target in old.names.items()]
+HERE = [(module, name, target) for module, name, target in ROWS if isinstance(target, str)]
+ABSENT = [(module, name, target) for module, name, target in ROWS if isinstance(target, Absent)]
+
+
+@pytest.mark.parametrize("name", ON_IPU)
+def test_module_is_on_ipu_and_importable_by_its_path(name: str) -> None:
+    from tensorflow.python import ipu
+
+    assert getattr(ipu, name) is importlib.import_module(f"{IPU}.{name}")
+
+
+@pytest.mark.parametrize("alias", sorted(_names.ALIASES))
+def test_alias_is_the_module_itself(alias: str) -> None:
+    assert importlib.import_module(alias) is importlib.import_module(_names.ALIASES[alias])
+
+
+@pytest.mark.parametrize(("module", "name", "target"), HERE, ids=str)
+def test_row_leads_to_what_it_says(module: str, name: str, target: str) -> None:
+    assert getattr(importlib.import_module(module), name) is resolve(target)
+
+
+@pytest.mark.parametrize(("module", "name", "target"), ABSENT, ids=lambda value: getattr(value, "reason", str(value)))
+def test_absent_name_says_why_on_access_and_on_import(module: str, name: str, target: Absent) -> None:
+    old = importlib.import_module(module)
+    with pytest.raises(AttributeError) as accessed:
+        getattr(old, name)
+    with pytest.raises(ImportError) as imported:
+        exec(f"from {module} import {name}")
+    for message in (str(accessed.value), str(imported.value)):
+        assert message == f"`{module}.{name}` cannot be used: {target.reason}"
+    assert not hasattr(old, name)
+
+
+@pytest.mark.parametrize("module", sorted(_names.MODULES))
+def test_dir_lists_what_exists_and_nothing_else(module: str) -> None:
+    old = importlib.import_module(module)
+    usable = {name for where, name, _ in HERE if where == module}
+    assert usable <= set(dir(old))
+    for name in dir(old):
+        assert getattr(old, name) is not None
+    assert not {name for where, name, _ in ABSENT if where == module} & set(dir(old))
+
+
+def test_name_that_nobody_knows_is_answered_with_the_nearest_one() -> None:
+    from tensorflow.python.ipu import loops
+
+    with pytest.raises(AttributeError, match=r"`tensorflow.python.ipu.loops` has no name `repeats`.*`repeat`"):
+        loops.repeats  # noqa: B018
+    with pytest.raises(ImportError, match=r"has no name `repeats`.*`repeat`"):
+        from tensorflow.python.ipu.loops import repeats  # noqa: F401
+
+
+@pytest.mark.parametrize("module", [f"{IPU}.horovod", f"{IPU}.keras", "keras.testing_utils"])
+def test_module_that_is_gone_says_what_became_of_it(module: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=f"no module `{module}`: ") as caught:
+        importlib.import_module(module)
+    assert caught.value.name == module
+
+
+def test_unknown_submodule_of_an_old_module_is_told() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"no module `tensorflow.python.ipu.loop`.*`loops`"):
+        importlib.import_module(f"{IPU}.loop")
+
+
+def test_package_of_generated_ops_imports_and_says_that_it_is_empty() -> None:
+    from tensorflow.compiler.plugin.poplar import ops
+
+    with pytest.raises(AttributeError, match="generated wrappers"):
+        ops.gen_popops_ops  # noqa: B018
+
+
+def test_star_import_brings_what_exists() -> None:
+    namespace: dict[str, object] = {}
+    exec("from tensorflow.python.ipu.loops import *", namespace)
+    assert {"repeat", "while_loop"} <= set(namespace)
+
+
+def test_table_takes_a_name_by_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {**_names.MODULES[f"{IPU}.sharding"].names, "get_sharding": "tensorflow_ipu.scopes:ipu_shard"}
+    monkeypatch.setitem(_names.MODULES, f"{IPU}.sharding", Module(rows))
+    sharding = importlib.import_module(f"{IPU}.sharding")
+    assert sharding.get_sharding is importlib.import_module(f"{IPU}.scopes").ipu_shard
+    assert dir(sharding) == ["get_sharding"]

@@ -1,0 +1,254 @@
+"""`compile` makes one program of a function, in a graph with a session as in eager execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import compiler, scopes
+
+v1 = tf.compat.v1
+
+# TensorFlow's, of any initializable iterator in a graph.
+pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+
+
+@pytest.fixture
+def graph() -> Iterator[tf.Graph]:
+    """An empty graph that is being built."""
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def _numbers(count: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(count).map(lambda x: tf.cast(x, tf.int32))
+
+
+def _on_ipu(computation: Callable[..., Any], inputs: list[Any] | None = None) -> Any:
+    with scopes.ipu_scope("/device:IPU:0"):
+        return compiler.compile(computation, inputs)
+
+
+def _echo(infeed: ipu.IPUInfeedQueue, outfeed: ipu.IPUOutfeedQueue, count: int) -> Any:
+    """A program that hands so many elements of one queue to the other, and returns how many those were."""
+    return _on_ipu(lambda: ipu.loops.repeat(count, lambda i, x: (i + 1, outfeed.enqueue(x)), [0], infeed))
+
+
+def test_eager_result_is_a_list_of_values() -> None:
+    (result,) = _on_ipu(lambda x: x + 1, [2.0])
+    assert result.numpy() == 3.0
+    assert result.device.endswith("/device:IPU:0")
+
+
+def test_eager_result_keeps_a_nested_structure() -> None:
+    result = _on_ipu(lambda x: {"a": x, "b": (x * 2,)}, [2.0])
+    assert (result["a"].numpy(), result["b"][0].numpy()) == (2.0, 4.0)
+
+
+def test_eager_computation_without_tensors_gives_none() -> None:
+    variable = None
+    with scopes.ipu_scope("/device:IPU:0"):
+        variable = tf.Variable(1.0)
+    assert _on_ipu(lambda: tf.group(variable.assign_add(2.0))) is None
+    assert variable.numpy() == 3.0
+
+
+def test_computation_may_name_the_device_itself() -> None:
+    def computation() -> tf.Tensor:
+        with scopes.ipu_scope("/device:IPU:0"):
+            return tf.constant(1) + 1
+
+    (result,) = compiler.compile(computation)
+    assert result.numpy() == 2
+
+
+def test_computation_compiles_within_a_function() -> None:
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        return _on_ipu(lambda y: y * 2, [x])[0]
+
+    assert function(tf.constant(3.0)).numpy() == 6.0
+
+
+def test_nested_inputs_reach_the_computation_as_they_were_given(graph: tf.Graph) -> None:
+    x = v1.placeholder(tf.float32, [])
+    run = _on_ipu(lambda pair, scale: (pair["a"] + pair["b"]) * scale, [{"a": x, "b": 1.0}, 2.0])
+    with v1.Session() as session:
+        assert session.run(run, {x: 4.0}) == [10.0]
+
+
+def test_session_gets_tensors_and_runs_the_operations_behind_them(graph: tf.Graph) -> None:
+    def computation() -> tuple[tf.Tensor, tf.Operation]:
+        variable = v1.get_variable("v", [3], initializer=v1.zeros_initializer())
+        return tf.constant(5), tf.group(variable.assign_add([1.0, 2.0, 3.0]))
+
+    run = _on_ipu(computation)
+    (variable,) = v1.global_variables()
+    assert [tensor.device for tensor in run] == [variable.device] == ["/device:IPU:0"]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert [session.run(run) for _ in range(2)] == [[5], [5]]
+        assert session.run(variable).tolist() == [2.0, 4.0, 6.0]
+
+
+def test_session_runs_a_computation_that_returns_no_tensor(graph: tf.Graph) -> None:
+    def computation() -> tf.Operation:
+        return tf.group(v1.get_variable("v", [], initializer=v1.ones_initializer()).assign_add(1.0))
+
+    run = _on_ipu(computation)
+    assert isinstance(run, tf.Operation)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert session.run(run) is None
+        assert session.run(v1.global_variables()) == [2.0]
+
+
+def test_variable_may_start_from_a_tensor_that_the_computation_made(graph: tf.Graph) -> None:
+    def computation() -> tf.Tensor:
+        return v1.Variable(tf.ones([2]) * 3, name="v", use_resource=False).assign_add([1.0, 2.0])
+
+    with tf.device("/device:IPU:0"):
+        run = compiler.compile(computation)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert session.run(run)[0].tolist() == [4.0, 5.0]
+
+
+def test_training_in_a_session_equals_training_on_the_host(graph: tf.Graph) -> None:
+    x = np.random.default_rng(0).normal(size=[32, 3]).astype(np.float32)
+    y = x @ np.array([[1.0], [-2.0], [0.5]], np.float32)
+
+    def batches() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(4, drop_remainder=True).repeat()
+
+    infeed, outfeed = ipu.IPUInfeedQueue(batches()), ipu.IPUOutfeedQueue()
+
+    def step(features: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
+        with v1.variable_scope("model", reuse=v1.AUTO_REUSE, use_resource=True):
+            weights = v1.get_variable("weights", [3, 1], initializer=v1.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(tf.matmul(features, weights) - labels))
+        return loss, v1.train.MomentumOptimizer(0.05, 0.9).minimize(loss)
+
+    def body(count: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
+        loss, train = step(features, labels)
+        with tf.control_dependencies([train]):
+            return count + 1, outfeed.enqueue(loss)
+
+    run = _on_ipu(lambda: ipu.loops.repeat(12, body, [0], infeed))
+    losses, initializer = outfeed.dequeue(), infeed.initializer
+    with v1.Session() as session:
+        session.run([v1.global_variables_initializer(), initializer])
+        assert session.run(run) == [12]
+        on_ipu = session.run([losses, *v1.trainable_variables()])
+
+    with tf.Graph().as_default():
+        loss_and_train = step(*v1.data.make_one_shot_iterator(batches()).get_next())
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            on_host = [session.run(loss_and_train)[0] for _ in range(12)]
+            weights = session.run(v1.trainable_variables()[0])
+    np.testing.assert_allclose(on_ipu[0], on_host, rtol=1e-4)
+    np.testing.assert_allclose(on_ipu[1], weights, rtol=1e-4)
+
+
+def test_session_fails_with_the_end_of_the_data_and_keeps_what_was_enqueued(graph: tf.Graph) -> None:
+    infeed, outfeed = ipu.IPUInfeedQueue(_numbers(5)), ipu.IPUOutfeedQueue()
+    run, rows, initializer = _echo(infeed, outfeed, 8), outfeed.dequeue(), infeed.initializer
+    with v1.Session() as session:
+        session.run(initializer)
+        with pytest.raises(tf.errors.OutOfRangeError, match="after 5 elements"):
+            session.run(run)
+        assert session.run(rows).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_session_starts_anew_after_the_deleter(graph: tf.Graph) -> None:
+    infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue()
+    run, rows = _echo(infeed, outfeed, 3), outfeed.dequeue()
+    initializer, deleter = infeed.initializer, infeed.deleter
+    with pytest.raises(ValueError, match="once"):
+        infeed.initializer  # noqa: B018
+    with v1.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="initializer"):
+            session.run(run)
+        with pytest.raises(tf.errors.NotFoundError, match="initializer"):
+            session.run(deleter)
+        session.run(initializer)
+        session.run(run)
+        session.run(run)
+        assert session.run(rows).tolist() == [0, 1, 2, 3, 4, 5]
+        session.run(deleter)
+        session.run(initializer)
+        session.run(run)
+        assert session.run(rows).tolist() == [0, 1, 2]
+
+
+def test_last_element_is_there_after_the_program_alone(graph: tf.Graph) -> None:
+    infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+    run, row, initializer = _echo(infeed, outfeed, 3), outfeed.dequeue(), infeed.initializer
+    with v1.Session() as session:
+        session.run(initializer)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="LAST"):
+            session.run(row)
+        session.run(run)
+        assert session.run(row) == 2
+
+
+def test_feeds_serve_one_session_after_another(graph: tf.Graph) -> None:
+    # The end of a session once waited for its infeed, which waited for the session's devices; then the process crashed.
+    infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue()
+    run, rows, initializer = _echo(infeed, outfeed, 3), outfeed.dequeue(), infeed.initializer
+    for _ in range(3):
+        with v1.Session() as session:
+            session.run(initializer)
+            session.run(run)
+            assert session.run(rows).tolist() == [0, 1, 2]
+
+
+def test_device_that_is_not_configured_fails_when_the_session_runs(graph: tf.Graph) -> None:
+    with scopes.ipu_scope("/device:IPU:7"):
+        run = compiler.compile(lambda: tf.constant(1.0) + 1.0)
+    with v1.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="IPU:7"):
+        session.run(run)
+
+
+def test_computation_off_an_ipu_is_refused_in_a_graph(graph: tf.Graph) -> None:
+    with pytest.raises(ValueError, match="not placed on an IPU"):
+        compiler.compile(lambda: tf.constant(1) + 1)
+
+
+def test_computation_off_an_ipu_is_refused_when_eager() -> None:
+    with pytest.raises(ValueError, match="not placed on an IPU"), tf.device("/device:CPU:0"):
+        compiler.compile(lambda: tf.constant(1) + 1)
+
+
+def test_computation_on_two_devices_is_refused() -> None:
+    def computation() -> list[tf.Tensor]:
+        parts = []
+        for ordinal in (0, 1):
+            with scopes.ipu_scope(f"/device:IPU:{ordinal}"):
+                parts.append(tf.constant(1) + 1)
+        return parts
+
+    with pytest.raises(ValueError, match="IPU:0, /device:IPU:1"):
+        compiler.compile(computation)
+
+
+@pytest.mark.parametrize(
+    ("computation", "inputs", "kind", "words"),
+    [
+        (lambda x: x, None, TypeError, r"0 values of `inputs`.*\(x\)"),
+        (lambda: 1, [1, 2], TypeError, "2 values of `inputs`"),
+        (lambda x: x, 3, TypeError, "`inputs` must be a list"),
+        (3, None, TypeError, "`computation` must be a function"),
+        (lambda: (tf.no_op(), tf.constant(1)), None, ValueError, "tensors followed by"),
+        (lambda: {"a": tf.no_op()}, None, ValueError, "nested structure"),
+    ],
+)
+def test_wrong_call_says_what_is_wrong(computation: Any, inputs: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        _on_ipu(computation, inputs)

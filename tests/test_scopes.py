@@ -1,0 +1,178 @@
+"""Scopes place operations, and write down what they ask of the machine where it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu import scopes
+
+
+def _matmuls(function: tf.types.experimental.PolymorphicFunction) -> list[tf.Operation]:
+    graph = function.get_concrete_function(tf.TensorSpec([2, 2])).graph
+    return [operation for operation in graph.get_operations() if operation.type == "MatMul"]
+
+
+def _instructions(body: Callable[[tf.Tensor], Any]) -> str:
+    return tf.function(body, jit_compile=True).experimental_get_compiler_ir(tf.eye(2))(stage="hlo")
+
+
+def test_ipu_scope_places_eager_operations_and_variables() -> None:
+    with scopes.ipu_scope("/device:IPU:0"):
+        variable = tf.Variable([1.0])
+        total = variable + 1.0
+    assert variable.device.endswith("/device:IPU:0")
+    assert total.device.endswith("/device:IPU:0")
+
+
+def test_ipu_scope_of_a_graph_makes_resource_variables() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.variable_scope("outer"), scopes.ipu_scope("/device:IPU:0"):
+        variable = tf.compat.v1.get_variable("v", [2])
+        assert hasattr(variable, "handle")
+        assert variable.name == "outer/v:0"
+        assert variable.device == "/device:IPU:0"
+
+
+@pytest.mark.parametrize("device", ["/device:CPU:0", "nonsense:x:y", "", None, 3])
+def test_ipu_scope_refuses_what_is_no_ipu(device: Any) -> None:
+    with pytest.raises(ValueError, match="`device`"), scopes.ipu_scope(device):
+        pass
+
+
+def test_ipu_jit_scope_takes_anything() -> None:
+    with scopes.ipu_jit_scope(0):
+        assert tf.constant(1) == 1
+
+
+@pytest.mark.parametrize(("index", "recorded"), [(1, [1]), ([0, 2], [0, 2]), ((3,), [3])])
+def test_ipu_shard_is_recorded_on_the_operations_inside(index: Any, recorded: list[int]) -> None:
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with scopes.ipu_shard(7), scopes.ipu_shard(index):
+            x = tf.matmul(x, x)
+        return tf.matmul(x, x)
+
+    inside, after = _matmuls(function)
+    assert inside.get_attr(scopes.SHARD_ATTRIBUTE) == recorded
+    assert scopes.SHARD_ATTRIBUTE not in after.node_def.attr
+
+
+def test_sharded_program_computes_the_same() -> None:
+    @tf.function(jit_compile=True)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with scopes.ipu_shard(0):
+            y = x * 2
+        with scopes.ipu_shard(1):
+            return y + 1
+
+    assert function(tf.constant(3.0)).numpy() == 7.0
+
+
+@pytest.mark.parametrize(
+    ("index", "kind"), [(-1, ValueError), ([], ValueError), (1.0, TypeError), ([0, "1"], TypeError), (True, TypeError)]
+)
+def test_ipu_shard_refuses_what_names_no_ipu(index: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="`index`"), scopes.ipu_shard(index):
+        pass
+
+
+def test_frontend_attributes_reach_the_instructions() -> None:
+    def body(x: tf.Tensor) -> tf.Tensor:
+        with scopes.frontend_attribute("outer", "1"), scopes.frontend_attribute("inner", "2"):
+            return tf.matmul(x, x)
+
+    (line,) = [line for line in _instructions(body).splitlines() if " dot(" in line]
+    assert 'inner="2"' in line
+    assert 'outer="1"' in line
+
+
+def test_frontend_attribute_goes_back_to_what_was_before() -> None:
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with scopes.frontend_attribute("name", "outer"):
+            with scopes.frontend_attribute("name", "inner", restore_to="unused"):
+                x = tf.matmul(x, x)
+            x = tf.matmul(x, x)
+        x = tf.matmul(x, x)
+        with scopes.frontend_attribute("name", "late", restore_to="kept"):
+            pass
+        return tf.matmul(x, x)
+
+    values = [operation.node_def.attr["_XlaFrontendAttributes"].s for operation in _matmuls(function)]
+    words = [b"inner", b"outer", b"", b"kept"]
+    assert [word in value for word, value in zip(words, values, strict=True)] == [True] * 4
+    assert values[2] == b""
+
+
+@pytest.mark.parametrize("arguments", [(1, "x"), ("x", None), ("x", "y", 3)])
+def test_frontend_attribute_takes_strings_alone(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match="must be a string"), scopes.frontend_attribute(*arguments):
+        pass
+
+
+@pytest.mark.parametrize(("override", "value"), [(True, "on"), (False, "off")])
+def test_stochastic_rounding_is_recorded(override: bool, value: str) -> None:
+    def body(x: tf.Tensor) -> tf.Tensor:
+        with scopes.stochastic_rounding(override):
+            return tf.matmul(x, x)
+
+    assert f'ipu_stochastic_rounding="{value}"' in _instructions(body)
+
+
+def test_stochastic_rounding_takes_a_bool_alone() -> None:
+    with pytest.raises(TypeError, match="`override`"):
+        scopes.stochastic_rounding(1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("partials", "value"), [(tf.float16, "half"), ("float32", "float")])
+def test_partials_type_is_recorded(partials: Any, value: str) -> None:
+    def body(x: tf.Tensor) -> tf.Tensor:
+        with scopes.partials_type(partials):
+            return tf.matmul(x, x)
+
+    assert f'ipu_partials_type="{value}"' in _instructions(body)
+
+
+@pytest.mark.parametrize("partials", [tf.int32, tf.bfloat16, "nonsense", None])
+def test_partials_type_refuses_other_types(partials: Any) -> None:
+    with pytest.raises(ValueError, match="float16"):
+        scopes.partials_type(partials)
+
+
+def test_outside_compilation_scope_computes_the_same() -> None:
+    @tf.function(jit_compile=True)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with scopes.outside_compilation_scope():
+            x = x * 2
+        with scopes.outside_compilation_scope("again"):
+            return x + 1
+
+    assert function(tf.constant(3.0)).numpy() == 7.0
+
+
+def test_outside_compilation_scope_goes_into_programs_alone() -> None:
+    with pytest.raises(ValueError, match="program"), scopes.outside_compilation_scope():
+        pass
+
+    @tf.function
+    def function() -> None:
+        with scopes.outside_compilation_scope():
+            pass
+
+    with pytest.raises(ValueError, match="program"):
+        function()
+
+
+def test_outside_compilation_scope_does_not_nest() -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function() -> tf.Tensor:
+        with pytest.raises(ValueError, match="nested"):  # noqa: SIM117
+            with scopes.outside_compilation_scope(), scopes.outside_compilation_scope():
+                pass
+        with scopes.outside_compilation_scope():
+            return tf.constant(1)
+
+    assert function().numpy() == 1
