@@ -1,7 +1,15 @@
 """Queues between the host and the programs on the emulated IPUs."""
 
-from tensorflow_ipu.feeds._element import body_arguments, body_parameters
 from tensorflow_ipu.feeds._limits import set_wait_limit, shut_down
+from tensorflow_ipu.feeds.dataset_benchmark import dataset_benchmark, infeed_benchmark
+from tensorflow_ipu.feeds.dataset_extractor import (
+    dataset_extractor,
+    export_dataset_to_file,
+    export_inputs_to_file,
+    export_variables,
+    get_variable_handles,
+    import_variables,
+)
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.feeds.iterator import IPUIterator, IPUOwnedIterator
 from tensorflow_ipu.feeds.outfeed import (
@@ -19,6 +27,14 @@ __all__ = [
     "IPUOutfeedQueueIterator",
     "IPUOwnedIterator",
     "ScopedIPUOutfeedQueue",
+    "dataset_benchmark",
+    "dataset_extractor",
+    "export_dataset_to_file",
+    "export_inputs_to_file",
+    "export_variables",
+    "get_variable_handles",
+    "import_variables",
+    "infeed_benchmark",
     "set_wait_limit",
     "shut_down",
 ]

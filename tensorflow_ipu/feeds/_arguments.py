@@ -28,6 +28,24 @@ def device_of(device_ordinal: Any) -> str:
     return f"/device:IPU:{device_ordinal}"
 
 
+def check_same_device(queue: Any, device: str) -> None:
+    """Refuses a queue in a program that is being traced for another device.
+
+    Args:
+      queue: The queue, for the message.
+      device: Its device.
+
+    Raises:
+      ValueError: The strategy that runs the program has another device.
+    """
+    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", None)
+    if ordinal is not None and device != device_of(ordinal):
+        raise ValueError(
+            f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"
+            f" `strategy.scope()` of the strategy that runs the program, or with `device_ordinal={ordinal}`"
+        )
+
+
 def check_bool(argument: str, value: object) -> None:
     """Refuses what is not a bool.
 

@@ -25,7 +25,7 @@ class ElementSpec:
         """Takes a dataset's `element_spec`.
 
         Raises:
-          ValueError: It has a list or tuple inside a list or tuple, or a shape that is not fully defined.
+          ValueError: It has a list or tuple inside of it, or a shape that is not fully defined.
         """
         self.nested = nested
         faults = _faults(nested)
@@ -65,17 +65,6 @@ class ElementSpec:
         return structure.from_compatible_tensor_list(self.nested, tensors)
 
 
-def body_arguments(queue: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Takes the next element of an infeed queue as the arguments of a loop's body, by position and by name."""
-    return arguments(queue._dequeue())
-
-
-def body_parameters(queue: Any) -> tuple[int, tuple[str, ...]]:
-    """How many arguments an element of an infeed queue is by position, and their names by name."""
-    positional, named = arguments(queue.element_spec)
-    return len(positional), tuple(named)
-
-
 def arguments(element: Any) -> tuple[list[Any], dict[str, Any]]:
     """How a loop's body gets an element: a tuple by position, a dict by name, a tensor as one argument.
 
@@ -94,15 +83,21 @@ def _is_named(element: Any) -> bool:
     return isinstance(element, Mapping) and all(isinstance(key, str) for key in element)
 
 
+def _nested_sequences(nested: Any) -> list[Any]:
+    """The lists and tuples inside of a structure, at any depth, but for the structure itself."""
+    inner = nested.values() if isinstance(nested, Mapping) else nested
+    parts = list(inner) if isinstance(nested, (Mapping, tuple, list)) else []
+    return [
+        found for part in parts for found in ([part] if isinstance(part, (tuple, list)) else _nested_sequences(part))
+    ]
+
+
 def _faults(nested: Any) -> list[str]:
-    faults = []
-    if isinstance(nested, (tuple, list)):
-        faults += [
-            f"Nested list/tuple input shapes are not supported: element {index} of the dataset's `element_spec` is"
-            f" {part}. Map the dataset to flat tuples, or to dicts"
-            for index, part in enumerate(nested)
-            if isinstance(part, (tuple, list))
-        ]
+    faults = [
+        f"Nested list/tuple input shapes are not supported: the dataset's `element_spec` has {part} inside of it. Map"
+        " the dataset to flat tuples, or to dicts"
+        for part in _nested_sequences(nested)
+    ]
     for spec in tf.nest.flatten(nested):
         if not isinstance(spec, tf.TensorSpec):
             faults.append(

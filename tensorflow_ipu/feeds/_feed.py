@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from tensorflow.python.ops import gen_resource_variable_ops
 from tensorflow_ipu._library import ops
 
 _serial = itertools.count()
+_owner = os.getpid()
 
 
 def unique_name(kind: str) -> str:
@@ -41,41 +43,60 @@ class Feed:
         self.keep = keep
         # A device: the state's handle, for eager execution. Weak, since the handle keeps this object.
         self._states: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._twins: dict[str, Any] = {}  # A device: another handle of the same state, to destroy it by.
+        # A device, lane and lanes: another handle of the same state, to destroy it by.
+        self._twins: dict[tuple[str, int, int], Any] = {}
         self._graph_states: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-        self._drop = weakref.finalize(self, _drop, number, drop, self._twins)
-        self._drop.atexit = False  # The package shuts all feeds down then.
+        self._drop = drop
+        weakref.finalize(self, _release, number, drop, self._twins).atexit = False  # All are shut down then.
 
     def drop(self) -> None:
-        """Ends the feed now."""
-        self._drop()
+        """Ends the native feed now. Programs that have its state stay, and learn from it that the feed is gone."""
+        if os.getpid() == _owner:
+            self._drop(self.number)
 
-    def state(self, device: str) -> Any:
-        """The resource that names this feed to a program on `device`, for the graph being built or eager execution."""
+    def state(self, device: str, lane: int = 0, lanes: int = 1) -> Any:
+        """The resource that names this feed to a program on `device`, for the graph being built or eager execution.
+
+        Args:
+          device: The IPU device.
+          lane: Which replica of the program gets the resource.
+          lanes: How many replicas there are. With more than one: for eager execution alone, and to run with, in the place
+            of the resource of a single replica that the program captured. That one keeps the feed alive, and none of these.
+        """
+        if lanes > 1:
+            return self._twin(device, lane, lanes)
         with tf.init_scope():
             if tf.executing_eagerly():
                 state = self._states.get(device)
                 if state is None:
-                    state = self._make_state(device)
+                    state = self._make_state(device, 0, 1)
                     state._ipu_feed = self
                     self._states[device] = state
-                    if device not in self._twins:
-                        self._twins[device] = self._make_state(device)
+                    self._twin(device, 0, 1)
                 return state
             graph = framework_ops.get_default_graph()
             states = self._graph_states.setdefault(graph, {})
             if device not in states:
-                states[device] = self._make_state(device)
-                graph.__dict__.setdefault("_ipu_feeds", []).append(self)
+                states[device] = self._make_state(device, 0, 1)
+                # A plain graph takes attributes, though it shows no `__dict__`.
+                graph._ipu_feeds = [*getattr(graph, "_ipu_feeds", ()), self]
             return states[device]
 
-    def _make_state(self, device: str) -> Any:
-        lane, lanes, count = 0, 1, 0
+    def _twin(self, device: str, lane: int, lanes: int) -> Any:
+        twin = self._twins.get((device, lane, lanes))
+        if twin is None:
+            twin = self._twins[device, lane, lanes] = self._make_state(device, lane, lanes)
+        return twin
+
+    def _make_state(self, device: str, lane: int, lanes: int) -> Any:
+        count = 0
         with tf.device(device):
             return ops.ipu_feed_state(initial=tf.constant([self.number, lane, lanes, count], tf.int64))
 
 
-def _drop(number: int, drop: Callable[[int], object], states: dict[str, Any]) -> None:
+def _release(number: int, drop: Callable[[int], object], states: dict[Any, Any]) -> None:
+    if os.getpid() != _owner:
+        return  # A forked child has none of the threads, one of which may have held a lock when the fork came.
     drop(number)
     # May run at any moment, a trace included: the collector decides.
     with context.eager_mode():

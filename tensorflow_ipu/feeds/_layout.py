@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu.feeds import _structure
+
 # What a program can hand to the host. float64 is missing on an IPU, and strings and such in a program.
 _REFUSED = (tf.float64, tf.complex64, tf.complex128, tf.string, tf.resource, tf.variant)
 
@@ -32,8 +34,7 @@ class Layout:
         self.nested = nested
         self.types = [spec.dtype for spec in flat]
         self.shapes = [spec.shape for spec in flat]
-        text = repr(tf.nest.map_structure(lambda spec: f"{spec.dtype.name}{spec.shape.as_list()}", nested))
-        digest = hashlib.blake2b(f"{type(nested).__qualname__}{text}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(_structure.describe(nested).encode(), digest_size=8).digest()
         self.number = int.from_bytes(digest, "little") % (2**63 - 1) + 1
 
     def pack(self, tensors: list[Any]) -> Any:
@@ -53,7 +54,7 @@ def of(tensors: Any) -> tuple[Layout, list[Any]]:
     """
     flat = []
     for index, value in enumerate(tf.nest.flatten(tensors)):
-        if value is None or isinstance(value, tf.__internal__.CompositeTensor) and not isinstance(value, tf.Variable):
+        if value is None or (isinstance(value, tf.__internal__.CompositeTensor) and not isinstance(value, tf.Variable)):
             raise TypeError(f"`tensors` holds {value!r} at position {index}; an outfeed takes dense tensors alone")
         tensor = tf.convert_to_tensor(value)
         if tensor.dtype in _REFUSED:

@@ -7,6 +7,7 @@ import os
 
 from tensorflow_ipu._library import native
 
+_LONGEST = 1e9  # Thirty years, in seconds. The kernels count nanoseconds in 64 bits.
 _owner = os.getpid()
 
 
@@ -19,7 +20,7 @@ def set_wait_limit(seconds: float | None) -> None:
       seconds: The limit; None for no limit, which is the default.
 
     Raises:
-      ValueError: `seconds` is not above 0.
+      ValueError: `seconds` is not above 0, or no time that a clock can measure.
       TypeError: `seconds` is no number.
     """
     if seconds is None:
@@ -27,8 +28,10 @@ def set_wait_limit(seconds: float | None) -> None:
         return
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise TypeError(f"`seconds` must be a number or None, but is {seconds!r}")
-    if not seconds > 0:
-        raise ValueError(f"`seconds` must be above 0, but is {seconds!r}; None takes the limit away")
+    if not 0 < seconds <= _LONGEST:
+        raise ValueError(
+            f"`seconds` must be above 0 and at most {_LONGEST:.0e}, but is {seconds!r}; None takes the limit away"
+        )
     native.ipu_set_wait_limit(max(1, int(seconds * 1e9)))
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.framework import composite_tensor
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu.feeds import _arguments, _element, _feed
+from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure
 
 _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
@@ -20,12 +19,13 @@ _HOST = "/device:CPU:0"
 class IPUInfeedQueueSpec(tf.TypeSpec):
     """What a traced program knows of an infeed queue: the elements, and not which queue. So any queue will do."""
 
-    __slots__ = ("_device", "_element_spec")
+    __slots__ = ("_device", "_element_spec", "_structure")
 
     def __init__(self, element_spec: Any, device: str) -> None:
         """Describes queues of these elements on this device."""
         self._element_spec = element_spec
         self._device = device
+        self._structure = _structure.describe(element_spec)
 
     @property
     def value_type(self) -> type:
@@ -38,7 +38,12 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
         return self._element_spec
 
     def _serialize(self) -> tuple[Any, ...]:
-        return (self._element_spec, self._device)
+        # TensorFlow compares these, and takes a named tuple for a tuple; the text tells them apart.
+        return (self._element_spec, self._device, self._structure)
+
+    @classmethod
+    def _deserialize(cls, serialization: tuple[Any, ...]) -> IPUInfeedQueueSpec:
+        return cls(*serialization[:2])
 
     @property
     def _component_specs(self) -> list[tf.TensorSpec]:
@@ -98,22 +103,26 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
         if not isinstance(dataset, tf.data.Dataset) and not isinstance(dataset, tf.compat.v1.data.Dataset):
             raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
         self._device = _arguments.device_of(device_ordinal)
-        self._prefetch_depth = _prefetch_depth(prefetch_depth)
+        depth = _prefetch_depth(prefetch_depth)
+        self._prefetch_depth: int | None = depth
         _arguments.check_bool("optimise_latency", optimise_latency)
         self._optimise_latency = optimise_latency
         self._element = _element.ElementSpec(dataset.element_spec)
-        self._dataset: Any = dataset
+        self._dataset: Any = _without_injected_prefetch(dataset)
         self._name = _feed.unique_name("infeed")
-        number = native.ipu_infeed_new(self._name.encode(), self._prefetch_depth)
+        number = native.ipu_infeed_new(self._name.encode(), depth)
         # The dataset's Python functions live as long as the dataset's object.
-        self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=dataset)
+        self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=self._dataset)
         self._handle: Any = None
         self._dequeued = False
-        self._initialized_in_graph = False
+        self._initialized = False
+        self._spec: IPUInfeedQueueSpec | None = None
 
     def _adopt(self, spec: IPUInfeedQueueSpec, handle: Any) -> None:
         """Makes this the queue of a traced argument: elements and a state, without a dataset."""
+        self._spec = spec
         self._device = spec._device
+        self._prefetch_depth = None
         self._element = _element.ElementSpec(spec.element_spec)
         self._dataset = None
         self._name = "a queue passed as an argument"
@@ -123,7 +132,13 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
 
     @property
     def _type_spec(self) -> IPUInfeedQueueSpec:
-        return IPUInfeedQueueSpec(self._element.nested, self._device)
+        if self._feed is not None and not self._initialized:
+            raise RuntimeError(
+                f"{self!r} is not initialized, so it cannot be an argument of a program. Access its `initializer` first"
+            )
+        if self._spec is None:
+            self._spec = IPUInfeedQueueSpec(self._element.nested, self._device)
+        return self._spec
 
     def _state(self) -> Any:
         """The resource that names the queue to the program being traced."""
@@ -146,8 +161,8 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
         return self._device
 
     @property
-    def prefetch_depth(self) -> int:
-        """How many elements a replica are kept ready."""
+    def prefetch_depth(self) -> int | None:
+        """How many elements a replica are kept ready; None for a traced argument, which stands for any queue."""
         return self._prefetch_depth
 
     @property
@@ -177,27 +192,25 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
             )
         self._element.check_content()
         if tf.executing_eagerly():
-            with tf.device(_HOST):
-                self._start(iterator_ops.OwnedIterator(self._dataset)._iterator_resource)
+            self._initialized = True
+            self._start()
             return None
-        if self._initialized_in_graph:
+        if self._initialized:
             raise ValueError(
                 "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
             )
-        self._initialized_in_graph = True
-        with tf.device(_HOST):
-            iterator = tf.compat.v1.data.make_initializable_iterator(self._dataset)
-            with tf.control_dependencies([iterator.initializer]):
-                return self._start(iterator._iterator_resource)
+        self._initialized = True
+        return self._start()
 
-    def _start(self, iterator: Any) -> Any:
+    def _start(self) -> Any:
         assert self._feed is not None
-        return ops.ipu_infeed_start(
-            tf.constant(self._feed.number, tf.int64),
-            iterator,
-            types=self._element.types,
-            shapes=self._element.shapes,
-        )
+        with tf.device(_HOST):
+            return ops.ipu_infeed_start(
+                tf.constant(self._feed.number, tf.int64),
+                self._dataset._apply_debug_options()._variant_tensor,
+                types=self._element.types,
+                shapes=self._element.shapes,
+            )
 
     @property
     def deleter(self) -> Any:
@@ -227,6 +240,7 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
 
     def _dequeue(self) -> Any:
         """Takes the next element in the program being traced, with the structure that the dataset gave it."""
+        _arguments.check_same_device(self, self._device)
         self._dequeued = True
         if _environment.poplar_flags().synthetic("infeed"):
             tensors = [
@@ -238,6 +252,17 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
 
     def __repr__(self) -> str:
         return f"<IPUInfeedQueue {self._name} on {self._device}, elements {self._element.nested}>"
+
+
+def _without_injected_prefetch(dataset: Any) -> Any:
+    """The dataset without the buffer that TensorFlow adds to its end: the queue is one, with a thread of its own."""
+    # In a graph, `options()` returns the same with a warning that is not for the user.
+    given = dataset.options() if tf.executing_eagerly() else dataset._options_attr
+    if given.experimental_optimization.inject_prefetch is not None:
+        return dataset
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
 
 
 def _prefetch_depth(value: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow_ipu import _environment
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu.feeds import _arguments, _feed, _layout
+from tensorflow_ipu.feeds._unread import Unread
 from tensorflow_ipu.replicas import active, wait_until_idle
 
 _logger = logging.getLogger(__name__)
@@ -114,25 +116,29 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
             raise ValueError(f"Outfeed buffer depth cannot be less than 1: `buffer_depth` is {buffer_depth}")
         _arguments.check_bool("optimise_latency", optimise_latency)
         self._mode = mode
-        self._buffer_depth = buffer_depth
+        self._buffer_depth: int | None = buffer_depth
         self._optimise_latency = optimise_latency
         self._name = _feed.unique_name("outfeed")
         number = native.ipu_outfeed_new(self._name.encode(), int(mode is IPUOutfeedMode.LAST))
         self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_outfeed_drop)
         self._handle: Any = None
-        self._layout: _layout.Layout | None = None
+        self._layout: _layout.Layout | None = None  # Of the latest trace that captured the queue.
+        self._held: _layout.Layout | None = None  # Of what programs have enqueued: the same for all of it.
+        self._reading = threading.Lock()
+        self._unread = Unread()  # Guarded by the lock.
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
 
     def _adopt(self, spec: IPUOutfeedQueueSpec, handle: Any) -> None:
         """Makes this the queue of a traced argument."""
+        self._buffer_depth = None
         self._mode = IPUOutfeedMode(spec._mode)
         self._device = spec._device
         self._name = "a queue passed as an argument"
         self._feed = None
         self._handle = handle
-        self._layout = None
+        self._layout = self._held = None
         self._graphs = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread = None
@@ -157,8 +163,8 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
         return self._device
 
     @property
-    def buffer_depth(self) -> int:
-        """As given."""
+    def buffer_depth(self) -> int | None:
+        """As given; None where the queue is a traced argument, which stands for any."""
         return self._buffer_depth
 
     @property
@@ -167,12 +173,12 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
         return self._current_layout() is not None
 
     def _current_layout(self) -> _layout.Layout | None:
-        """The elements' layout: from a trace that captured the queue, or from a program that got it as an argument."""
-        if self._layout is None and self._feed is not None:
+        """The elements' layout: that of the elements that have come, else that of the latest trace."""
+        if self._held is None and self._feed is not None:
             number = native.ipu_outfeed_layout(self._feed.number)
             if number:
-                self._layout = _layout.numbered(number)
-        return self._layout
+                self._held = _layout.numbered(number)
+        return self._held or self._layout
 
     def enqueue(self, tensors: Any) -> tf.Operation:
         """Hands an element to the host, each time that the program comes by.
@@ -192,13 +198,13 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
             raise RuntimeError(
                 "`enqueue` can only be called in the `tf.function` of a program, which `strategy.run` runs"
             )
+        _arguments.check_same_device(self, self._device)
         self._check_first_in(framework_ops.get_default_graph())
         layout, flat = _layout.of(tensors)
         self._layout = layout
         self._enqueuing_thread = threading.get_ident()
-        if _environment.poplar_flags().synthetic("outfeed"):
-            return tf.no_op()
-        return ops.ipu_outfeed_enqueue(self._state(), flat, layout=layout.number)
+        synthetic = _environment.poplar_flags().synthetic("outfeed")
+        return ops.ipu_outfeed_enqueue(self._state(), flat, layout=layout.number, synthetic=synthetic)
 
     def _check_first_in(self, graph: Any) -> None:
         around = set(_enclosing(graph))
@@ -219,7 +225,8 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
         Returns:
           The structure that was enqueued. In mode `ALL` each tensor has shape [n] + ([R] for R > 1 replicas) + the
           enqueued shape, n being the number of elements, which may be 0. In mode `LAST`: ([R] for R > 1) + that shape.
-          `[]` if no program that enqueues was traced so far and this is not the thread that made the queue.
+          `[]` if no program that enqueues was traced so far, and another thread may be about to: this is not the thread
+          that made the queue, or a program runs.
 
         Raises:
           ValueError: No program that enqueues was traced so far.
@@ -228,34 +235,51 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
         """
         if wait_for_completion:
             wait_until_idle()
-        if self._current_layout() is None and tf.executing_eagerly() and not self._is_own_thread():
-            return []
-        return self._take()
-
-    def _is_own_thread(self) -> bool:
-        return threading.get_ident() == (self._enqueuing_thread or self._creating_thread)
-
-    def _take(self) -> Any:
         layout = self._current_layout()
+        if layout is None and tf.executing_eagerly() and self._may_be_about_to_come():
+            time.sleep(_PATIENCE_US / 1e6)
+            return []
         if layout is None:
             raise ValueError(
                 "Trying to dequeue an outfeed which has not been enqueued: run (or in a graph, build) a program that"
                 " calls `enqueue` on it first"
             )
+        if not tf.executing_eagerly():
+            return layout.pack(self._take(layout))
+        with self._reading:
+            return layout.pack(self._unread.pop_before(self._take(layout)))
+
+    def _next_element(self) -> Any:
+        """Takes the first element that is there; raises `StopIteration` where there is none."""
+        with self._reading:
+            layout = self._current_layout()
+            if layout is not None and not self._unread:
+                self._unread.fill(self._take(layout))
+            if layout is None and self._may_be_about_to_come():
+                time.sleep(_PATIENCE_US / 1e6)
+            if layout is None or not self._unread:
+                raise StopIteration
+            return layout.pack(self._unread.pop())
+
+    def _may_be_about_to_come(self) -> bool:
+        """Whether another thread may be in a program that enqueues, or about to trace one."""
+        return active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
+
+    def _take(self, layout: _layout.Layout) -> list[Any]:
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"
             )
         patience = _PATIENCE_US if active() and threading.get_ident() != self._enqueuing_thread else 0
         with tf.device(_HOST):
-            rows = ops.ipu_outfeed_dequeue(
+            return ops.ipu_outfeed_dequeue(
                 tf.constant(self._feed.number, tf.int64),
                 tf.constant(patience, tf.int64),
                 types=layout.types,
                 shapes=layout.shapes,
+                layout=layout.number,
                 last=self._mode is IPUOutfeedMode.LAST,
             )
-        return layout.pack(rows)
 
     @property
     def deleter(self) -> Any:
@@ -267,6 +291,10 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
         """
         if self._feed is None:
             raise RuntimeError("an `IPUOutfeedQueue` that is an argument of a program cannot be deleted in the program")
+        self._current_layout()  # Nobody can ask a queue that is gone, and a dequeue is to say that it is gone.
+        if tf.executing_eagerly():
+            with self._reading:
+                self._unread.clear()
         with tf.device(_HOST):
             return ops.ipu_outfeed_delete(tf.constant(self._feed.number, tf.int64))
 
@@ -285,7 +313,8 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
 class IPUOutfeedQueueIterator(Iterator):
     """Yields one element after the other, and stops where the queue is empty at the moment.
 
-    It does not wait for a running program: loop again, until all expected elements have come.
+    It does not wait for a running program: loop again, until all expected elements have come. An element leaves the queue
+    when it is yielded: after a `break` or an exception, `dequeue` and other iterators go on with the next one.
     """
 
     def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
@@ -302,31 +331,12 @@ class IPUOutfeedQueueIterator(Iterator):
                 " `LAST`, use `dequeue`"
             )
         self._queue = outfeed_queue
-        self._rows: list[list[Any]] = []
-        self._next = 0
-        self._count = 0
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._next == self._count:
-            self._fill()
-        if self._next == self._count:
-            raise StopIteration
-        element = [leaf[self._next] for leaf in self._rows]
-        self._next += 1
-        layout = self._queue._layout
-        assert layout is not None
-        return layout.pack(element)
-
-    def _fill(self) -> None:
-        self._next = self._count = 0
-        if self._queue._current_layout() is None:
-            return
-        # One op a tensor splits all elements at once; a slice an element would cost many times that.
-        self._rows = [tf.unstack(leaf) for leaf in tf.nest.flatten(self._queue._take())]
-        self._count = len(self._rows[0])
+        return self._queue._next_element()
 
 
 class ScopedIPUOutfeedQueue(IPUOutfeedQueue):

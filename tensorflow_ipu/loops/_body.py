@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._autograph import user_code
 from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
 
 
@@ -15,7 +16,7 @@ def carried_values(inputs: Any) -> list[Any]:
     if inputs is None:
         return []
     values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-    return [tf.convert_to_tensor(value) for value in values]
+    return [_tensor("`inputs`", value) for value in values]
 
 
 class Body:
@@ -23,13 +24,21 @@ class Body:
 
     def __init__(self, body: Callable[..., Any], carried: list[Any], infeed_queue: IPUInfeedQueue | None) -> None:
         """Takes a body whose signature was checked."""
-        self._body = body
+        self._body = user_code(body)
         self._types = [value.dtype for value in carried]
         self._queue = infeed_queue
 
-    def __call__(self, *values: Any) -> list[Any]:
-        """Returns the carried values of the next iteration, as many as came in."""
-        positional, named = ([], {}) if self._queue is None else body_arguments(self._queue)
+    def __call__(self, counter: Any, *values: Any) -> tuple[Any, ...]:
+        """Runs an iteration.
+
+        Args:
+          counter: A tensor to hand on, which the operations that the body returns are hung on besides.
+          *values: The carried values.
+
+        Returns:
+          `counter`, then the carried values of the next iteration, as many as came in.
+        """
+        positional, named = ([], {}) if self._queue is None else body_arguments.take(self._queue)
         tensors, operations = _split(self._body(*values, *positional, **named))
         if self._types != [tensor.dtype for tensor in tensors]:
             raise TypeError(
@@ -38,9 +47,9 @@ class Body:
                 " return a value for each carried one, of the same type"
             )
         if not operations:
-            return tensors
+            return (counter, *tensors)
         with tf.control_dependencies(operations):
-            return [tf.identity(tensor) for tensor in tensors]
+            return tuple(tf.identity(tensor) for tensor in (counter, *tensors))
 
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
@@ -59,5 +68,14 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
                 f" {value!r} after an operation"
             )
         elif value is not None:
-            tensors.append(tf.convert_to_tensor(value))
+            tensors.append(_tensor("what `body` returns", value))
     return tensors, operations
+
+
+def _tensor(where: str, value: Any) -> Any:
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(
+            f"{where} must be a tensor, or a list or tuple of them, but holds {value!r}, which is no tensor: {exc}"
+        ) from exc

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._autograph import user_code
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.loops import _signature
 from tensorflow_ipu.loops._body import Body, carried_values
@@ -28,30 +29,35 @@ def while_loop(
         values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
       inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
       infeed_queue: The queue that `body` takes one element an iteration from.
-      maximum_iterations: An upper limit to the iterations, as an int or int32 scalar.
+      maximum_iterations: An upper limit to the iterations, as an int or an integer scalar. The gradient of a loop needs
+        one that is known when the program is traced.
       use_while_v1: Accepted: TensorFlow 2 has one kind of loop left, and False logs a warning, as in the original.
 
     Returns:
       The last carried values: the tensor for one, a list for several, an operation for none.
 
     Raises:
-      TypeError: `condition` or `body` cannot be called with these arguments; `body` returns other types than it takes; or
-        an argument is of a wrong kind.
-      ValueError: `body` returns tensors after operations, or another number of tensors than it takes.
+      TypeError: `condition` or `body` cannot be called with these arguments; `body` returns other types than it takes, or
+        another number of tensors; `condition` returns no bool scalar; or an argument is of a wrong kind.
+      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes.
     """
     _signature.note_while_version(use_while_v1)
+    most = None
+    if maximum_iterations is not None:
+        most = tf.cast(_signature.iterations("maximum_iterations", maximum_iterations), tf.int32)
     carried = carried_values(inputs)
     _signature.check_queue(infeed_queue)
     _signature.check_condition(condition, len(carried))
     _signature.check_body(body, len(carried), infeed_queue)
+    condition = user_code(condition)
     step = Body(body, carried, infeed_queue)
-    # A loop of TensorFlow carries something; this one stands in where the body carries nothing.
+    # A loop of TensorFlow carries something; a counter stands in where the body carries nothing.
     last = tf.while_loop(
-        lambda _, *values: condition(*values),
-        lambda tick, *values: (tick, *step(*values)),
+        lambda _, *values: _signature.truth(condition(*values)),
+        lambda i, *values: step(i + 1, *values),
         (tf.constant(0), *carried),
         parallel_iterations=1,
-        maximum_iterations=maximum_iterations,
+        maximum_iterations=most,
     )
     return _result(last)
 
@@ -66,7 +72,8 @@ def repeat(
     """Repeats `body` `n` times.
 
     Args:
-      n: The number of iterations, as an int or an int32 scalar; there are none for 0 or less.
+      n: The number of iterations, as an int or an integer scalar; there are none for 0 or less. The gradient of a loop
+        needs a number that is known when the program is traced.
       body: From the carried values, then the element of the infeed (a tuple by position, a dict by name), to the carried
         values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
       inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
@@ -77,21 +84,22 @@ def repeat(
       The last carried values: the tensor for one, a list for several, an operation for none.
 
     Raises:
-      TypeError: `body` cannot be called with these arguments, or returns other types than it takes; or an argument is of
-        a wrong kind.
-      ValueError: `body` returns tensors after operations, or another number of tensors than it takes.
+      TypeError: `body` cannot be called with these arguments, or returns other types than it takes, or another number of
+        tensors; or an argument is of a wrong kind.
+      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes; or `n` is no scalar.
     """
     _signature.note_while_version(use_while_v1)
-    count = _signature.iterations(n)
+    count = _signature.iterations("n", n)
     carried = carried_values(inputs)
     _signature.check_queue(infeed_queue)
     _signature.check_body(body, len(carried), infeed_queue)
     step = Body(body, carried, infeed_queue)
     last = tf.while_loop(
         lambda i, *_: i < count,
-        lambda i, *values: (i + 1, *step(*values)),
+        lambda i, *values: step(i + 1, *values),
         (tf.constant(0, count.dtype), *carried),
         parallel_iterations=1,
+        maximum_iterations=_signature.limit(count),
     )
     return _result(last)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import IPUInfeedQueue, body_parameters
+from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
 
 _logger = logging.getLogger(__name__)
 
@@ -26,21 +26,45 @@ def note_while_version(use_while_v1: bool) -> None:
         _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
 
 
-def iterations(n: Any) -> Any:
-    """The number of iterations as an integer scalar.
+def iterations(argument: str, value: Any) -> Any:
+    """A number of iterations as an integer scalar.
 
     Raises:
-      TypeError: `n` is no whole number.
-      ValueError: `n` is no scalar.
+      TypeError: `value` is no whole number.
+      ValueError: `value` is no scalar.
     """
-    if isinstance(n, bool) or isinstance(n, float):
-        raise TypeError(f"`n` must be a whole number of iterations, but is {n!r}")
-    count = tf.convert_to_tensor(n)
+    if value is None or isinstance(value, (bool, float)):
+        raise TypeError(f"`{argument}` must be a whole number of iterations, but is {value!r}")
+    count = tf.convert_to_tensor(value)
     if not count.dtype.is_integer:
-        raise TypeError(f"`n` must be a whole number of iterations, but is of type {count.dtype.name}")
+        raise TypeError(f"`{argument}` must be a whole number of iterations, but is of type {count.dtype.name}")
     if count.shape.rank not in (0, None):
-        raise ValueError(f"`n` must be a scalar, but has shape {count.shape}")
+        raise ValueError(f"`{argument}` must be a scalar, but has shape {count.shape}")
     return count
+
+
+def limit(count: Any) -> int | None:
+    """The most iterations that TensorFlow need be told of, for a number from `iterations`: None if it is not static.
+
+    With a limit, XLA knows how much the gradient of a loop has to keep.
+    """
+    value = tf.get_static_value(count)
+    return None if value is None or value > tf.int32.max else max(0, int(value))
+
+
+def truth(value: Any) -> Any:
+    """What a loop's condition returned, as a bool scalar.
+
+    Raises:
+      TypeError: It is none.
+    """
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype != tf.bool or tensor.shape.rank not in (0, None):
+        raise TypeError(
+            f"`condition` must return a bool scalar, but returns a tensor of type {tensor.dtype.name} and shape"
+            f" {tensor.shape}"
+        )
+    return tensor
 
 
 def check_queue(infeed_queue: Any) -> None:
@@ -76,7 +100,7 @@ def check_body(body: Callable[..., Any], carried: int, infeed_queue: IPUInfeedQu
     Raises:
       TypeError: It cannot.
     """
-    positional, names = (0, ()) if infeed_queue is None else body_parameters(infeed_queue)
+    positional, names = (0, ()) if infeed_queue is None else body_arguments.expected(infeed_queue)
     needs = _misfit(body, carried + positional, names)
     if needs is None:
         return

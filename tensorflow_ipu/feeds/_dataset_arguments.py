@@ -1,0 +1,78 @@
+"""Checks that the tools for datasets share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
+
+
+def check_dataset(argument: str, value: object) -> None:
+    """Refuses what is no dataset.
+
+    Raises:
+      TypeError: `value` is no `tf.data.Dataset`.
+    """
+    if not isinstance(value, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
+        raise TypeError(f"`{argument}` must be a `tf.data.Dataset`, but is {value!r}")
+
+
+def check_count(argument: str, value: object) -> None:
+    """Refuses what is no whole number above 0.
+
+    Raises:
+      TypeError: `value` is no int.
+      ValueError: `value` is below 1.
+    """
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+        raise TypeError(f"`{argument}` must be an int, but is {value!r}")
+    if value < 1:
+        raise ValueError(f"`{argument}` must be at least 1, but is {value}")
+
+
+def check_elements(dataset: Any) -> None:
+    """Refuses a dataset whose elements are not dense tensors of numbers.
+
+    Raises:
+      TypeError: An element holds something else; all of it is named.
+      tf.errors.InvalidArgumentError: A dimension has size 0.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    others = [
+        str(spec)
+        for spec in specs
+        if not isinstance(spec, tf.TensorSpec) or spec.dtype in (tf.string, tf.resource, tf.variant)
+    ]
+    if others:
+        raise TypeError(
+            f"`dataset` must have elements of dense tensors of numbers, but its elements hold {', '.join(others)}. Map"
+            " the dataset to convert them or leave them out"
+        )
+    empty = [str(spec) for spec in specs if 0 in (spec.shape.as_list() if spec.shape.rank is not None else [])]
+    if empty:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"`dataset` has elements with a dimension of size 0: {', '.join(empty)}. A feed cannot carry them: leave"
+            " them out of the dataset's elements",
+        )
+
+
+def dataset_of(argument: str, infeed_queue: object) -> Any:
+    """The dataset of an infeed queue.
+
+    Raises:
+      TypeError: `infeed_queue` is no `IPUInfeedQueue`.
+      ValueError: It is an argument of a program that is being traced, and stands for any queue.
+    """
+    if not isinstance(infeed_queue, IPUInfeedQueue):
+        raise TypeError(f"`{argument}` must be an `IPUInfeedQueue`, but is {infeed_queue!r}")
+    if infeed_queue._dataset is None:
+        raise ValueError(
+            f"`{argument}` is an argument of a program that is being traced, which stands for any queue and has no"
+            " dataset: call this with the queue itself, outside of the program"
+        )
+    return infeed_queue._dataset

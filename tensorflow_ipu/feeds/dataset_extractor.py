@@ -1,0 +1,371 @@
+"""Writes what a program is fed with, datasets, variables and inputs, to files, and reads variables back.
+
+On the machine, these files are Poplar's binaries for serving without TensorFlow. Nothing reads those here, so the files
+are NumPy archives (`.npz`) with the same content; `_archive` has the format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.util import nest
+
+from tensorflow_ipu.feeds import _archive, _arguments, _dataset_arguments
+from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
+
+_HOST = "/device:CPU:0"
+
+
+def dataset_extractor(
+    dataset: tf.data.Dataset, num_elements: int, filename: str, feed_name: str, print_stats: bool = True
+) -> tf.Operation | None:
+    """Writes the first elements of a dataset to a file.
+
+    Each tensor of an element becomes one array of shape [num_elements] + its own. It is named by `feed_name` and its
+    place in the element, for instance `"training/0"` and `"training/label"`; by `feed_name` alone where an element is
+    one tensor.
+
+    The original returns an exception object where an argument is bad; this raises it.
+
+    Args:
+      dataset: The dataset. Its elements are dense tensors of numbers, each of the same shape in all elements.
+      num_elements: How many elements are written, 1 or more.
+      filename: The file's path, used as it is. A file that is there is replaced.
+      feed_name: The first part of the names; none if empty.
+      print_stats: Whether to say on standard error what was written.
+
+    Returns:
+      None; in a graph, the operation that writes the file each time that it runs.
+
+    Raises:
+      TypeError: An argument has a wrong type, or the dataset has elements that are no dense tensors of numbers.
+      ValueError: `num_elements` is below 1, or `filename` is empty.
+      tf.errors.OutOfRangeError: The dataset has fewer elements.
+      tf.errors.InvalidArgumentError: The elements' shapes differ, or have a dimension of size 0.
+      OSError: The file cannot be written.
+    """
+    _dataset_arguments.check_dataset("dataset", dataset)
+    _dataset_arguments.check_count("num_elements", num_elements)
+    _check_text("feed_name", feed_name)
+    _check_filename("filename", filename)
+    _arguments.check_bool("print_stats", print_stats)
+    _dataset_arguments.check_elements(dataset)
+    paths: Any = nest.flatten_with_joined_string_paths(dataset.element_spec)
+    names = ["/".join(part for part in (feed_name, path) if part) or "element" for path, _ in paths]
+
+    def write(*arrays: np.ndarray) -> None:
+        if len(arrays[0]) < num_elements:
+            raise _too_short(len(arrays[0]), num_elements)
+        entries = {"kind": "dataset", "feed_name": feed_name, "num_elements": int(num_elements)}
+        _write(filename, dict(zip(names, arrays, strict=True)), print_stats, **entries)
+
+    with tf.device(_HOST):
+        # An empty dataset has no batch, and gets one of no elements.
+        nothing = tf.nest.map_structure(_no_elements, dataset.element_spec)
+        batches = dataset.take(num_elements).batch(num_elements)
+        whole = batches.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1)
+        return _run(write, tf.nest.flatten(whole.get_single_element()))
+
+
+def get_variable_handles(variables: Sequence[Any]) -> list[Any]:
+    """The resource handles of variables, which `export_variables` takes in their place.
+
+    Args:
+      variables: Variables of TensorFlow or Keras.
+
+    Raises:
+      TypeError: `variables` holds something else.
+    """
+    return [_tf_variable("variables", variable).handle for variable in _list("variables", variables)]
+
+
+def export_variables(
+    variables: Sequence[Any],
+    names: Sequence[str],
+    filename: str,
+    metadata: Any = None,
+    print_stats: bool = True,
+) -> tf.Operation | None:
+    """Writes the values of variables to a file.
+
+    Args:
+      variables: Variables of TensorFlow or Keras, or their handles.
+      names: The name of each in the file.
+      filename: The file's path, used as it is. A file that is there is replaced.
+      metadata: Kept in the file's metadata under `user`: anything that JSON can carry.
+      print_stats: Whether to say on standard error what was written.
+
+    Returns:
+      None; in a graph, the operation that writes the file each time that it runs.
+
+    Raises:
+      TypeError: An argument has a wrong type.
+      ValueError: There are more names than variables or fewer, a name is empty or there twice, or `filename` is empty.
+      OSError: The file cannot be written.
+    """
+    found = _list("variables", variables)
+    texts = _list("names", names)
+    _check_filename("filename", filename)
+    _arguments.check_bool("print_stats", print_stats)
+    faults = _archive.faults_of_names("names", texts)
+    if len(found) != len(texts):
+        faults.append(f"`names` has {len(texts)} names for {len(found)} `variables`; give each variable one")
+    if faults:
+        raise ValueError("; ".join(faults))
+    try:
+        json.dumps(metadata)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(f"`metadata` must be something that JSON can carry, but is {metadata!r}: {exc}") from exc
+
+    def write(*arrays: np.ndarray) -> None:
+        entries = {"kind": "variables", "user": metadata}
+        _write(filename, dict(zip(texts, arrays, strict=True)), print_stats, **entries)
+
+    values = [_value("variables", variable) for variable in found]
+    with tf.device(_HOST):
+        return _run(write, [tf.identity(value) for value in values])
+
+
+def import_variables(
+    variables: Sequence[Any] | Mapping[str, Any],
+    filenames: str | Sequence[str],
+    is_input: bool = True,
+    strict: bool = True,
+    print_stats: bool = True,
+) -> tf.Operation | None:
+    """Assigns variables the values that files hold under their names. All are checked before the first is assigned.
+
+    Args:
+      variables: Variables of TensorFlow or Keras. A dict gives their names in the files; otherwise a variable has its
+        own name there (its `path` in Keras), with or without the `:0` at its end.
+      filenames: One path or several, of files from `export_variables`.
+      is_input: On the machine, whether the variables are a program's inputs or its outputs. Checked; changes nothing
+        here.
+      strict: Whether every variable must be in the files. Otherwise those that are not stay as they are.
+      print_stats: Whether to say on standard error what was read.
+
+    Returns:
+      None; in a graph, the operation that assigns the variables the values which the files hold now.
+
+    Raises:
+      TypeError: An argument has a wrong type.
+      ValueError: A variable is missing in the files, or has another shape or dtype there; two files have the same
+        name; or a file is of another format. All faults of the variables are reported at once.
+      FileNotFoundError: A file is missing.
+    """
+    for argument, value in (("is_input", is_input), ("strict", strict), ("print_stats", print_stats)):
+        _arguments.check_bool(argument, value)
+    named = _named(variables)
+    paths = [os.fspath(filenames)] if isinstance(filenames, (str, os.PathLike)) else _list("filenames", filenames)
+    values: dict[str, np.ndarray] = {}
+    faults = []
+    for path in paths:
+        _check_filename("filenames", path)
+        tensors = _archive.read(path)
+        faults += [f"`{path}` has `{name}`, which another file has too" for name in tensors if name in values]
+        values.update(tensors)
+    assigned = []
+    for name, variable in named:
+        value = values.get(name, values.get(name.removesuffix(":0")))
+        if value is None:
+            if strict:
+                there = ", ".join(f"`{known}`" for known in sorted(values)) or "nothing"
+                faults.append(f"no file has `{name}`; they have {there}. Pass `strict=False` to leave it as it is")
+            continue
+        if value.shape != variable.shape or tf.as_dtype(value.dtype) != variable.dtype:
+            faults.append(
+                f"`{name}` is a variable of shape {tuple(variable.shape)} and type {variable.dtype.name}, but has shape"
+                f" {value.shape} and type {tf.as_dtype(value.dtype).name} in the file"
+            )
+            continue
+        assigned.append((variable, value))
+    if faults:
+        raise ValueError("; ".join(faults))
+    operations = [variable.assign(value, read_value=False) for variable, value in assigned]
+    if print_stats:
+        size = sum(value.nbytes for _, value in assigned)
+        _say(f"read {len(assigned)} of {len(named)} variables, {size} bytes, from {', '.join(map(repr, paths))}")
+    return None if tf.executing_eagerly() else tf.group(*operations)
+
+
+def export_dataset_to_file(
+    dataset_or_infeed: tf.data.Dataset | IPUInfeedQueue,
+    output_filename: str,
+    num_elements: int,
+    feed_name: str = "",
+    apply_debug_options: bool = True,
+) -> None:
+    """Writes the first elements of a dataset, or of an infeed queue's dataset, to a file, at once.
+
+    A queue need not be initialized, and its position stays where it is.
+
+    Args:
+      dataset_or_infeed: The dataset or the queue.
+      output_filename: The file's path, used as it is. A file that is there is replaced.
+      num_elements: How many elements are written, 1 or more.
+      feed_name: The first part of the arrays' names, see `dataset_extractor`; none if empty.
+      apply_debug_options: Whether TensorFlow's debug mode for datasets applies, if it is switched on.
+
+    Raises:
+      TypeError, ValueError, OSError, tf.errors.OpError: As `dataset_extractor` does.
+    """
+    _arguments.check_bool("apply_debug_options", apply_debug_options)
+    if isinstance(dataset_or_infeed, IPUInfeedQueue):
+        dataset = _dataset_arguments.dataset_of("dataset_or_infeed", dataset_or_infeed)
+    else:
+        _dataset_arguments.check_dataset("dataset_or_infeed", dataset_or_infeed)
+        dataset = dataset_or_infeed
+    if apply_debug_options:
+        dataset = dataset._apply_debug_options()
+    operation = dataset_extractor(dataset, num_elements, output_filename, feed_name, print_stats=False)
+    if operation is not None:
+        _in_session(operation, {})
+
+
+def export_inputs_to_file(inputs: Sequence[Any], output_filename: str, feed_dict: Mapping[Any, Any]) -> None:
+    """Writes the values of a program's inputs to a file, at once, each under its input's name (without a `:0`).
+
+    Args:
+      inputs: In a graph, placeholders and other tensors; otherwise what has a `name`, a `shape` and a `dtype`, such as
+        `tf.TensorSpec` and `keras.Input`.
+      output_filename: The file's path, used as it is. A file that is there is replaced.
+      feed_dict: The values: in a graph, as `session.run` takes them; otherwise by the inputs' names.
+
+    Raises:
+      TypeError: An argument has a wrong type.
+      ValueError: An input has no value, no name, another's name, or a value of another shape or type.
+      OSError: The file cannot be written.
+    """
+    found = _list("inputs", inputs)
+    if not isinstance(feed_dict, Mapping):
+        raise TypeError(f"`feed_dict` must be a dict, but is {feed_dict!r}")
+    _check_filename("output_filename", output_filename)
+    names = [str(getattr(each, "name", None) or "").removesuffix(":0") for each in found]
+    faults = _archive.faults_of_names("inputs", names)
+    if not tf.executing_eagerly():
+        if faults:
+            raise ValueError("; ".join(faults))
+        arrays = [np.asarray(array) for array in _in_session(found, feed_dict)]
+    else:
+        arrays = []
+        for name, spec in zip(names, found, strict=True):
+            if name not in feed_dict:
+                faults.append(f"`feed_dict` has no value for the input `{name}`")
+                continue
+            array = np.asarray(feed_dict[name])
+            dtype = tf.as_dtype(spec.dtype)
+            if not tf.TensorShape(spec.shape).is_compatible_with(array.shape):
+                faults.append(f"the input `{name}` has shape {spec.shape}, but its value has shape {array.shape}")
+            elif not np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind"):
+                faults.append(f"the input `{name}` has type {dtype.name}, but its value has type {array.dtype}")
+            else:
+                arrays.append(array.astype(dtype.as_numpy_dtype))
+        if faults:
+            raise ValueError("; ".join(faults))
+    _write(output_filename, dict(zip(names, arrays, strict=True)), print_stats=False, kind="inputs")
+
+
+def _run(write: Callable[..., None], tensors: list[Any]) -> tf.Operation | None:
+    """Calls `write` with the tensors' values: now, or when the returned operation runs."""
+    if tf.executing_eagerly():
+        write(*(tensor.numpy() for tensor in tensors))
+        return None
+
+    def body(*arrays: np.ndarray) -> np.ndarray:
+        try:
+            write(*arrays)
+        except tf.errors.OutOfRangeError as exc:
+            raise StopIteration(exc.message) from exc  # The one that TensorFlow makes an `OutOfRangeError` again.
+        return np.zeros([], np.int32)
+
+    return tf.numpy_function(body, tensors, tf.int32, stateful=True).op
+
+
+def _no_elements(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [] if spec.shape.rank is None else [size or 0 for size in spec.shape.as_list()]
+    return tf.zeros([0, *shape], spec.dtype)
+
+
+def _in_session(fetches: Any, feed_dict: Mapping[Any, Any]) -> Any:
+    session = tf.compat.v1.get_default_session()
+    if session is not None:
+        return session.run(fetches, feed_dict=dict(feed_dict))
+    with tf.compat.v1.Session() as own:
+        return own.run(fetches, feed_dict=dict(feed_dict))
+
+
+def _write(filename: str, tensors: Mapping[str, np.ndarray], print_stats: bool, **entries: Any) -> None:
+    size = _archive.write(filename, tensors, **entries)
+    if print_stats:
+        _say(f"wrote {len(tensors)} tensors, {size} bytes, to {filename!r}")
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+
+
+def _too_short(there: int, wanted: int) -> tf.errors.OutOfRangeError:
+    return tf.errors.OutOfRangeError(
+        None,
+        None,
+        f"The dataset ended after {there} elements, and `num_elements` is {wanted}. `repeat()` the dataset, or ask for"
+        " fewer.",
+    )
+
+
+def _named(variables: Any) -> list[tuple[str, Any]]:
+    if isinstance(variables, Mapping):
+        return [(name, _tf_variable("variables", variable)) for name, variable in variables.items()]
+    found = _list("variables", variables)
+    # Keras calls all kernels of a kind the same; the path tells them apart.
+    return [(getattr(each, "path", each.name), _tf_variable("variables", each)) for each in map(_check_variable, found)]
+
+
+def _check_variable(variable: Any) -> Any:
+    _tf_variable("variables", variable)
+    return variable
+
+
+def _tf_variable(argument: str, variable: Any) -> Any:
+    """The variable of TensorFlow that it is, or in which Keras keeps it."""
+    inner = getattr(variable, "value", None)
+    if not isinstance(variable, tf.Variable) and isinstance(inner, tf.Variable):
+        return inner
+    if isinstance(variable, tf.Variable):
+        return variable
+    raise TypeError(f"`{argument}` must hold variables of TensorFlow or Keras, but holds {variable!r}")
+
+
+def _value(argument: str, variable: Any) -> Any:
+    if tf.is_tensor(variable) and not isinstance(variable, tf.Variable) and variable.dtype == tf.resource:
+        data = resource_variable_ops.get_eager_safe_handle_data(variable)
+        if data is not None and data.is_set and len(data.shape_and_type) == 1:
+            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.as_dtype(data.shape_and_type[0].dtype))
+    return _tf_variable(argument, variable).read_value()
+
+
+def _list(argument: str, value: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"`{argument}` must be a list or tuple, but is {value!r}")
+    if not value:
+        raise ValueError(f"`{argument}` must not be empty")
+    return list(value)
+
+
+def _check_text(argument: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"`{argument}` must be a str, but is {value!r}")
+
+
+def _check_filename(argument: str, value: object) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"`{argument}` must be a path, but is {value!r}")
+    if not os.fspath(value):
+        raise ValueError(f"`{argument}` must not be empty")

@@ -1,0 +1,137 @@
+// What deadlines.h promises: each call once, in time's order, unless it is taken back.
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tests/core/check.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using check::Count;
+using tensorflow_ipu::core::Deadlines;
+using Clock = Deadlines::Clock;
+using std::chrono::hours;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+TEST(calls_come_due_in_the_order_of_their_times_and_not_before) {
+  std::vector<int> order;  // Written on the one thread of the deadlines.
+  Count due;
+  const Clock::time_point start = Clock::now();
+  const auto add = [&](int number, milliseconds wait) {
+    Deadlines::Global().Add(start + wait, [&, number, wait] {
+      CHECK(Clock::now() >= start + wait);
+      order.push_back(number);
+      due.Add();
+    });
+  };
+  add(3, milliseconds(30));
+  add(1, milliseconds(10));
+  add(2, milliseconds(20));
+  if (!CHECK(due.Await(3))) return;
+  CHECK(order == std::vector<int>({1, 2, 3}));
+}
+
+TEST(calls_of_one_time_come_due_in_the_order_of_their_adding) {
+  std::vector<int> order;
+  Count due;
+  const Clock::time_point when = Clock::now() + milliseconds(10);
+  for (int i = 0; i < 20; ++i) {
+    Deadlines::Global().Add(when, [&, i] {
+      order.push_back(i);
+      due.Add();
+    });
+  }
+  if (!CHECK(due.Await(20))) return;
+  for (int i = 0; i < 20; ++i) CHECK_EQ(order[i], i);
+}
+
+TEST(a_time_that_is_past_is_due_at_once) {
+  Count due;
+  Deadlines::Global().Add(Clock::now() - hours(1), [&] { due.Add(); });
+  CHECK(due.Await());
+}
+
+TEST(a_near_deadline_does_not_wait_behind_a_far_one_that_came_before) {
+  Count due;
+  const Deadlines::Ticket far = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
+  Deadlines::Global().Add(Clock::now() + milliseconds(1), [&] { due.Add(); });
+  CHECK(due.Await());
+  Deadlines::Global().Remove(far);
+}
+
+TEST(what_is_taken_back_never_runs_and_its_captures_go) {
+  Count ran;
+  Count after;
+  auto held = std::make_shared<int>(0);
+  const Clock::time_point when = Clock::now() + milliseconds(10);
+  const Deadlines::Ticket ticket = Deadlines::Global().Add(when, [&ran, held] { ran.Add(); });
+  Deadlines::Global().Add(when, [&] { after.Add(); });
+  Deadlines::Global().Remove(ticket);
+  CHECK_EQ(held.use_count(), 1);
+  CHECK(after.Await());
+  CHECK_EQ(ran.value(), 0);
+  Deadlines::Global().Remove(ticket);  // Twice does no harm.
+}
+
+TEST(a_due_call_may_add_and_take_back) {
+  Count done;
+  int runs = 0;
+  Deadlines::Ticket self;
+  const Deadlines::Ticket never = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
+  std::function<void()> again = [&] {
+    Deadlines::Global().Remove(self);  // It runs already.
+    if (++runs < 5) {
+      self = Deadlines::Global().Add(Clock::now(), again);
+      return;
+    }
+    Deadlines::Global().Remove(never);
+    done.Add();
+  };
+  Deadlines::Global().Add(Clock::now(), again);
+  CHECK(done.Await());
+}
+
+// What a call holds may be the last to hold a queue, whose end takes other deadlines back.
+TEST(captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
+  Count gone;
+  const auto held = [&gone] {
+    const Deadlines::Ticket other = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
+    return std::shared_ptr<int>(new int(0), [&gone, other](const int* number) {
+      delete number;
+      Deadlines::Global().Remove(other);
+      gone.Add();
+    });
+  };
+  Deadlines::Global().Add(Clock::now(), [kept = held()] {});
+  CHECK(gone.Await(1));
+  const Deadlines::Ticket ticket = Deadlines::Global().Add(Clock::now() + hours(1), [kept = held()] {});
+  Deadlines::Global().Remove(ticket);
+  CHECK(gone.Await(2));
+}
+
+TEST(threads_that_add_and_take_back_at_once_lose_no_call) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 200;
+  Count due;
+  {
+    check::Threads threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.Start([&] {
+        for (int i = 0; i < kEach; ++i) {
+          Deadlines::Global().Add(Clock::now() + microseconds(i), [&] { due.Add(); });
+          Deadlines::Global().Remove(Deadlines::Global().Add(Clock::now() + hours(1), [&] { due.Add(1000000); }));
+        }
+      });
+    }
+  }
+  CHECK(due.Await(kThreads * kEach));
+  CHECK_EQ(due.value(), kThreads * kEach);
+}
+
+}  // namespace

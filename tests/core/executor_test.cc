@@ -1,0 +1,94 @@
+// What executor.h promises: no task waits behind another, and each runs once.
+#include "tensorflow_ipu/kernels/core/executor.h"
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/core/check.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using tensorflow_ipu::core::Executor;
+
+TEST(a_task_that_blocks_holds_no_other_up) {
+  std::promise<void> release;
+  std::shared_future<void> released(release.get_future());
+  std::promise<void> blocked_ends;
+  std::promise<void> other_ran;
+  Executor::Global().Run([&, released] {
+    released.wait();
+    blocked_ends.set_value();
+  });
+  Executor::Global().Run([&] { other_ran.set_value(); });
+  other_ran.get_future().wait();  // Without an end if the second task stands behind the first.
+  release.set_value();
+  blocked_ends.get_future().wait();
+}
+
+TEST(every_task_runs_once_whoever_hands_it_in) {
+  constexpr int kTasks = 200;
+  std::vector<std::atomic<int>> runs(kTasks);
+  std::atomic<int> left{2 * kTasks};
+  std::promise<void> all_done;
+  const auto count = [&](int task) {
+    ++runs[task];
+    if (--left == 0) all_done.set_value();
+  };
+  for (int task = 0; task < kTasks; ++task) {
+    Executor::Global().Run([&, task] {
+      Executor::Global().Run([&, task] { count(task); });
+      count(task);
+    });
+  }
+  all_done.get_future().wait();
+  for (const std::atomic<int>& each : runs) CHECK_EQ(each.load(), 2);
+}
+
+TEST(many_tasks_that_wait_for_each_other_all_run) {
+  constexpr int kTasks = 32;
+  check::Count running;
+  check::Count done;
+  for (int task = 0; task < kTasks; ++task) {
+    Executor::Global().Run([&] {
+      running.Add();
+      CHECK(running.Await(kTasks));
+      done.Add();
+    });
+  }
+  CHECK(done.Await(kTasks));
+}
+
+TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
+  constexpr int kTasks = 200;
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  check::Count done;
+  for (int task = 0; task < kTasks; ++task) {
+    Executor::Global().Run([&] {
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        threads.insert(std::this_thread::get_id());
+      }
+      done.Add();
+    });
+    if (!CHECK(done.Await(task + 1))) return;
+  }
+  CHECK(threads.size() < kTasks);
+}
+
+TEST(what_a_task_holds_goes_when_it_has_run) {
+  check::Count gone;
+  Executor::Global().Run([held = std::shared_ptr<int>(new int(0), [&gone](const int* number) {
+                            delete number;
+                            gone.Add();
+                          })] {});
+  CHECK(gone.Await());
+}
+
+}  // namespace

@@ -1,0 +1,73 @@
+// Infeed queues of numbers, and short ways to use them in tests.
+#ifndef TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_
+#define TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tests/core/threads.h"
+
+namespace check {
+
+using Element = std::shared_ptr<const int64_t>;
+using Queue = tensorflow_ipu::core::Infeed<Element>;
+
+// Elements so large that a queue keeps no more of them ready than its depth says.
+constexpr std::size_t kLargeBytes = std::size_t{1} << 24;
+
+constexpr int64_t kNothing = -1;
+constexpr int64_t kFailed = -2;
+
+inline std::shared_ptr<Queue> MakeQueue(int64_t depth) { return std::make_shared<Queue>("queue", depth); }
+
+inline tensorflow_ipu::core::Outcome Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
+  return queue.Push(std::make_shared<const int64_t>(number), bytes);
+}
+
+// The number that a Take gets, or kNothing or kFailed.
+inline int64_t Taken(Queue& queue, int64_t lane = 0, int64_t lanes = 1,
+                     tensorflow_ipu::core::Outcome* why_not = nullptr) {
+  Element element;
+  tensorflow_ipu::core::Outcome why;
+  const Queue::Took took = queue.Take(lane, lanes, &element, &why);
+  if (why_not != nullptr) *why_not = why;
+  if (took == Queue::Took::kElement) return *element;
+  return took == Queue::Took::kNothing ? kNothing : kFailed;
+}
+
+// What a TakeLater got, once `done` is 1.
+struct Delivery {
+  Count done;
+  tensorflow_ipu::core::Outcome why;
+  Element element;
+  std::thread::id thread;
+};
+
+inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t lane = 0, int64_t lanes = 1) {
+  auto delivery = std::make_shared<Delivery>();
+  queue.TakeLater(lane, lanes, [delivery](tensorflow_ipu::core::Outcome why, Element element) {
+    delivery->why = std::move(why);
+    delivery->element = std::move(element);
+    delivery->thread = std::this_thread::get_id();
+    delivery->done.Add();
+  });
+  return delivery;
+}
+
+// For what tells nobody when it happens.
+template <typename Done>
+bool SpinUntilTrue(Done done) {
+  return tensorflow_ipu::core::SpinUntil(kDeadline, [&] {
+    std::this_thread::yield();
+    return done();
+  });
+}
+
+}  // namespace check
+
+#endif  // TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_

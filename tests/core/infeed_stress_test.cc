@@ -1,0 +1,184 @@
+// What infeed.h promises when threads push, take, interrupt and close at once: each element to one taker, each taker
+// one answer.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tests/core/check.h"
+#include "tests/core/infeed_fixture.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using check::Count;
+using check::Element;
+using check::MakeQueue;
+using check::Push;
+using check::Queue;
+using tensorflow_ipu::core::Code;
+using tensorflow_ipu::core::Outcome;
+
+// Takes one lane's elements as a program does: what is ready at once, else after a moment, else later. A failed wait is
+// tried again, unless the queue has ended.
+//
+// Its functions run one at a time, on whatever thread the queue delivers.
+class Program : public std::enable_shared_from_this<Program> {
+ public:
+  Program(std::shared_ptr<Queue> queue, int64_t lane, int64_t lanes, Count* ended)
+      : queue_(std::move(queue)), lane_(lane), lanes_(lanes), ended_(ended) {}
+
+  void Run() {
+    while (true) {
+      Element element;
+      Outcome why;
+      Queue::Took took = queue_->Take(lane_, lanes_, &element, &why);
+      if (took == Queue::Took::kNothing && queue_->Linger(lane_)) took = queue_->Take(lane_, lanes_, &element, &why);
+      if (took == Queue::Took::kNothing) {
+        queue_->TakeLater(lane_, lanes_, [self = shared_from_this()](Outcome late_why, Element late) {
+          if (self->Accept(late_why, late)) self->Run();
+        });
+        return;
+      }
+      if (!Accept(why, element)) return;
+    }
+  }
+
+  // Read once the program has ended.
+  const std::vector<int64_t>& numbers() const { return numbers_; }
+  int64_t failed_waits() const { return failed_waits_; }
+
+ private:
+  // Returns whether the program goes on.
+  bool Accept(const Outcome& why, const Element& element) {
+    CHECK(why.ok() == (element != nullptr));
+    if (element != nullptr) {
+      numbers_.push_back(*element);
+      return true;
+    }
+    if (why.code == Code::kOutOfRange || why.message.find("deleted") != std::string::npos) {
+      ended_->Add();
+      return false;
+    }
+    ++failed_waits_;
+    return true;
+  }
+
+  const std::shared_ptr<Queue> queue_;
+  const int64_t lane_;
+  const int64_t lanes_;
+  Count* const ended_;
+  std::vector<int64_t> numbers_;
+  int64_t failed_waits_ = 0;
+};
+
+// Lane r must have got r, r + lanes, r + 2 * lanes, ... and no more and no less.
+void CheckNumbers(const Program& program, int64_t lane, int64_t lanes, int64_t rows) {
+  CHECK_EQ(static_cast<int64_t>(program.numbers().size()), rows);
+  for (std::size_t row = 0; row < program.numbers().size(); ++row) {
+    CHECK_EQ(program.numbers()[row], static_cast<int64_t>(row) * lanes + lane);
+  }
+}
+
+// Pushes `elements` to a queue that programs of `lanes` lanes empty, while `meanwhile` runs until they have ended.
+void PushThrough(int64_t depth, int64_t lanes, int64_t elements, std::size_t bytes,
+                 const std::function<void(Queue&)>& meanwhile) {
+  const auto queue = MakeQueue(depth);
+  Count ended;
+  std::atomic<bool> over{false};
+  std::vector<std::shared_ptr<Program>> programs;
+  {
+    check::Threads threads;
+    threads.Start([&] {
+      for (int64_t i = 0; i < elements; ++i) CHECK(Push(*queue, i, bytes).ok());
+      queue->End(Outcome::OutOfRange("over"));
+    });
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      programs.push_back(std::make_shared<Program>(queue, lane, lanes, &ended));
+      threads.Start([program = programs.back()] { program->Run(); });
+    }
+    threads.Start([&] {
+      while (!over) meanwhile(*queue);
+    });
+    const bool all = ended.Await(lanes);
+    CHECK(all);
+    over = true;
+    if (!all) queue->Close();  // Lets the threads go.
+  }
+  for (int64_t lane = 0; lane < lanes; ++lane) CheckNumbers(*programs[lane], lane, lanes, elements / lanes);
+  CHECK_EQ(queue->ready(), elements % lanes);
+  CHECK_EQ(queue->waiting(), 0);
+}
+
+TEST(one_program_gets_every_element_once_and_in_order) {
+  PushThrough(3, 1, 20000, check::kLargeBytes, [](Queue& queue) {
+    CHECK(queue.ready() <= 3);
+    std::this_thread::yield();
+  });
+}
+
+TEST(small_elements_pass_as_surely_when_the_queue_makes_them_more_room) {
+  for (const std::size_t bytes : {4, 8192, 65536}) {
+    PushThrough(1, 1, 10000, bytes, [](Queue&) { std::this_thread::yield(); });
+    PushThrough(2, 3, 10000, bytes, [](Queue&) { std::this_thread::yield(); });
+  }
+}
+
+TEST(sixteen_programs_get_every_row_once_and_in_order) {
+  PushThrough(2, 16, 16 * 500 + 7, check::kLargeBytes, [](Queue& queue) {
+    CHECK(queue.waiting() <= 16);
+    std::this_thread::yield();
+  });
+}
+
+TEST(interrupts_lose_no_element) {
+  for (const int64_t lanes : {1, 4}) {
+    PushThrough(1, lanes, 3000, check::kLargeBytes, [](Queue& queue) {
+      queue.Interrupt();
+      std::this_thread::yield();
+    });
+  }
+}
+
+TEST(limits_of_waits_that_race_with_elements_lose_none) {
+  for (const int64_t lanes : {1, 4}) {
+    PushThrough(1, lanes, 3000, check::kLargeBytes, [limit = int64_t{0}](Queue&) mutable {
+      tensorflow_ipu::core::wait_limit_ns = 1 + limit++ % 20000;
+      std::this_thread::yield();
+    });
+  }
+  tensorflow_ipu::core::wait_limit_ns = 0;
+}
+
+// The life of a queue that is restarted again and again while programs use it.
+TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
+  constexpr int kRounds = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    tensorflow_ipu::core::wait_limit_ns = round % 3 == 0 ? 10000 : 0;
+    const int64_t lanes = 1 + round % 2;
+    auto queue = MakeQueue(1 + round % 3);
+    Count ended;
+    Count pushed;
+    {
+      check::Threads threads;
+      threads.Start([queue, &pushed] {
+        for (int64_t i = 0; Push(*queue, i).ok(); ++i) pushed.Add();
+      });
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        threads.Start([program = std::make_shared<Program>(queue, lane, lanes, &ended)] { program->Run(); });
+      }
+      CHECK(pushed.Await(round % 7));
+      queue->Close();
+      queue.reset();
+      if (!CHECK(ended.Await(lanes))) return;
+    }
+  }
+  tensorflow_ipu::core::wait_limit_ns = 0;
+}
+
+}  // namespace

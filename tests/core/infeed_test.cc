@@ -1,0 +1,438 @@
+// What infeed.h promises one caller at a time: order, room, rows of lanes, waits and their ends.
+#include "tensorflow_ipu/kernels/core/infeed.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tests/core/check.h"
+#include "tests/core/infeed_fixture.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using check::Count;
+using check::Delivery;
+using check::Element;
+using check::Later;
+using check::MakeQueue;
+using check::Push;
+using check::Queue;
+using check::Taken;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using tensorflow_ipu::core::Code;
+using tensorflow_ipu::core::Outcome;
+
+// Sets a limit for waits as long as it lives.
+class WaitLimit {
+ public:
+  explicit WaitLimit(nanoseconds limit) { tensorflow_ipu::core::wait_limit_ns = limit.count(); }
+  ~WaitLimit() { tensorflow_ipu::core::wait_limit_ns = 0; }
+};
+
+// Has all feeds refuse use as long as it lives, as from Ctrl-C to the end of the run.
+class Interrupted {
+ public:
+  Interrupted() { tensorflow_ipu::core::interrupted = true; }
+  ~Interrupted() { tensorflow_ipu::core::interrupted = false; }
+};
+
+TEST(elements_leave_in_the_order_in_which_they_came) {
+  const auto queue = MakeQueue(3);
+  for (int i = 0; i < 3; ++i) CHECK(Push(*queue, i).ok());
+  CHECK_EQ(queue->ready(), 3);
+  for (int i = 0; i < 3; ++i) CHECK_EQ(Taken(*queue), i);
+  CHECK_EQ(queue->ready(), 0);
+  CHECK_EQ(Taken(*queue), check::kNothing);
+}
+
+TEST(push_waits_at_the_depth_until_an_element_is_taken) {
+  constexpr int kDepth = 2;
+  const auto queue = MakeQueue(kDepth);
+  Count pushed;
+  check::Threads threads;
+  threads.Start([&] {
+    for (int i = 0; i < 6; ++i) {
+      CHECK(Push(*queue, i).ok());
+      pushed.Add();
+    }
+  });
+  for (int i = 0; i < 4; ++i) {
+    CHECK(pushed.Await(i + kDepth));
+    CHECK(!pushed.Await(i + kDepth + 1, check::kMoment));
+    CHECK_EQ(Taken(*queue), i);
+  }
+  CHECK(pushed.Await(6));
+}
+
+TEST(close_ends_a_push_that_waits_and_all_later_ones) {
+  const auto queue = MakeQueue(1);
+  CHECK(Push(*queue, 0).ok());
+  Count ended;
+  check::Threads threads;
+  threads.Start([&] {
+    CHECK(Push(*queue, 1).code == Code::kCancelled);
+    ended.Add();
+  });
+  CHECK(!ended.Await(1, check::kMoment));
+  queue->Close();
+  CHECK(ended.Await());
+  const Outcome after = Push(*queue, 2);
+  CHECK(after.code == Code::kCancelled);
+  CHECK(after.message.find("`queue`") != std::string::npos);
+}
+
+TEST(the_depth_is_that_of_a_lane_once_lanes_are_known) {
+  const auto queue = MakeQueue(2);
+  Count pushed;
+  check::Threads threads;
+  threads.Start([&] {
+    for (int i = 0; i < 8; ++i) {
+      CHECK(Push(*queue, i).ok());
+      pushed.Add();
+    }
+  });
+  CHECK(pushed.Await(2));
+  CHECK(!pushed.Await(3, check::kMoment));
+  CHECK_EQ(Taken(*queue, 0, 4), check::kNothing);  // The row is not whole, but its width is known now.
+  CHECK(pushed.Await(8));
+  CHECK_EQ(Taken(*queue, 0, 4), 0);
+}
+
+TEST(lanes_get_the_elements_in_turn) {
+  const auto queue = MakeQueue(8);
+  for (int i = 0; i < 6; ++i) CHECK(Push(*queue, i).ok());
+  CHECK_EQ(Taken(*queue, 2, 3), 2);
+  CHECK_EQ(Taken(*queue, 0, 3), 0);
+  CHECK_EQ(Taken(*queue, 1, 3), 1);
+  CHECK_EQ(Taken(*queue, 0, 3), 3);
+  CHECK_EQ(Taken(*queue, 1, 3), 4);
+  CHECK_EQ(Taken(*queue, 2, 3), 5);
+}
+
+TEST(a_lane_may_run_ahead_by_the_depth_and_the_others_still_get_theirs) {
+  constexpr int64_t kDepth = 2;
+  const auto queue = MakeQueue(kDepth);
+  Count pushed;
+  check::Threads threads;
+  threads.Start([&] {
+    for (int i = 0; i < 8; ++i) {
+      CHECK(Push(*queue, i).ok());
+      pushed.Add();
+    }
+  });
+  CHECK(pushed.Await(2));
+  CHECK_EQ(Taken(*queue, 1, 2), 1);
+  CHECK(pushed.Await(4));
+  CHECK_EQ(Taken(*queue, 1, 2), 3);
+  CHECK_EQ(Taken(*queue, 1, 2), check::kNothing);
+  CHECK_EQ(queue->ready(), 2);
+  const auto later = Later(*queue, 1, 2);
+  CHECK(!later->done.Await(1, check::kMoment));
+  CHECK_EQ(Taken(*queue, 0, 2), 0);
+  CHECK(later->done.Await());
+  CHECK_EQ(*later->element, 5);
+  CHECK_EQ(Taken(*queue, 0, 2), 2);
+  CHECK_EQ(Taken(*queue, 0, 2), 4);
+  CHECK(pushed.Await(8));
+  CHECK_EQ(Taken(*queue, 0, 2), 6);
+  CHECK_EQ(Taken(*queue, 1, 2), 7);
+}
+
+// Whether a queue of depth 1 ever comes to hold two elements of so many bytes, when it runs full and then empty
+// `rounds` times at the most.
+bool GetsMoreRoom(std::size_t bytes, int rounds) {
+  const auto queue = MakeQueue(1);
+  Count pushed;
+  check::Threads threads;
+  threads.Start([&] {
+    while (Push(*queue, 0, bytes).ok()) pushed.Add();
+  });
+  bool more = false;
+  int64_t taken = 0;
+  for (int round = 0; round < rounds && !more; ++round) {
+    more = pushed.Await(taken + 2, check::kMoment);
+    while (Taken(*queue) != check::kNothing) ++taken;
+  }
+  queue->Close();
+  return more;
+}
+
+TEST(small_elements_get_more_room_than_the_depth_where_the_queue_runs_full_and_empty) {
+  CHECK(GetsMoreRoom(4, 1000));
+  CHECK(!GetsMoreRoom(check::kLargeBytes, 5));
+}
+
+// The pump refills by halves; what is left over of a row can be more than half, and nobody will take it.
+TEST(a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
+  constexpr int64_t kLanes = 4;
+  const auto queue = MakeQueue(1);
+  Count pushed;
+  check::Threads threads;
+  threads.Start([&] {
+    for (int i = 0; i < 2 * kLanes; ++i) {
+      CHECK(Push(*queue, i).ok());
+      pushed.Add();
+    }
+  });
+  CHECK_EQ(Taken(*queue, 0, kLanes), check::kNothing);
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    CHECK(pushed.Await(kLanes + lane));
+    CHECK_EQ(Taken(*queue, lane, kLanes), lane);
+  }
+  CHECK(pushed.Await(2 * kLanes));
+  for (int64_t lane = 0; lane < kLanes; ++lane) CHECK_EQ(Taken(*queue, lane, kLanes), kLanes + lane);
+}
+
+TEST(no_lane_gets_its_element_before_the_row_is_whole) {
+  const auto queue = MakeQueue(4);
+  CHECK(Push(*queue, 0).ok());
+  CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
+  const auto first = Later(*queue, 0, 2);
+  const auto second = Later(*queue, 1, 2);
+  CHECK_EQ(queue->waiting(), 2);
+  CHECK(Push(*queue, 1).ok());
+  CHECK(first->done.Await());
+  CHECK(second->done.Await());
+  CHECK_EQ(*first->element, 0);
+  CHECK_EQ(*second->element, 1);
+  CHECK_EQ(queue->waiting(), 0);
+}
+
+TEST(an_incomplete_last_row_reaches_no_lane) {
+  const auto queue = MakeQueue(4);
+  for (int i = 0; i < 3; ++i) CHECK(Push(*queue, i).ok());
+  CHECK_EQ(Taken(*queue, 0, 2), 0);
+  const auto later = Later(*queue, 0, 2);
+  queue->End(Outcome::OutOfRange("over"));
+  CHECK(later->done.Await());
+  CHECK(later->why.code == Code::kOutOfRange);
+  CHECK(later->element == nullptr);
+  CHECK_EQ(Taken(*queue, 1, 2), 1);  // That row is whole.
+  Outcome why;
+  CHECK_EQ(Taken(*queue, 1, 2, &why), check::kFailed);
+  CHECK(why.code == Code::kOutOfRange);
+  CHECK_EQ(why.message, "over");
+}
+
+TEST(a_program_of_another_number_of_replicas_is_refused) {
+  const auto queue = MakeQueue(4);
+  for (int i = 0; i < 2; ++i) CHECK(Push(*queue, i).ok());
+  CHECK_EQ(Taken(*queue, 0, 2), 0);
+  Outcome why;
+  CHECK_EQ(Taken(*queue, 0, 3, &why), check::kFailed);
+  CHECK(why.code == Code::kFailedPrecondition);
+  CHECK(why.message.find("2 replicas") != std::string::npos);
+  CHECK(Later(*queue, 0, 1)->why.code == Code::kFailedPrecondition);
+  CHECK_EQ(Taken(*queue, 1, 2), 1);
+}
+
+TEST(take_later_delivers_what_is_ready_at_once_and_on_this_thread) {
+  const auto queue = MakeQueue(1);
+  CHECK(Push(*queue, 5).ok());
+  const auto later = Later(*queue);
+  CHECK_EQ(later->done.value(), 1);
+  CHECK_EQ(*later->element, 5);
+  CHECK(later->thread == std::this_thread::get_id());
+}
+
+TEST(take_later_delivers_what_comes_on_a_thread_that_neither_takes_nor_pushes) {
+  const auto queue = MakeQueue(1);
+  const auto later = Later(*queue);
+  CHECK_EQ(later->done.value(), 0);
+  CHECK_EQ(queue->waiting(), 1);
+  CHECK(Push(*queue, 5).ok());
+  CHECK(later->done.Await());
+  CHECK(later->why.ok());
+  CHECK_EQ(*later->element, 5);
+  CHECK(later->thread != std::this_thread::get_id());
+}
+
+TEST(those_who_wait_for_one_lane_are_served_in_turn_and_nobody_overtakes) {
+  const auto queue = MakeQueue(3);
+  const auto first = Later(*queue);
+  const auto second = Later(*queue);
+  CHECK(Push(*queue, 0).ok());
+  CHECK(first->done.Await());
+  CHECK_EQ(*first->element, 0);
+  CHECK_EQ(Taken(*queue), check::kNothing);
+  CHECK(Push(*queue, 1).ok());
+  CHECK(second->done.Await());
+  CHECK_EQ(*second->element, 1);
+  CHECK(Push(*queue, 2).ok());
+  CHECK_EQ(Taken(*queue), 2);
+}
+
+TEST(a_delivery_may_use_the_queue) {
+  const auto queue = MakeQueue(1);
+  Count done;
+  queue->TakeLater(0, 1, [&](Outcome, Element) {
+    queue->TakeLater(0, 1, [&](Outcome why, Element) {
+      CHECK(why.code == Code::kCancelled);
+      CHECK_EQ(queue->waiting(), 0);
+      done.Add();
+    });
+    queue->Close();
+  });
+  CHECK(Push(*queue, 0).ok());
+  CHECK(done.Await());
+}
+
+TEST(the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
+  const auto queue = MakeQueue(2);
+  CHECK(Push(*queue, 0).ok());
+  queue->End(Outcome{Code::kInvalidArgument, "the map failed"});
+  CHECK_EQ(Taken(*queue), 0);
+  const auto later = Later(*queue);
+  CHECK_EQ(later->done.value(), 1);
+  CHECK(later->why.code == Code::kInvalidArgument);
+  CHECK_EQ(later->why.message, "the map failed");
+
+  const auto other = MakeQueue(2);
+  const auto waits = Later(*other);
+  const auto waits_too = Later(*other);
+  other->End(Outcome::OutOfRange("over"));
+  CHECK(waits->done.Await());
+  CHECK(waits_too->done.Await());
+  CHECK(waits->why.code == Code::kOutOfRange);
+  CHECK(waits_too->why.code == Code::kOutOfRange);
+}
+
+TEST(an_end_before_the_first_take_is_told_to_all_lanes) {
+  const auto queue = MakeQueue(2);
+  queue->End(Outcome::OutOfRange("over"));
+  for (int lane = 0; lane < 3; ++lane) CHECK(Later(*queue, lane, 3)->why.code == Code::kOutOfRange);
+}
+
+TEST(close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
+  const auto queue = MakeQueue(2);
+  auto element = std::make_shared<const int64_t>(7);
+  const std::weak_ptr<const int64_t> alive = element;
+  CHECK(queue->Push(std::move(element), check::kLargeBytes).ok());
+  CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
+  const auto later = Later(*queue, 1, 2);
+  queue->Close();
+  CHECK(alive.expired());
+  CHECK(later->done.Await());
+  CHECK(later->why.code == Code::kCancelled);
+  queue->End(Outcome::OutOfRange("over"));
+  CHECK(Later(*queue, 0, 2)->why.code == Code::kCancelled);
+  queue->Close();  // Twice does no harm.
+  CHECK_EQ(queue->ready(), 0);
+}
+
+// The element's end takes a lock that another thread holds while it asks the queue something.
+TEST(close_drops_elements_outside_of_its_lock) {
+  const auto queue = MakeQueue(1);
+  int64_t ready_in_the_element = -1;
+  Element element(new int64_t(0), [&](const int64_t* number) {
+    delete number;
+    ready_in_the_element = queue->ready();
+  });
+  CHECK(queue->Push(std::move(element), check::kLargeBytes).ok());
+  queue->Close();
+  CHECK_EQ(ready_in_the_element, 0);
+}
+
+TEST(an_interrupt_fails_those_who_wait_and_keeps_the_elements) {
+  const auto queue = MakeQueue(4);
+  const auto later = Later(*queue);
+  {
+    const Interrupted interrupted;
+    queue->Interrupt();
+    CHECK(later->done.Await());
+    CHECK(later->why.code == Code::kCancelled);
+    CHECK(Push(*queue, 0).ok());  // The pump goes on.
+    Outcome why;
+    CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
+    CHECK(why.code == Code::kCancelled);
+    CHECK(Later(*queue)->why.code == Code::kCancelled);
+  }
+  CHECK_EQ(Taken(*queue), 0);
+}
+
+TEST(a_wait_that_reaches_the_limit_fails_and_loses_no_element) {
+  const auto queue = MakeQueue(2);
+  {
+    const WaitLimit limit(milliseconds(5));
+    const auto start = std::chrono::steady_clock::now();
+    const auto later = Later(*queue);
+    CHECK(later->done.Await());
+    CHECK(later->why.code == Code::kDeadlineExceeded);
+    CHECK(later->why.message.find("5 ms") != std::string::npos);
+    CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
+    CHECK_EQ(queue->waiting(), 0);
+  }
+  CHECK(Push(*queue, 0).ok());
+  CHECK_EQ(Taken(*queue), 0);
+}
+
+TEST(the_limit_of_a_wait_fails_that_wait_alone) {
+  const auto queue = MakeQueue(2);
+  const auto patient = Later(*queue);
+  const auto hasty = [&] {
+    const WaitLimit limit(milliseconds(1));
+    return Later(*queue);
+  }();
+  CHECK(hasty->done.Await());
+  CHECK(hasty->why.code == Code::kDeadlineExceeded);
+  CHECK_EQ(queue->waiting(), 1);
+  CHECK(Push(*queue, 0).ok());
+  CHECK(patient->done.Await());
+  CHECK_EQ(*patient->element, 0);
+}
+
+TEST(what_is_delivered_holds_on_to_nothing_afterwards) {
+  const auto queue = MakeQueue(2);
+  const WaitLimit limit(hours(1));  // The deadline is taken back, and what it holds goes.
+  const auto held = std::make_shared<int>(0);
+  Count done;
+  queue->TakeLater(0, 1, [&done, held](Outcome, Element) { done.Add(); });
+  CHECK(Push(*queue, 0).ok());
+  CHECK(done.Await());
+  CHECK(check::SpinUntilTrue([&] { return held.use_count() == 1; }));
+}
+
+TEST(a_queue_that_goes_answers_those_who_wait_and_its_deadlines_do_no_harm) {
+  const WaitLimit limit(milliseconds(2));
+  auto queue = MakeQueue(2);
+  const auto later = Later(*queue);
+  const auto other = Later(*queue);
+  queue.reset();
+  CHECK(later->done.Await());
+  CHECK(other->done.Await());
+  CHECK(later->why.code == Code::kCancelled || later->why.code == Code::kDeadlineExceeded);
+  Count past;
+  tensorflow_ipu::core::Deadlines::Global().Add(std::chrono::steady_clock::now() + milliseconds(4),
+                                                [&] { past.Add(); });
+  CHECK(past.Await());
+  CHECK_EQ(later->done.value(), 1);
+  CHECK_EQ(other->done.value(), 1);
+}
+
+TEST(linger_sees_the_element_that_comes_while_it_spins) {
+  const auto queue = MakeQueue(2);
+  CHECK_EQ(Taken(*queue), check::kNothing);
+  CHECK(!queue->Linger(0));
+  CHECK(Push(*queue, 0).ok());
+  CHECK(queue->Linger(0));
+  CHECK_EQ(Taken(*queue), 0);
+  CHECK(!queue->Linger(0));
+  queue->Close();
+  CHECK(queue->Linger(0));  // Another Take tells why.
+}
+
+TEST(linger_is_for_one_lane_alone) {
+  const auto queue = MakeQueue(2);
+  CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
+  CHECK(Push(*queue, 0).ok());
+  CHECK(Push(*queue, 1).ok());
+  CHECK(!queue->Linger(0));
+}
+
+}  // namespace

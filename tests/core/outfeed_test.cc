@@ -1,0 +1,290 @@
+// What outfeed.h promises: whole rows, each once, in order, whatever the pieces in which they are kept.
+#include "tensorflow_ipu/kernels/core/outfeed.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tests/core/check.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using check::Count;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using tensorflow_ipu::core::Code;
+using tensorflow_ipu::core::Leaf;
+using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::Outfeed;
+using tensorflow_ipu::core::Rows;
+
+constexpr int64_t kLayout = 77;
+constexpr nanoseconds kNoPatience{0};
+
+Outcome Append(Outfeed& queue, int64_t number, int64_t lane = 0, int64_t lanes = 1, int64_t layout = kLayout) {
+  return queue.Append(lane, lanes, layout, {{&number, sizeof(number)}});
+}
+
+// The numbers of one lane, of rows that are each one number and then `rest` more bytes.
+std::vector<int64_t> Numbers(const Outfeed::Taken& taken, std::size_t lane = 0, std::size_t rest = 0) {
+  std::vector<int64_t> numbers;
+  for (const Rows& piece : taken.pieces.at(lane)) {
+    CHECK(0 <= piece.begin && piece.begin < piece.end && piece.end <= piece.capacity);
+    for (int64_t row = piece.begin; row < piece.end; ++row) {
+      int64_t number;
+      std::memcpy(&number, piece.data.get() + static_cast<std::size_t>(row) * (sizeof(number) + rest), sizeof(number));
+      numbers.push_back(number);
+    }
+  }
+  CHECK_EQ(static_cast<int64_t>(numbers.size()), taken.count);
+  return numbers;
+}
+
+std::vector<int64_t> Range(int64_t first, int64_t last) {
+  std::vector<int64_t> numbers(static_cast<std::size_t>(last - first));
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+TEST(a_queue_that_nobody_enqueued_to_is_empty) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK_EQ(queue.ready(), 0);
+  CHECK_EQ(queue.lanes(), 0);
+  CHECK_EQ(queue.layout(), 0);
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK_EQ(taken.count, 0);
+  CHECK_EQ(taken.lanes, 0);
+  CHECK(taken.pieces.empty());
+}
+
+TEST(rows_come_in_order_and_once) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int64_t i = 0; i < 5; ++i) CHECK(Append(queue, i).ok());
+  CHECK_EQ(queue.ready(), 5);
+  CHECK_EQ(queue.lanes(), 1);
+  CHECK_EQ(queue.layout(), kLayout);
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK_EQ(taken.layout, kLayout);
+  CHECK_EQ(taken.lanes, 1);
+  CHECK(Numbers(taken) == Range(0, 5));
+  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK(Append(queue, 5).ok());
+  CHECK(Numbers(queue.Take(kNoPatience)) == Range(5, 6));
+}
+
+TEST(the_leaves_of_a_row_lie_one_behind_the_other) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (char i = 0; i < 3; ++i) {
+    const char first[3] = {i, i, i};
+    const char second[2] = {static_cast<char>(10 + i), 'x'};
+    CHECK(queue.Append(0, 1, kLayout, {{first, sizeof(first)}, {second, sizeof(second)}}).ok());
+  }
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  if (!CHECK(taken.pieces.size() == 1 && taken.pieces[0].size() == 1)) return;
+  const Rows& rows = taken.pieces[0][0];
+  CHECK(std::memcmp(rows.data.get() + rows.begin * 5, "\0\0\0\x0ax\1\1\1\x0bx\2\2\2\x0cx", 15) == 0);
+}
+
+TEST(rows_keep_their_order_from_piece_to_piece_however_they_are_read) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  std::vector<int64_t> read;
+  std::size_t pieces = 0;
+  int64_t next = 0;
+  for (const int64_t count : {1, 15, 16, 17, 1000, 1, 5000, 3, 100000}) {
+    for (int64_t i = 0; i < count; ++i) CHECK(Append(queue, next++).ok());
+    const Outfeed::Taken taken = queue.Take(kNoPatience);
+    for (const int64_t number : Numbers(taken)) read.push_back(number);
+    pieces += taken.pieces[0].size();
+  }
+  CHECK(read == Range(0, next));
+  CHECK(pieces > 9 && pieces < 60);  // They grow with what is unread.
+}
+
+TEST(rows_larger_than_a_piece_should_be_get_a_piece_each) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  const std::vector<std::byte> rest(std::size_t{3} << 19);
+  for (int64_t i = 0; i < 4; ++i) {
+    CHECK(queue.Append(0, 1, kLayout, {{&i, sizeof(i)}, {rest.data(), rest.size()}}).ok());
+  }
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK_EQ(taken.pieces[0].size(), std::size_t{4});
+  for (const Rows& piece : taken.pieces[0]) CHECK_EQ(piece.capacity, 1);
+  CHECK(Numbers(taken, 0, rest.size()) == Range(0, 4));
+}
+
+TEST(a_row_without_bytes_counts) {
+  const char nothing = 0;
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int i = 0; i < 20; ++i) CHECK(queue.Append(0, 1, kLayout, {{&nothing, 0}}).ok());
+  CHECK_EQ(queue.Take(kNoPatience).count, 20);
+}
+
+TEST(a_row_is_there_once_all_lanes_have_it) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int64_t i = 0; i < 3; ++i) CHECK(Append(queue, i, 1, 2).ok());
+  CHECK_EQ(queue.lanes(), 2);
+  CHECK_EQ(queue.ready(), 0);
+  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK(Append(queue, 100, 0, 2).ok());
+  CHECK_EQ(queue.ready(), 1);
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK_EQ(taken.lanes, 2);
+  CHECK(Numbers(taken, 0) == Range(100, 101));
+  CHECK(Numbers(taken, 1) == Range(0, 1));
+}
+
+TEST(a_lane_that_ran_ahead_keeps_the_rest_of_its_pieces) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  constexpr int64_t kRows = 200;  // Several pieces.
+  for (int64_t i = 0; i < kRows; ++i) CHECK(Append(queue, i, 0, 2).ok());
+  std::vector<int64_t> ahead;
+  std::vector<int64_t> behind;
+  int64_t next = 0;
+  for (const int64_t count : {1, 2, 12, 1, 16, 15, 40, 1, 112}) {
+    for (int64_t i = 0; i < count; ++i) CHECK(Append(queue, 1000 + next++, 1, 2).ok());
+    const Outfeed::Taken taken = queue.Take(kNoPatience);
+    CHECK_EQ(taken.count, count);
+    for (const int64_t number : Numbers(taken, 0)) ahead.push_back(number);
+    for (const int64_t number : Numbers(taken, 1)) behind.push_back(number);
+  }
+  CHECK(behind == Range(1000, 1000 + next));
+  CHECK_EQ(ahead.size(), behind.size());
+  for (int64_t i = 0; i < kRows; ++i) CHECK_EQ(ahead[static_cast<std::size_t>(i)], i);
+}
+
+TEST(mode_last_keeps_the_last_element_of_each_lane) {
+  Outfeed queue("queue", Outfeed::Mode::kLast);
+  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  for (int64_t i = 0; i < 40; ++i) CHECK(Append(queue, i, 0, 2).ok());
+  CHECK_EQ(queue.ready(), 0);
+  for (int64_t i = 100; i < 110; ++i) CHECK(Append(queue, i, 1, 2).ok());
+  CHECK_EQ(queue.ready(), 1);
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK(Numbers(taken, 0) == Range(39, 40));
+  CHECK(Numbers(taken, 1) == Range(109, 110));
+  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK(Append(queue, 1, 0, 2).ok());
+  CHECK(Append(queue, 2, 1, 2).ok());
+  CHECK(Numbers(queue.Take(kNoPatience), 1) == Range(2, 3));
+}
+
+TEST(elements_of_another_layout_are_refused_and_change_nothing) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK(Append(queue, 1).ok());
+  const Outcome other = Append(queue, 2, 0, 1, kLayout + 1);
+  CHECK(other.code == Code::kFailedPrecondition);
+  CHECK(other.message.find("`queue`") != std::string::npos);
+  CHECK(Numbers(queue.Take(kNoPatience)) == Range(1, 2));
+  CHECK(Append(queue, 2, 0, 1, kLayout + 1).code == Code::kFailedPrecondition);  // Empty, but what it was.
+}
+
+TEST(a_program_of_another_number_of_replicas_is_refused) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK(Append(queue, 1, 0, 2).ok());
+  const Outcome other = Append(queue, 2, 2, 3);
+  CHECK(other.code == Code::kFailedPrecondition);
+  CHECK(other.message.find("2 replicas") != std::string::npos);
+  CHECK_EQ(queue.lanes(), 2);
+}
+
+TEST(a_reader_of_another_layout_gets_nothing_and_leaves_the_rows) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK(Append(queue, 1).ok());
+  const Outfeed::Taken other = queue.Take(kNoPatience, kLayout + 1);
+  CHECK_EQ(other.count, 0);
+  CHECK_EQ(other.layout, kLayout);
+  CHECK(other.pieces.empty());
+  CHECK(Numbers(queue.Take(kNoPatience, kLayout)) == Range(1, 2));
+}
+
+TEST(an_interrupted_program_enqueues_nothing_and_what_is_there_stays) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK(Append(queue, 0).ok());
+  tensorflow_ipu::core::interrupted = true;
+  CHECK(Append(queue, 1).code == Code::kCancelled);
+  tensorflow_ipu::core::interrupted = false;
+  CHECK(Append(queue, 1).ok());
+  CHECK(Numbers(queue.Take(kNoPatience)) == Range(0, 2));
+}
+
+TEST(a_reader_with_patience_gets_the_row_that_comes) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  Count taken;
+  check::Threads threads;
+  threads.Start([&] {
+    CHECK(Numbers(queue.Take(hours(1))) == Range(7, 8));
+    taken.Add();
+  });
+  CHECK(Append(queue, 7).ok());
+  CHECK(taken.Await());
+}
+
+TEST(a_reader_with_patience_waits_for_a_whole_row) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  Count taken;
+  check::Threads threads;
+  threads.Start([&] {
+    CHECK_EQ(queue.Take(hours(1)).count, 1);
+    taken.Add();
+  });
+  CHECK(Append(queue, 0, 0, 2).ok());
+  CHECK(!taken.Await(1, check::kMoment));
+  CHECK(Append(queue, 1, 1, 2).ok());
+  CHECK(taken.Await());
+}
+
+TEST(patience_ends) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK_EQ(queue.Take(milliseconds(5)).count, 0);
+  CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
+}
+
+// Several readers share the rows; each gets a stretch of them, the same of every lane.
+TEST(rows_that_are_read_while_they_come_are_read_once_and_in_order) {
+  constexpr int64_t kLanes = 3;
+  constexpr int64_t kRows = 20000;
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  std::vector<std::atomic<int>> read(kRows);
+  Count rows;
+  {
+    check::Threads threads;
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      threads.Start([&, lane] {
+        for (int64_t i = 0; i < kRows; ++i) CHECK(Append(queue, kLanes * i + lane, lane, kLanes).ok());
+      });
+    }
+    for (int reader = 0; reader < 2; ++reader) {
+      threads.Start([&] {
+        const auto end = std::chrono::steady_clock::now() + check::kDeadline;
+        while (rows.value() < kRows && std::chrono::steady_clock::now() < end) {
+          const Outfeed::Taken taken = queue.Take(milliseconds(2));
+          if (taken.count == 0) continue;
+          const int64_t first = Numbers(taken, 0).front() / kLanes;
+          for (std::size_t lane = 0; lane < kLanes; ++lane) {
+            const std::vector<int64_t> numbers = Numbers(taken, lane);
+            for (std::size_t i = 0; i < numbers.size(); ++i) {
+              CHECK_EQ(numbers[i], kLanes * (first + static_cast<int64_t>(i)) + static_cast<int64_t>(lane));
+            }
+          }
+          for (int64_t i = 0; i < taken.count; ++i) ++read[static_cast<std::size_t>(first + i)];
+          rows.Add(taken.count);
+        }
+      });
+    }
+  }
+  CHECK_EQ(rows.value(), kRows);
+  for (const std::atomic<int>& times : read) CHECK_EQ(times.load(), 1);
+  CHECK_EQ(queue.ready(), 0);
+}
+
+}  // namespace

@@ -1,0 +1,90 @@
+// What registry.h promises: an object under one number, for as long as it is there, and no number twice.
+#include "tensorflow_ipu/kernels/core/registry.h"
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "tests/core/check.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using tensorflow_ipu::core::Registry;
+
+TEST(an_object_is_found_under_its_number_until_it_is_removed) {
+  Registry<std::string> registry;
+  const int64_t number = registry.Add(std::make_shared<std::string>("queue"));
+  const std::shared_ptr<std::string> found = registry.Find(number);
+  if (!CHECK(found != nullptr)) return;
+  CHECK_EQ(*found, "queue");
+  CHECK(registry.Remove(number) == found);
+  CHECK(registry.Find(number) == nullptr);
+  CHECK(registry.Remove(number) == nullptr);
+  CHECK_EQ(found.use_count(), 1);
+}
+
+TEST(no_number_names_objects_of_two_kinds) {
+  Registry<std::string> queues;
+  Registry<int> others;
+  const int64_t queue = queues.Add(std::make_shared<std::string>("queue"));
+  const int64_t other = others.Add(std::make_shared<int>(1));
+  CHECK(queue != other);
+  CHECK(queue > 0 && other > 0);
+  CHECK(others.Find(queue) == nullptr);
+  CHECK(queues.Find(other) == nullptr);
+  CHECK(queues.Find(0) == nullptr);
+  CHECK(queues.Find(-1) == nullptr);
+}
+
+TEST(all_lists_what_is_there) {
+  Registry<int> registry;
+  const int64_t first = registry.Add(std::make_shared<int>(1));
+  registry.Add(std::make_shared<int>(2));
+  registry.Add(std::make_shared<int>(3));
+  registry.Remove(first);
+  std::set<int> values;
+  for (const auto& object : registry.All()) values.insert(*object);
+  CHECK(values == std::set<int>({2, 3}));
+}
+
+TEST(an_object_that_is_held_outlives_its_number) {
+  Registry<int> registry;
+  const int64_t number = registry.Add(std::make_shared<int>(7));
+  const auto held = registry.Find(number);
+  registry.Remove(number);
+  CHECK_EQ(*held, 7);
+}
+
+TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 500;
+  Registry<int> registry;
+  std::mutex mutex;
+  std::set<int64_t> numbers;
+  {
+    check::Threads threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.Start([&, t] {
+        for (int i = 0; i < kEach; ++i) {
+          const int64_t number = registry.Add(std::make_shared<int>(t));
+          const auto found = registry.Find(number);
+          CHECK(found != nullptr && *found == t);
+          if (i % 2 == 0) CHECK(registry.Remove(number) == found);
+          std::lock_guard<std::mutex> lock(mutex);
+          numbers.insert(number);
+        }
+      });
+    }
+    threads.Start([&] {
+      for (int i = 0; i < kEach; ++i) {
+        for (const auto& object : registry.All()) CHECK(*object < kThreads);
+      }
+    });
+  }
+  CHECK_EQ(numbers.size(), std::size_t{kThreads * kEach});
+  CHECK_EQ(registry.All().size(), std::size_t{kThreads * kEach / 2});
+}
+
+}  // namespace

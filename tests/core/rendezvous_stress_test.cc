@@ -1,0 +1,215 @@
+// What rendezvous.h promises when replicas arrive, leave and fail at once, on few threads: no hang, one answer for each
+// arrival, and the same sums every time.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tests/core/check.h"
+#include "tests/core/rendezvous_fixture.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using check::Arrival;
+using check::Code;
+using check::ContributionOf;
+using check::Count;
+using check::Domain;
+using check::Outcome;
+using check::Site;
+using check::SumOf;
+using tensorflow_ipu::core::Executor;
+
+// A replica's program: in each of its steps it brings a number to every site at once, and goes on when all are
+// answered. It blocks no thread, as a program that XLA runs.
+class Program : public std::enable_shared_from_this<Program> {
+ public:
+  Program(std::shared_ptr<Domain> domain, std::vector<std::shared_ptr<Site>> sites, int64_t replica, int64_t replicas,
+          int64_t steps, Count* ended)
+      : domain_(std::move(domain)),
+        sites_(std::move(sites)),
+        replica_(replica),
+        replicas_(replicas),
+        steps_(steps),
+        ended_(ended) {}
+
+  void Run() {
+    // A loop, and no recursion, where the answers are there at once.
+    while (Step()) continue;
+  }
+
+  // Read once the program has ended.
+  int64_t done() const { return step_; }
+  const Outcome& failure() const { return failure_; }
+
+ private:
+  // Returns whether the next step is to follow on this thread.
+  bool Step() {
+    if (step_ == steps_ || !failure_.ok()) {
+      domain_->Leave(replica_);
+      ended_->Add();
+      return false;
+    }
+    arrivals_.clear();
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      arrivals_.push_back(std::make_shared<Arrival>());
+      arrivals_.back()->values.assign(count_of_ * (i + 1), Number(replica_, i));
+      arrivals_.back()->result.resize(count_of_ * (i + 1));
+    }
+    // The one that counts last goes on: this function's own share lets no answer overtake it.
+    left_ = static_cast<int64_t>(sites_.size()) + 1;
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      // Replicas walk the sites in different orders, as threads that run what is ready do.
+      const std::size_t at = (i + static_cast<std::size_t>(replica_)) % sites_.size();
+      const std::optional<Outcome> answer =
+          sites_[at]->Arrive(replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]),
+                             [self = shared_from_this(), at](Outcome outcome) {
+                               self->Note(at, std::move(outcome));
+                               if (--self->left_ == 0 && self->Finish()) self->Run();
+                             });
+      if (answer.has_value()) {
+        Note(at, *answer);
+        --left_;
+      }
+    }
+    return --left_ == 0 && Finish();
+  }
+
+  void Note(std::size_t at, Outcome outcome) { arrivals_[at]->outcome = std::move(outcome); }
+
+  bool Finish() {
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      if (!arrivals_[i]->outcome.ok()) {
+        failure_ = arrivals_[i]->outcome;
+        return true;
+      }
+      int64_t sum = 0;
+      for (int64_t replica = 0; replica < replicas_; ++replica) sum += Number(replica, i);
+      CHECK_EQ(arrivals_[i]->result.front(), sum);
+      CHECK_EQ(arrivals_[i]->result.back(), sum);
+    }
+    ++step_;
+    return true;
+  }
+
+  int64_t Number(int64_t replica, std::size_t site) const {
+    return (step_ + 1) * 1000 + replica * 10 + static_cast<int64_t>(site);
+  }
+
+  const std::shared_ptr<Domain> domain_;
+  const std::vector<std::shared_ptr<Site>> sites_;
+  const int64_t replica_;
+  const int64_t replicas_;
+  const int64_t steps_;
+  Count* const ended_;
+  const std::size_t count_of_ = 3;
+  int64_t step_ = 0;
+  Outcome failure_;
+  std::vector<std::shared_ptr<Arrival>> arrivals_;
+  std::atomic<int64_t> left_{0};
+};
+
+struct Fleet {
+  Fleet(int64_t replicas, int64_t sites) : replicas(replicas), domain(std::make_shared<Domain>("device")) {
+    for (int64_t i = 0; i < sites; ++i)
+      all_sites.push_back(std::make_shared<Site>("site " + std::to_string(i), domain));
+  }
+
+  // Runs a program of `steps` on each replica, `meanwhile` beside them. `steps_of` may end some earlier.
+  void Run(const std::function<int64_t(int64_t)>& steps_of, const std::function<void()>& meanwhile = nullptr) {
+    domain->Begin(replicas);
+    Count ended;
+    programs.clear();
+    for (int64_t replica = 0; replica < replicas; ++replica) {
+      programs.push_back(std::make_shared<Program>(domain, all_sites, replica, replicas, steps_of(replica), &ended));
+      Executor::Global().Run([program = programs.back()] { program->Run(); });
+    }
+    if (meanwhile) meanwhile();
+    const bool all = ended.Await(replicas);
+    CHECK(all);
+    if (!all) domain->Abort(Outcome::Cancelled("a test that failed"));
+    CHECK(ended.Await(replicas));
+    CHECK_EQ(domain->waiting(), 0);
+  }
+
+  const int64_t replicas;
+  const std::shared_ptr<Domain> domain;
+  std::vector<std::shared_ptr<Site>> all_sites;
+  std::vector<std::shared_ptr<Program>> programs;
+};
+
+TEST(sixteen_replicas_with_six_collectives_in_flight_never_hang) {
+  Fleet fleet(16, 6);
+  for (int round = 0; round < 20; ++round) {
+    fleet.Run([](int64_t) { return 25; });
+    for (const auto& program : fleet.programs) CHECK_EQ(program->done(), 25);
+  }
+}
+
+TEST(two_replicas_take_thousands_of_steps) {
+  Fleet fleet(2, 1);
+  fleet.Run([](int64_t) { return 20000; });
+  for (const auto& program : fleet.programs) CHECK_EQ(program->done(), 20000);
+}
+
+TEST(whenever_a_replica_leaves_the_others_end_too) {
+  Fleet fleet(8, 3);
+  for (int round = 0; round < 100; ++round) {
+    const int64_t early = round % 8;
+    fleet.Run([&](int64_t replica) { return replica == early ? round % 5 : 50; });
+    for (int64_t replica = 0; replica < 8; ++replica) {
+      const Program& program = *fleet.programs[replica];
+      CHECK_EQ(program.done(), round % 5);
+      if (replica == early) continue;
+      CHECK(program.failure().code == Code::kFailedPrecondition);
+    }
+  }
+}
+
+TEST(whenever_a_run_is_aborted_all_replicas_end) {
+  Fleet fleet(8, 3);
+  for (int round = 0; round < 100; ++round) {
+    fleet.Run([](int64_t) { return 100000000; },
+              [&] {
+                tensorflow_ipu::core::SpinUntil(std::chrono::microseconds(round * 7), [] { return false; });
+                fleet.domain->Abort(Outcome::OutOfRange("over"));
+              });
+    for (const auto& program : fleet.programs) CHECK(program->failure().code == Code::kOutOfRange);
+  }
+}
+
+TEST(limits_of_waits_that_race_with_arrivals_end_the_run_or_do_not) {
+  Fleet fleet(4, 2);
+  for (int round = 0; round < 100; ++round) {
+    tensorflow_ipu::core::wait_limit_ns = 1 + 977 * round;
+    fleet.Run([](int64_t) { return 200; });
+    for (const auto& program : fleet.programs) CHECK(program->done() == 200 || !program->failure().ok());
+  }
+  tensorflow_ipu::core::wait_limit_ns = 0;
+}
+
+TEST(the_watch_finds_no_fault_with_replicas_that_move) {
+  const auto domain = std::make_shared<Domain>("device", nullptr, std::chrono::milliseconds(1));
+  std::vector<std::shared_ptr<Site>> sites = {std::make_shared<Site>("a", domain), std::make_shared<Site>("b", domain)};
+  domain->Begin(4);
+  Count ended;
+  std::vector<std::shared_ptr<Program>> programs;
+  for (int64_t replica = 0; replica < 4; ++replica) {
+    programs.push_back(std::make_shared<Program>(domain, sites, replica, 4, 2000, &ended));
+    Executor::Global().Run([program = programs.back()] { program->Run(); });
+  }
+  CHECK(ended.Await(4));
+  for (const auto& program : programs) CHECK_EQ(program->done(), 2000);
+}
+
+}  // namespace

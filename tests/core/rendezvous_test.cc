@@ -1,0 +1,337 @@
+// What rendezvous.h promises one arrival at a time: who meets whom, who computes, and how every wait ends.
+#include "tensorflow_ipu/kernels/core/rendezvous.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tests/core/check.h"
+#include "tests/core/rendezvous_fixture.h"
+#include "tests/core/threads.h"
+
+namespace {
+
+using check::Arrival;
+using check::Arrive;
+using check::Code;
+using check::Collective;
+using check::Domain;
+using check::Kind;
+using check::Outcome;
+using check::Reduction;
+using check::Site;
+using check::SumOf;
+using std::chrono::milliseconds;
+using Numbers = std::vector<int64_t>;
+
+// A run of replicas, and two sites in its program.
+struct Run {
+  explicit Run(int64_t replicas) {
+    domain = std::make_shared<Domain>("device");
+    site = std::make_shared<Site>("first", domain);
+    other = std::make_shared<Site>("second", domain);
+    domain->Begin(replicas);
+  }
+
+  std::shared_ptr<Domain> domain;
+  std::shared_ptr<Site> site;
+  std::shared_ptr<Site> other;
+};
+
+TEST(the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
+  Run run(3);
+  const auto second = Arrive(*run.site, 1, 3, {20});
+  const auto first = Arrive(*run.site, 0, 3, {1});
+  CHECK(first->IsOpen() && second->IsOpen());
+  CHECK_EQ(run.domain->waiting(), 2);
+  const auto last = Arrive(*run.site, 2, 3, {300});
+  CHECK(last->at_once);
+  for (const auto& arrival : {first, second, last}) {
+    CHECK(arrival->Await() && arrival->outcome.ok());
+    CHECK(arrival->result == Numbers{321});
+  }
+  CHECK_EQ(run.domain->waiting(), 0);
+}
+
+TEST(the_next_use_of_a_site_is_another_meeting) {
+  Run run(2);
+  for (int64_t use = 0; use < 3; ++use) {
+    const auto one = Arrive(*run.site, use % 2, 2, {use});
+    CHECK(one->IsOpen());
+    const auto other = Arrive(*run.site, 1 - use % 2, 2, {10});
+    CHECK(one->Await() && one->result == Numbers{10 + use});
+    CHECK(other->Await() && other->result == Numbers{10 + use});
+  }
+}
+
+TEST(sites_do_not_mix) {
+  Run run(2);
+  const auto a = Arrive(*run.site, 0, 2, {1});
+  const auto b = Arrive(*run.other, 1, 2, {2});
+  CHECK(a->IsOpen() && b->IsOpen());
+  Arrive(*run.other, 0, 2, {30});
+  Arrive(*run.site, 1, 2, {40});
+  CHECK(a->Await() && a->result == Numbers{41});
+  CHECK(b->Await() && b->result == Numbers{32});
+}
+
+TEST(groups_do_not_wait_for_each_other) {
+  for (const bool orthogonal : {false, true}) {
+    Run run(4);
+    const Collective sum = SumOf(2, orthogonal);
+    const auto zero = Arrive(*run.site, 0, 4, {1}, sum);
+    const auto partner = Arrive(*run.site, orthogonal ? 2 : 1, 4, {10}, sum);
+    CHECK(partner->at_once && partner->result == Numbers{11});
+    CHECK(zero->Await() && zero->result == Numbers{11});
+    const auto three = Arrive(*run.site, 3, 4, {5}, sum);
+    CHECK(three->IsOpen());
+    CHECK(Arrive(*run.site, orthogonal ? 1 : 2, 4, {6}, sum)->result == Numbers{11});
+  }
+}
+
+TEST(a_group_of_one_meets_at_once) {
+  Run run(2);
+  CHECK(Arrive(*run.site, 1, 2, {7}, SumOf(1))->at_once);
+}
+
+TEST(a_single_replica_needs_no_run) {
+  const auto domain = std::make_shared<Domain>("device");
+  Site site("alone", domain);
+  const auto arrival = Arrive(site, 0, 1, {1, 2, 3});
+  CHECK(arrival->at_once && arrival->outcome.ok());
+  CHECK((arrival->result == Numbers{1, 2, 3}));
+  CHECK(Arrive(site, 0, 1, {1}, SumOf(2))->Failed(Code::kInvalidArgument));
+}
+
+TEST(large_work_is_shared_and_answers_everyone_once) {
+  constexpr int64_t kReplicas = 3;
+  Run run(kReplicas);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::shared_ptr<Arrival>> arrivals;
+    for (int64_t replica = 0; replica < kReplicas; ++replica) {
+      arrivals.push_back(Arrive(*run.site, replica, kReplicas, Numbers(100000, replica + round)));
+    }
+    for (const auto& arrival : arrivals) {
+      CHECK(arrival->Await() && arrival->outcome.ok());
+      CHECK(arrival->result == Numbers(100000, 3 + 3 * round));
+      CHECK_EQ(arrival->answered.value(), 1);
+    }
+  }
+}
+
+TEST(who_waits_for_a_replica_that_leaves_learns_it_at_once) {
+  Run run(3);
+  const auto zero = Arrive(*run.site, 0, 3, {1});
+  const auto two = Arrive(*run.other, 2, 3, {1});
+  run.domain->Leave(1);
+  for (const auto& arrival : {zero, two}) CHECK(arrival->Failed(Code::kFailedPrecondition));
+  CHECK(zero->Says("`first`") && zero->Says("reached by replica 0,") && zero->Says("by replica 1,"));
+  CHECK(two->Says("`second`") && two->Says("reached by replica 2,"));
+  CHECK_EQ(run.domain->waiting(), 0);
+}
+
+TEST(who_comes_after_a_replica_has_left_learns_it_too) {
+  Run run(3);
+  run.domain->Leave(2);
+  run.domain->Leave(1);
+  const auto arrival = Arrive(*run.site, 0, 3, {1});
+  CHECK(arrival->at_once && arrival->Failed(Code::kFailedPrecondition) && arrival->Says("by replicas 1, 2,"));
+}
+
+TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
+  Run run(4);
+  run.domain->Leave(0);
+  const auto two = Arrive(*run.site, 2, 4, {1}, SumOf(2));
+  const auto one = Arrive(*run.site, 1, 4, {1}, SumOf(2));
+  CHECK(two->IsOpen());
+  CHECK(one->Failed(Code::kFailedPrecondition));
+  CHECK(Arrive(*run.site, 3, 4, {2}, SumOf(2))->result == Numbers{3});
+}
+
+TEST(abort_fails_what_waits_and_what_comes) {
+  Run run(2);
+  const auto before = Arrive(*run.site, 0, 2, {1});
+  run.domain->Abort(Outcome::OutOfRange("replica 1 has no more data"));
+  run.domain->Abort(Outcome::Cancelled("too late"));
+  const auto after = Arrive(*run.other, 1, 2, {1});
+  for (const auto& arrival : {before, after}) {
+    CHECK(arrival->Failed(Code::kOutOfRange) && arrival->Says("no more data"));
+  }
+}
+
+TEST(the_next_run_begins_afresh) {
+  Run run(2);
+  const auto stale = Arrive(*run.site, 0, 2, {1});
+  run.domain->Leave(0);
+  run.domain->Abort(Outcome::Cancelled("over"));
+  run.domain->Begin(3);
+  CHECK(stale->Failed(Code::kCancelled));
+  const auto zero = Arrive(*run.site, 0, 3, {1});
+  Arrive(*run.site, 1, 3, {2});
+  Arrive(*run.site, 2, 3, {3});
+  CHECK(zero->Await() && zero->result == Numbers{6});
+}
+
+TEST(what_waits_when_a_run_begins_is_failed) {
+  Run run(2);
+  const auto stale = Arrive(*run.site, 0, 2, {1});
+  run.domain->Begin(2);
+  CHECK(stale->Failed(Code::kCancelled));
+  CHECK(Arrive(*run.site, 0, 2, {1})->IsOpen());
+}
+
+TEST(operands_that_differ_fail_everyone_who_comes_to_the_site) {
+  Run run(3);
+  const auto zero = Arrive(*run.site, 0, 3, {1});
+  const auto one = Arrive(*run.site, 1, 3, {1, 2});
+  const auto two = Arrive(*run.site, 2, 3, {1});
+  for (const auto& arrival : {zero, one, two}) {
+    CHECK(arrival->Failed(Code::kInvalidArgument));
+    CHECK(arrival->Says("`first`") && arrival->Says("replica 0 brings 1 x int64, and replica 1 2 x int64"));
+  }
+  CHECK(Arrive(*run.other, 0, 3, {1})->IsOpen());
+}
+
+TEST(operations_and_groups_that_differ_fail_everyone) {
+  const std::vector<Collective> others = {SumOf(1), SumOf(2, true),
+                                          Collective{Kind::kAllReduce, Reduction::kMax, {2, false}, 0},
+                                          Collective{Kind::kBroadcast, Reduction::kSum, {2, false}, 0}};
+  for (const Collective& other : others) {
+    Run run(2);
+    const auto zero = Arrive(*run.site, 0, 2, {1}, SumOf(2));
+    const auto one = Arrive(*run.site, 1, 2, {1}, other);
+    for (const auto& arrival : {zero, one}) {
+      CHECK(arrival->Failed(Code::kInvalidArgument) && arrival->Says("`first`"));
+    }
+  }
+}
+
+TEST(a_group_size_that_does_not_divide_is_refused_on_every_replica) {
+  Run run(4);
+  for (int64_t replica = 0; replica < 4; ++replica) {
+    const auto arrival = Arrive(*run.site, replica, 4, {1}, SumOf(3));
+    CHECK(arrival->Failed(Code::kInvalidArgument) && arrival->Says("group size (3)") && arrival->Says("(4)"));
+  }
+}
+
+TEST(a_replica_that_comes_twice_is_refused) {
+  Run run(2);
+  const auto first = Arrive(*run.site, 0, 2, {1});
+  CHECK(Arrive(*run.site, 0, 2, {1})->Failed(Code::kInternal));
+  CHECK(first->Failed(Code::kInternal));
+}
+
+TEST(who_is_in_no_run_is_refused) {
+  Run run(2);
+  CHECK(Arrive(*run.site, 0, 4, {1})->Failed(Code::kFailedPrecondition));
+  CHECK(Arrive(*run.site, 2, 2, {1})->Failed(Code::kFailedPrecondition));
+  Site site("nowhere", std::make_shared<Domain>("another"));
+  CHECK(Arrive(site, 0, 2, {1})->Says("`another`"));
+}
+
+TEST(a_site_that_is_closed_fails_who_waits_there) {
+  Run run(2);
+  const auto arrival = Arrive(*run.site, 0, 2, {1});
+  run.site->Close();
+  CHECK(arrival->Failed(Code::kCancelled));
+  CHECK(Arrive(*run.site, 1, 2, {1})->Failed(Code::kCancelled));
+}
+
+TEST(the_limit_for_waits_ends_a_wait) {
+  tensorflow_ipu::core::wait_limit_ns = 5000000;
+  Run run(2);
+  const auto arrival = Arrive(*run.site, 1, 2, {1});
+  CHECK(arrival->Failed(Code::kDeadlineExceeded));
+  CHECK(arrival->Says("replica 1 waited 5 ms for replica 0 in the collective `first`"));
+  tensorflow_ipu::core::wait_limit_ns = 0;
+  CHECK_EQ(run.domain->waiting(), 0);
+}
+
+TEST(a_wait_that_ends_in_time_is_not_given_up) {
+  tensorflow_ipu::core::wait_limit_ns = 5000000;
+  Run run(2);
+  const auto zero = Arrive(*run.site, 0, 2, {1});
+  Arrive(*run.site, 1, 2, {1});
+  tensorflow_ipu::core::wait_limit_ns = 0;
+  const auto later = Arrive(*run.site, 0, 2, {1});
+  CHECK(!later->answered.Await(1, check::kMoment));
+  CHECK(zero->Await() && zero->outcome.ok());
+}
+
+TEST(an_interrupted_run_gets_no_further) {
+  tensorflow_ipu::core::interrupted = true;
+  Run run(2);
+  CHECK(Arrive(*run.site, 0, 2, {1})->Failed(Code::kCancelled));
+  CHECK(Arrive(*run.site, 0, 1, {1})->Failed(Code::kCancelled));
+  tensorflow_ipu::core::interrupted = false;
+}
+
+// Takes different branches on the replicas of a run whose watch looks often.
+struct Stuck {
+  explicit Stuck(std::function<bool()> others_wait = nullptr) {
+    domain = std::make_shared<Domain>("device", std::move(others_wait), milliseconds(10));
+    first = std::make_shared<Site>("first", domain);
+    second = std::make_shared<Site>("second", domain);
+    domain->Begin(2);
+    zero = Arrive(*first, 0, 2, {1});
+  }
+
+  std::shared_ptr<Domain> domain;
+  std::shared_ptr<Site> first;
+  std::shared_ptr<Site> second;
+  std::shared_ptr<Arrival> zero;
+};
+
+TEST(replicas_that_wait_for_each_other_are_found) {
+  Stuck stuck;
+  const auto one = Arrive(*stuck.second, 1, 2, {1});
+  for (const auto& arrival : {stuck.zero, one}) {
+    CHECK(arrival->Failed(Code::kFailedPrecondition));
+    CHECK(arrival->Says("replica 0 for replica 1 in the collective `first`"));
+    CHECK(arrival->Says("replica 1 for replica 0 in the collective `second`"));
+  }
+}
+
+TEST(replicas_of_which_one_still_computes_are_left_alone) {
+  Stuck stuck;
+  CHECK(!stuck.zero->answered.Await(1, 5 * check::kMoment));
+}
+
+TEST(replicas_that_may_still_get_data_are_left_alone) {
+  Stuck stuck([] { return true; });
+  const auto one = Arrive(*stuck.second, 1, 2, {1});
+  CHECK(!one->answered.Await(1, 5 * check::kMoment));
+}
+
+TEST(replicas_of_a_process_that_computes_are_left_alone) {
+  Stuck stuck;
+  const auto one = Arrive(*stuck.second, 1, 2, {1});
+  const bool came = tensorflow_ipu::core::SpinUntil(5 * check::kMoment, [&] { return !one->IsOpen(); });
+  CHECK(!came);
+}
+
+TEST(what_an_answer_holds_goes_with_it) {
+  Run run(2);
+  check::Count gone;
+  const int64_t value = 1;
+  int64_t result = 0;
+  const tensorflow_ipu::core::Contribution contribution = {
+      {check::DataType::kS64, reinterpret_cast<const std::byte*>(&value), reinterpret_cast<std::byte*>(&result), 1, 1}};
+  const auto held = [&gone] {
+    return std::shared_ptr<int>(new int(0), [&gone](const int* number) {
+      delete number;
+      gone.Add();
+    });
+  };
+  CHECK(!run.site->Arrive(0, 2, SumOf(), contribution, [kept = held()](Outcome) {}).has_value());
+  CHECK_EQ(gone.value(), 0);
+  const auto last = Arrive(*run.site, 1, 2, {1});
+  CHECK(gone.Await());
+}
+
+}  // namespace

@@ -1,0 +1,67 @@
+// What tests of code with threads wait with: every wait has a deadline, so that what never comes fails a check.
+#ifndef TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
+#define TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace check {
+
+// Long enough for a sanitizer on a busy machine: a wait that lasts so long has failed.
+constexpr std::chrono::seconds kDeadline{30};
+
+// Long enough for what must not happen to happen, mostly. A test that waits so long in vain passes.
+constexpr std::chrono::milliseconds kMoment{20};
+
+// A number that threads raise and wait for.
+//
+// Thread-safe.
+class Count {
+ public:
+  void Add(int64_t change = 1) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    value_ += change;
+    changed_.notify_all();
+  }
+
+  int64_t value() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return value_;
+  }
+
+  // Waits until the number is at least `wanted`. Returns whether it is.
+  bool Await(int64_t wanted = 1, std::chrono::nanoseconds limit = kDeadline) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, limit, [&] { return value_ >= wanted; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t value_ = 0;  // Guarded by mutex_.
+};
+
+// Threads that are joined when they go out of scope.
+class Threads {
+ public:
+  ~Threads() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  template <typename Body>
+  void Start(Body body) {
+    threads_.emplace_back(std::move(body));
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace check
+
+#endif  // TENSORFLOW_IPU_TESTS_CORE_THREADS_H_

@@ -1,0 +1,49 @@
+"""What the tests of loops share: programs of one call, and datasets that feed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.config import reset_ipu_configuration
+
+
+@pytest.fixture(autouse=True)
+def fresh_system() -> Iterator[None]:
+    """Nothing is configured before and after each test."""
+    reset_ipu_configuration()
+    yield
+    reset_ipu_configuration()
+
+
+@pytest.fixture
+def strategy() -> ipu.IPUStrategy:
+    return ipu.IPUStrategy()
+
+
+@pytest.fixture
+def run(strategy: ipu.IPUStrategy) -> Callable[..., Any]:
+    """`run(function, *args)` runs a plain function as a program."""
+    return lambda function, *args: strategy.run(tf.function(function, jit_compile=True), args)
+
+
+@pytest.fixture
+def numbers() -> tf.data.Dataset:
+    """The int32 scalars 0, 1, 2 and so on."""
+    return tf.data.Dataset.range(10**6).map(lambda x: tf.cast(x, tf.int32))
+
+
+@pytest.fixture
+def infeed_of(strategy: ipu.IPUStrategy) -> Callable[[tf.data.Dataset], ipu.IPUInfeedQueue]:
+    """`infeed_of(dataset)` is a queue that reads the dataset already."""
+
+    def make(dataset: tf.data.Dataset) -> ipu.IPUInfeedQueue:
+        queue = ipu.IPUInfeedQueue(dataset)
+        queue.initializer  # noqa: B018  (The access starts it.)
+        return queue
+
+    return make

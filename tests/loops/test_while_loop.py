@@ -1,0 +1,212 @@
+"""`loops.while_loop`: its condition, its limit, and what it shares with `repeat`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.loops import repeat, while_loop
+
+
+@pytest.mark.parametrize("inputs", [[0], (0,), 0, np.int32(0)], ids=repr)
+def test_loop_runs_while_the_condition_holds(inputs: Any, run: Any) -> None:
+    result = run(lambda: while_loop(lambda x: x < 10, lambda x: x + 3, inputs))
+    assert (result.dtype, result.shape, result.numpy()) == (tf.int32, [], 12)
+
+
+def test_several_carried_values_come_out_as_a_list(run: Any) -> None:
+    result = run(lambda: while_loop(lambda x, y: y < 20.0, lambda x, y: (x + 1, y * 2.0), [0, 1.0]))
+    assert isinstance(result, list)
+    assert [x.numpy() for x in result] == [5, 32]
+
+
+@pytest.mark.parametrize("condition", [lambda x: False, lambda x: x > 5, lambda x: np.bool_(False)])
+def test_loop_of_no_iterations_gives_the_inputs(condition: Any, run: Any, infeed_of: Any, numbers: Any) -> None:
+    queue = infeed_of(numbers)
+    assert run(lambda: while_loop(condition, lambda x, y: x + y + 1, [5], queue)).numpy() == 5
+    assert run(queue._dequeue).numpy() == 0
+
+
+def test_loop_without_carried_values_goes_by_what_it_changes(strategy: Any, run: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(0)
+
+    def program() -> Any:
+        result = while_loop(lambda: variable < 5, lambda: variable.assign_add(2).op)
+        assert isinstance(result, tf.Operation)
+        return variable.read_value()
+
+    assert run(program).numpy() == 6
+
+
+def test_condition_and_body_may_branch_on_tensors(run: Any) -> None:
+    def condition(x: Any) -> Any:
+        if x > 20:  # noqa: SIM108  (A statement, for AutoGraph to rewrite.)
+            below = x < 30
+        else:
+            below = True
+        return below
+
+    def body(x: Any) -> Any:
+        if x % 2 == 0:
+            x = x + 3
+        return x + 2
+
+    def program() -> Any:
+        return while_loop(condition, body, [0])
+
+    assert run(program).numpy() == 31
+
+
+# The limit.
+
+
+@pytest.mark.parametrize("most", [4, np.int64(4), tf.constant(4), tf.constant(4, tf.int64)], ids=repr)
+def test_loop_ends_at_its_limit(most: Any, run: Any) -> None:
+    assert run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=most)).numpy() == 4
+    assert run(lambda m: while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=m), most).numpy() == 4
+
+
+def test_limit_above_what_the_condition_lets_changes_nothing(run: Any) -> None:
+    assert run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [0], None, 100)).numpy() == 10
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_limit_of_nothing_lets_no_iteration_run(most: int, run: Any) -> None:
+    assert run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [7], maximum_iterations=most)).numpy() == 7
+
+
+@pytest.mark.parametrize("most", [1.5, True, "3", tf.constant(2.0)], ids=repr)
+def test_limit_that_is_not_whole_is_refused(most: Any, run: Any) -> None:
+    with pytest.raises(TypeError, match="`maximum_iterations` must be a whole number of iterations, but is"):
+        run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=most))
+
+
+# It was found by XLA, which does not say whose fault it is.
+def test_limit_that_is_no_scalar_is_refused(run: Any) -> None:
+    with pytest.raises(ValueError, match=r"`maximum_iterations` must be a scalar, but has shape \(1,\)"):
+        run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=[3]))
+
+
+# Signatures.
+
+
+def test_condition_that_cannot_take_the_carried_values_is_refused(run: Any, infeed_of: Any, numbers: Any) -> None:
+    words = (
+        "Supplied loop condition function cannot be called with the specified inputs. You specified 1 inputs, but the"
+        r" condition takes `\(x, y\)`. Note that infeed is not passed to the loop condition."
+    )
+    with pytest.raises(TypeError, match=words):
+        run(lambda: while_loop(lambda x, y: x < 3, lambda x: x, [0]))
+    queue = infeed_of(numbers)
+    with pytest.raises(TypeError, match=words):
+        run(lambda: while_loop(lambda x, y: x < 3, lambda x, y: x + y, [0], queue))
+
+
+def test_body_that_cannot_take_its_arguments_is_refused(run: Any, infeed_of: Any, numbers: Any) -> None:
+    words = "Supplied loop body function cannot be called with the specified inputs. You specified 1 inputs"
+    with pytest.raises(TypeError, match=words + r", but the body takes `\(x, y\)`"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x, y: x, [0]))
+    queue = infeed_of(numbers)
+    with pytest.raises(TypeError, match=words + r" and 1 additional inputs from infeed, but the body takes `\(x\)`"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x: x, [0], queue))
+
+
+@pytest.mark.parametrize("condition", [None, 3])
+def test_condition_that_cannot_be_called_is_refused(condition: Any, run: Any) -> None:
+    with pytest.raises(TypeError, match="Supplied loop condition function cannot be called"):
+        run(lambda: while_loop(condition, lambda x: x, [0]))
+
+
+# It was found by XLA, which does not say whose fault it is.
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (lambda x: x, "int32 and shape \\(\\)"),
+        (lambda x: x < [1, 2], "bool and shape \\(2,\\)"),
+        (lambda x: 1.0, "float32"),
+    ],
+)
+def test_condition_that_returns_no_truth_is_refused(condition: Any, words: str, run: Any) -> None:
+    with pytest.raises(TypeError, match=f"`condition` must return a bool scalar, but returns a tensor of type {words}"):
+        run(lambda: while_loop(condition, lambda x: x + 1, [0]))
+
+
+def test_infeed_that_is_no_queue_is_refused(run: Any) -> None:
+    with pytest.raises(TypeError, match="`infeed_queue` must be an `IPUInfeedQueue`"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x: x + 1, [0], 5))
+
+
+def test_version_of_while_loops_is_noted_and_changes_nothing(run: Any, caplog: Any) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert run(lambda: while_loop(lambda x: x < 3, lambda x: x + 1, [0], use_while_v1=False)).numpy() == 3
+    assert "`use_while_v1=False` makes no difference" in caplog.text
+    with pytest.raises(TypeError, match="`use_while_v1` must be True or False, but is 'no'"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x: x + 1, [0], use_while_v1="no"))
+
+
+def test_results_of_the_body_are_held_to_the_same_rules_as_those_of_repeat(run: Any) -> None:
+    with pytest.raises(ValueError, match="zero or more Tensor values followed by zero or more Operations"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x: (tf.no_op(), x), [0]))
+    with pytest.raises(TypeError, match=r"Mismatch between .* \['int32'\] vs \['float32'\]"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x: x + 0.5 if x is None else 1.5, [0]))
+    with pytest.raises(TypeError, match=r"Mismatch between .* \['int32'\] vs \[\]"):
+        run(lambda: while_loop(lambda x: x < 3, lambda x: None, [0]))
+
+
+# Data.
+
+
+def test_element_goes_to_the_body_and_not_to_the_condition(run: Any, infeed_of: Any, numbers: Any) -> None:
+    source, sink = infeed_of(numbers), ipu.IPUOutfeedQueue()
+    body = lambda total, x: (total + x, sink.enqueue(x))  # noqa: E731
+    assert run(lambda: while_loop(lambda total: total < 10, body, [0], source)).numpy() == 10
+    np.testing.assert_array_equal(sink.dequeue(), [0, 1, 2, 3, 4])
+    assert run(lambda: while_loop(lambda total: total < 10, lambda total, x: total + x, [0], source)).numpy() == 11
+
+
+def test_element_that_is_a_dict_comes_by_name(run: Any, infeed_of: Any, numbers: Any) -> None:
+    queue = infeed_of(numbers.map(lambda x: {"x": x}))
+    assert run(lambda: while_loop(lambda total: total < 10, lambda total, x: total + x, [0], queue)).numpy() == 10
+
+
+def test_loops_of_both_kinds_nest(run: Any, infeed_of: Any, numbers: Any) -> None:
+    source, sink = infeed_of(numbers), ipu.IPUOutfeedQueue()
+
+    def body(total: Any, x: Any) -> Any:
+        up = while_loop(lambda inside: inside < x + 2, lambda inside, y: inside + 1 + 0 * y, [x], source)
+        return total + up, sink.enqueue((x, up))
+
+    assert run(lambda: repeat(3, body, [0], source)).numpy() == 2 + 5 + 8
+    x, up = sink.dequeue()
+    np.testing.assert_array_equal(x, [0, 3, 6])
+    np.testing.assert_array_equal(up, [2, 5, 8])
+
+
+# Gradients.
+
+
+def test_loop_with_a_limit_has_a_gradient(run: Any) -> None:
+    def program(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, _ = while_loop(lambda y, i: i < 3, lambda y, i: (y * x, i + 1), [x, 0], maximum_iterations=5)
+        return tape.gradient(y, x)
+
+    assert run(program, tf.constant(2.0)).numpy() == 32
+
+
+def test_gradient_of_a_loop_without_a_limit_is_refused(run: Any) -> None:
+    def program(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = while_loop(lambda y: y < 100.0, lambda y: y * x, [x])
+        return tape.gradient(y, x)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="maximum_iteration"):
+        run(program, tf.constant(2.0))
