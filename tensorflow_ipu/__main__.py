@@ -26,6 +26,7 @@ all of them are listed on the error output, and it is not run (status 2)."""
 
 _EPILOG = """\
 commands:
+  pipeline    plans a pipeline, draws it, says what it costs; `pipeline --help` has more
   run         what is done without a command; for a script that is named like one
 
 All that stands behind SCRIPT is the script's own. docs/porting.md has more."""
@@ -74,6 +75,12 @@ def _run(arguments: Sequence[str]) -> int:
     return _script.run(script, arguments[own:])
 
 
+def _pipeline(arguments: Sequence[str]) -> int:
+    from tensorflow_ipu.pipelining import _command
+
+    return _command.main(arguments)
+
+
 def _report(script: Path, missing: list[_scan.Missing], forced: bool) -> str:
     lines = [f"  {found.path}:{found.line}: {found.message}" for found in missing]
     if forced:
@@ -84,7 +91,7 @@ def _report(script: Path, missing: list[_scan.Missing], forced: bool) -> str:
 
 
 # A command takes the words behind it, and returns the exit status.
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": _run}
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"pipeline": _pipeline, "run": _run}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""How long the plan of a large pipeline takes: to make, to check, to cost."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import sys
+from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from measure import interleave, median, print_table
+
+from tensorflow_ipu.pipelining import PipelineSchedule, RecomputationMode, check_plan, pipeline_plan, plan_cost
+
+STAGES = 64
+COUNTS = (128, 4096)
+TARGET = 1000.0  # Milliseconds, for making and checking the larger one.
+
+
+def contestants(
+    schedule: PipelineSchedule, mode: RecomputationMode | None, count: int
+) -> dict[str, Callable[[], object]]:
+    """What is timed of one plan."""
+    plan = pipeline_plan(STAGES, count, schedule, recomputation_mode=mode)
+    return {
+        "make": lambda: pipeline_plan(STAGES, count, schedule, recomputation_mode=mode),
+        "check": lambda: check_plan(plan),
+        "cost": lambda: plan_cost(plan),
+    }
+
+
+def main() -> None:
+    """Prints a row a schedule, a mode and a number of micro-batches."""
+    calls: dict[str, Callable[[], object]] = {}
+    rows = []
+    for schedule in PipelineSchedule:
+        for mode in (None, RecomputationMode.Auto):
+            for count in COUNTS:
+                name = f"{schedule.name}{', recomputing' if mode else ''}"
+                calls |= {f"{name} {count} {what}": call for what, call in contestants(schedule, mode, count).items()}
+                rows.append((name, count))
+    # Else now and then a plan pays for a look at all objects of TensorFlow, and always the same one.
+    gc.collect()
+    gc.freeze()
+    times = interleave(calls)
+    table = []
+    for name, count in rows:
+        make, check, cost = (median(times, f"{name} {count} {what}", 1) / 1e3 for what in ("make", "check", "cost"))
+        table.append((name, count, make, check, cost, make + check, TARGET if count == max(COUNTS) else ""))
+    print_table(
+        f"{STAGES} stages, training; milliseconds (medians of 7 rounds)",
+        ("schedule", "micro-batches", "make", "check", "cost", "make and check", "target"),
+        table,
+    )
+
+
+if __name__ == "__main__":
+    main()

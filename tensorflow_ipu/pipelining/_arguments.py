@@ -1,0 +1,162 @@
+"""Checks of what a plan is asked for; all faults of a call are reported together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow_ipu.config._faults import Faults
+from tensorflow_ipu.pipelining._enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._order import order_of
+
+LARGEST_COUNT = 2**31 - 1
+
+Mapping = tuple[tuple[int, ...], ...]
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def checked_count(name: str, value: Any, faults: Faults) -> None:
+    """Records a fault where `value` is no whole number from 1 to the largest int32."""
+    if not is_count(value):
+        faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
+    elif not 1 <= value <= LARGEST_COUNT:
+        faults.add(ValueError, f"`{name}` must be from 1 to {LARGEST_COUNT}, but is {value}")
+
+
+def checked_bool(name: str, value: Any, faults: Faults) -> None:
+    """Records a fault where `value` is neither True nor False."""
+    if not isinstance(value, bool):
+        faults.add(TypeError, f"`{name}` must be True or False, but is {value!r}")
+
+
+def checked_mapping(name: str, mapping: Any, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
+    """Brings a device mapping into its full form.
+
+    Args:
+      name: The argument's name.
+      mapping: For each stage an IPU, or a list of IPUs where the stage has concurrent parts.
+      faults: Where faults go.
+
+    Returns:
+      For each stage its IPUs, and for each stage whether it was given as a list; None if there are faults.
+    """
+    if not isinstance(mapping, list | tuple):
+        faults.add(TypeError, f"`{name}` must be a list or a tuple, but is {mapping!r}")
+        return None
+    found: list[tuple[int, ...]] = []
+    sound = True
+    for stage, item in enumerate(mapping):
+        ipus = tuple(item) if isinstance(item, list | tuple) else (item,)
+        fault = _mapping_fault(f"{name}[{stage}]", item, ipus)
+        if fault:
+            faults.add(*fault)
+            sound = False
+        found.append(ipus)
+    concurrent = tuple(isinstance(item, list | tuple) for item in mapping)
+    return (tuple(found), concurrent) if sound else None
+
+
+def _mapping_fault(name: str, item: Any, ipus: tuple[Any, ...]) -> tuple[type[Exception], str] | None:
+    if not all(is_count(ipu) for ipu in ipus):
+        return TypeError, f"`{name}` must be an IPU's number, or a list of them for concurrent parts, but is {item!r}"
+    if not ipus:
+        return ValueError, f"`{name}` is an empty list; name the IPU of each concurrent part"
+    if min(ipus) < 0:
+        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0"
+    if len(set(ipus)) < len(ipus):
+        return ValueError, f"`{name}` is {item!r}; concurrent parts need IPUs of their own"
+    return None
+
+
+def shared_ipus(mapping: Sequence[Sequence[int]]) -> list[int]:
+    """The IPUs that more than one stage is mapped to."""
+    ipus = [ipu for parts in mapping for ipu in parts]
+    return sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
+
+
+def checked_schedule(
+    schedule: Any, mapping: Mapping | None, training: bool, batch_serialization_iterations: int, faults: Faults
+) -> None:
+    """Records a fault where a schedule is none, or cannot do what it is asked for."""
+    if not isinstance(schedule, PipelineSchedule):
+        faults.add(TypeError, f"`schedule` must be a `PipelineSchedule`, but is {schedule!r}")
+        return
+    serialized = is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
+    if serialized and schedule is not PipelineSchedule.Sequential:
+        faults.add(
+            NotImplementedError,
+            f"`batch_serialization_iterations` is {batch_serialization_iterations} and `schedule` is {schedule.name};"
+            " batches can be serialised with `PipelineSchedule.Sequential` only",
+        )
+    if mapping is None:
+        return
+    if serialized and len({ipu for ipus in mapping for ipu in ipus}) > 1:
+        faults.add(
+            NotImplementedError,
+            f"`batch_serialization_iterations` is {batch_serialization_iterations}, so all stages must be on one IPU;"
+            f" `device_mapping` is {_plain(mapping)}",
+        )
+    shared = shared_ipus(mapping)
+    if schedule is PipelineSchedule.Interleaved and training and shared:
+        faults.add(
+            NotImplementedError,
+            f"`schedule` is Interleaved and `device_mapping` is {_plain(mapping)}: in training an IPU has one stage"
+            f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
+        )
+
+
+def checked_recomputation(mode: Any, schedule: Any, training: bool, faults: Faults) -> RecomputationMode | None:
+    """Records a fault where a recomputation mode is none or does not go with the schedule.
+
+    Returns:
+      The mode in use: `Auto` resolved; None in inference, where nothing is recomputed.
+    """
+    if mode is None:
+        return None
+    if not isinstance(mode, RecomputationMode):
+        faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
+        return None
+    if not isinstance(schedule, PipelineSchedule):
+        return None
+    supported = SUPPORTED_MODES[schedule]
+    if mode is RecomputationMode.Auto:
+        mode = supported[0]
+    elif mode not in supported:
+        faults.add(
+            NotImplementedError,
+            f"`recomputation_mode` is {mode.name}, which {schedule.name} does not support; use"
+            f" {' or '.join(f'`{one.name}`' for one in (RecomputationMode.Auto, *supported))}",
+        )
+    return mode if training else None
+
+
+def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapping, training: bool) -> None:
+    """Refuses a number of micro-batches that would leave the last cycle of a pipeline unfinished.
+
+    Raises:
+      FailedPreconditionError: Of `tf.errors`; `micro_batches` is no multiple of the schedule's overlap length.
+    """
+    multiple = order_of(schedule, mapping, training).multiple
+    if micro_batches % multiple == 0:
+        return
+    # The kind is TensorFlow's; a plan needs no TensorFlow otherwise.
+    from tensorflow.errors import FailedPreconditionError  # pyright: ignore[reportMissingImports]
+
+    below = micro_batches // multiple * multiple
+    nearest = [str(count) for count in (below, below + multiple) if count]
+    raise FailedPreconditionError(
+        None,
+        None,
+        f"the number of micro-batches of a {schedule.name} pipeline of {len(mapping)} stages that"
+        f" {'trains' if training else 'does not train'} must be a multiple of {multiple}, but is {micro_batches}; use"
+        f" {' or '.join(nearest)}. It is called `micro_batches`, `gradient_accumulation_count`,"
+        " `gradient_accumulation_steps_per_replica` or `steps_per_execution`, depending on what you call",
+    )
+
+
+def _plain(mapping: Mapping) -> list[int | list[int]]:
+    return [ipus[0] if len(ipus) == 1 else list(ipus) for ipus in mapping]

@@ -1,0 +1,56 @@
+"""The choices that a pipeline's user has: its schedule and its recomputation."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class PipelineSchedule(IntEnum):
+    """In which order the IPUs of a pipeline work on their micro-batches.
+
+    Three stages on three IPUs, in the steady state (letters are passes, digits are micro-batches, `|` ends a step):
+
+        Grouped         Interleaved     Sequential
+        B0 F5 | B1 F6   F2 | B0 | F3    .  | .  | B0 | F1
+        B1 F4 | B2 F5   B0 | F2 | B1    .  | B0 | .  | .
+        B2 F3 | B3 F4   F1 | B1 | F2    B0 | .  | .  | .
+
+    * `Grouped`: in each step an IPU runs a backward and a forward pass, all IPUs the same kind at a time. The fastest,
+      with the most activations alive.
+    * `Interleaved`: in each step an IPU runs a forward or a backward pass, neighbours different kinds. About half of
+      the activations; each step takes as long as the slower kind.
+    * `Sequential`: one micro-batch after the other, as in a sharded model. For debugging.
+    """
+
+    Grouped = 0
+    Interleaved = 1
+    Sequential = 2
+
+
+class RecomputationMode(Enum):
+    """How activations come back that a training pipeline did not keep.
+
+    Where a pipeline recomputes, a stage stashes its inputs alone, and runs forward a second time before its backward
+    pass. The last stage never does, as its backward pass follows at once.
+
+    * `Auto`: what the schedule prefers, the first that it supports of the two below.
+    * `RecomputeThenBackpropagate`: a pass of its own, in the step before the backward pass, so that the program can
+      share the code of the forward pass. For `Grouped` and `Interleaved`.
+    * `RecomputeAndBackpropagateInterleaved`: within the backward pass, so that each piece of the recomputed
+      activations is freed as soon as it was used. For `Grouped` and `Sequential`.
+    """
+
+    Auto = "Auto"
+    RecomputeThenBackpropagate = "Recompute_then_backpropagate"
+    RecomputeAndBackpropagateInterleaved = "Recompute_and_backpropagate_interleaved"
+
+
+# The modes that a schedule supports; the first one is its `Auto`.
+SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
+    PipelineSchedule.Grouped: (
+        RecomputationMode.RecomputeThenBackpropagate,
+        RecomputationMode.RecomputeAndBackpropagateInterleaved,
+    ),
+    PipelineSchedule.Interleaved: (RecomputationMode.RecomputeThenBackpropagate,),
+    PipelineSchedule.Sequential: (RecomputationMode.RecomputeAndBackpropagateInterleaved,),
+}

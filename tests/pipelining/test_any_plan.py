@@ -1,0 +1,282 @@
+"""Any plan passes its own check, and a machine that knows nothing else comes to the numbers of plain accumulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorflow_ipu.pipelining import (
+    Backward,
+    BufferKind,
+    Forward,
+    Load,
+    PipelineSchedule,
+    Plan,
+    RecomputationMode,
+    Recompute,
+    Save,
+    StageCost,
+    Task,
+    Update,
+    check_plan,
+    overlap_length,
+    parallel_phases_plan,
+    parse_instruction,
+    pipeline_plan,
+    plan_cost,
+    serial_phases_plan,
+    sharded_plan,
+    timeline,
+)
+
+MODES = {
+    PipelineSchedule.Grouped: tuple(RecomputationMode),
+    PipelineSchedule.Interleaved: (RecomputationMode.Auto, RecomputationMode.RecomputeThenBackpropagate),
+    PipelineSchedule.Sequential: (RecomputationMode.Auto, RecomputationMode.RecomputeAndBackpropagateInterleaved),
+}
+
+
+@st.composite
+def mappings(draw: Any, stages: int, *, apart: bool = False) -> list[int | list[int]]:
+    """IPUs for stages, some in parts; no IPU twice with `apart`."""
+    widths = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in range(stages)]
+    if apart:
+        ipus = draw(st.permutations(range(sum(widths))))
+        ends = [sum(widths[: stage + 1]) for stage in range(stages)]
+        groups = [list(ipus[end - width : end]) for end, width in zip(ends, widths, strict=True)]
+    else:
+        several = st.integers(0, 4)
+        groups = [draw(st.lists(several, min_size=width, max_size=width, unique=True)) for width in widths]
+    return [group if len(group) > 1 or draw(st.booleans()) else group[0] for group in groups]
+
+
+@st.composite
+def pipelines(draw: Any) -> Plan:
+    """Pipelines of every schedule, mapping and recomputation that there is."""
+    stages = draw(st.integers(2, 7))
+    schedule = draw(st.sampled_from(PipelineSchedule))
+    training = draw(st.booleans())
+    serialization = draw(st.integers(1, 3)) if schedule is PipelineSchedule.Sequential else 1
+    if serialization > 1:
+        mapping = [draw(st.integers(0, 3))] * stages
+    else:
+        mapping = draw(mappings(stages, apart=schedule is PipelineSchedule.Interleaved and training))
+    return pipeline_plan(
+        stages,
+        draw(st.integers(1, 3)) * overlap_length(schedule, mapping, training),
+        schedule,
+        device_mapping=mapping,
+        training=training,
+        recomputation_mode=draw(st.sampled_from((None, *MODES[schedule]))),
+        batch_serialization_iterations=serialization,
+    )
+
+
+@st.composite
+def others(draw: Any) -> Plan:
+    """Sharded models and phases."""
+    stages = draw(st.integers(1, 6))
+    training, micro_batches = draw(st.booleans()), draw(st.integers(1, 4))
+    kind = draw(st.sampled_from(("sharded", "serial", "parallel")))
+    if kind == "sharded":
+        mode = draw(st.sampled_from((None, *MODES[PipelineSchedule.Sequential])))
+        mapping = draw(mappings(stages))
+        return sharded_plan(mapping, training=training, micro_batches=micro_batches, recomputation_mode=mode)
+    width = draw(st.integers(1, 3))
+    even, odd = list(range(width)), list(range(10, 10 + width))
+    if kind == "serial":
+        return serial_phases_plan([even] * stages, training=training, micro_batches=micro_batches)
+    groups: list[int | list[int]] = [odd if stage % 2 else even for stage in range(stages)]
+    return parallel_phases_plan(groups, training=training, micro_batches=micro_batches)
+
+
+@dataclass
+class Result:
+    """What came out: what each micro-batch gave, and the accumulated gradient of each weight."""
+
+    outputs: list[int]
+    gradients: dict[tuple[int, int | None], int]
+
+
+def weight(stage: int, part: int | None) -> int:
+    """The weight of a part of a stage: it multiplies its input by that."""
+    return 2 + 3 * stage + 7 * (part or 0)
+
+
+def expected(plan: Plan) -> Result:
+    """Forward and backward, one micro-batch after the other, with no plan."""
+    outputs = []
+    gradients = {(stage, part): 0 for stage, part, _ in plan.places()} if plan.training else {}
+    factors = [sum(weight(stage, part) for part, _ in plan.parts(stage)) for stage in range(plan.stages)]
+    for micro_batch in range(plan.micro_batches):
+        inputs = [micro_batch + 1]
+        for factor in factors:
+            inputs.append(inputs[-1] * factor)
+        outputs.append(inputs[-1])
+        if not plan.training:
+            continue
+        gradient = 1
+        for stage in reversed(range(plan.stages)):
+            for part, _ in plan.parts(stage):
+                gradients[stage, part] += gradient * inputs[stage]
+            gradient *= factors[stage]
+    return Result(outputs, gradients)
+
+
+class Machine:
+    """Runs a plan with ring buffers of its depths, by what its sections, its effects and its buffers say alone."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._rings: dict[Any, list[Any]] = {buffer: [None] * buffer.depth for buffer in plan.buffers}
+        self._feed = iter(range(1, plan.micro_batches + 1))
+        self._elements: dict[int, int] = {}
+        self._outputs: dict[int, int] = {}
+        self._gradients: dict[tuple[int, int | None], int] = {}
+        self._exchanged: list[tuple[Any, int, int]] = []
+
+    def run(self) -> Result:
+        for section in self._plan.sections:
+            for iteration in range(section.repeat):
+                for step in section.steps:
+                    for task in step.tasks:
+                        if not isinstance(task.instruction, Load | Save):
+                            self._run(task, section.base(iteration))
+                    self._exchange()
+        return Result([self._outputs[at] for at in sorted(self._outputs)], self._gradients)
+
+    def _run(self, task: Task, base: int) -> None:
+        instruction = task.instruction
+        effects = self._plan.effects(instruction)
+        if isinstance(instruction, Update):
+            (accumulator,) = effects.reads
+            assert (instruction.stage, instruction.part) not in self._gradients
+            self._gradients[instruction.stage, instruction.part] = self._rings[accumulator][0] or 0
+            return
+        at = base + instruction.micro_batch
+        if effects.takes_infeed and at not in self._elements:
+            self._elements[at] = next(self._feed)
+        values: dict[BufferKind, int] = {}
+        for buffer in effects.reads:
+            assert buffer.ipu == task.ipu
+            there, values[buffer.kind] = self._rings[buffer][buffer.position(at)]
+            assert there == at, f"{task} reads micro-batch {there} for {at}"
+        written = self._compute(instruction, values, at)
+        if effects.gives_outfeed:
+            self._outputs[at] = self._outputs.get(at, 0) + written[BufferKind.FORWARD_LINK]
+        for buffer in effects.writes:
+            value = written[buffer.kind]
+            if buffer.kind in (BufferKind.FORWARD_LINK, BufferKind.BACKWARD_LINK):
+                self._exchanged.append((buffer, at, value))
+            elif buffer.kind is BufferKind.ACCUMULATOR:
+                self._rings[buffer][0] = (self._rings[buffer][0] or 0) + value
+            else:
+                self._rings[buffer][buffer.position(at)] = (at, value)
+
+    def _compute(self, instruction: Any, values: dict[BufferKind, int], at: int) -> dict[BufferKind, int]:
+        kind = BufferKind
+        factor = weight(instruction.stage, instruction.part)
+        if isinstance(instruction, Forward):
+            given = values.get(kind.FORWARD_LINK, self._elements.get(at, 0))
+            return {kind.FORWARD_LINK: given * factor, kind.ACTIVATIONS: given, kind.INPUTS: given}
+        if isinstance(instruction, Recompute):
+            return {kind.RECOMPUTED: values[kind.INPUTS]}
+        assert isinstance(instruction, Backward)
+        activations = values.get(kind.ACTIVATIONS, values.get(kind.RECOMPUTED, 0))
+        gradient = values.get(kind.BACKWARD_LINK, 1)
+        return {kind.ACCUMULATOR: gradient * activations, kind.BACKWARD_LINK: gradient * factor}
+
+    def _exchange(self) -> None:
+        """What several parts of a stage hand over is summed."""
+        for buffer, at, value in self._exchanged:
+            place = self._rings[buffer][buffer.position(at)]
+            both = place[1] + value if place and place[0] == at else value
+            self._rings[buffer][buffer.position(at)] = (at, both)
+        self._exchanged.clear()
+
+
+EXAMPLES = settings(max_examples=300, deadline=None)
+FEWER = settings(max_examples=100, deadline=None)
+
+
+@EXAMPLES
+@given(pipelines())
+def test_any_pipeline_plan_passes_the_check(plan: Plan):
+    check_plan(plan)
+
+
+@FEWER
+@given(others())
+def test_any_sharded_or_phased_plan_passes_the_check(plan: Plan):
+    check_plan(plan)
+
+
+@EXAMPLES
+@given(pipelines())
+def test_any_pipeline_plan_executes_to_the_numbers_of_plain_accumulation(plan: Plan):
+    assert Machine(plan).run() == expected(plan)
+
+
+@FEWER
+@given(others())
+def test_any_sharded_or_phased_plan_executes_to_the_numbers_of_plain_accumulation(plan: Plan):
+    assert Machine(plan).run() == expected(plan)
+
+
+@FEWER
+@given(pipelines() | others(), st.integers(1, 5))
+def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(plan: Plan, more: int):
+    steady = plan.section("steady")
+    longer = plan.with_micro_batches(plan.micro_batches + more * steady.advance)
+    check_plan(longer)
+    assert longer.buffers == plan.buffers
+    assert [section.steps for section in longer.sections] == [section.steps for section in plan.sections]
+    assert longer.section("steady").repeat == steady.repeat + more
+    assert longer.unlooped_micro_batches == plan.unlooped_micro_batches
+    assert longer.with_micro_batches(plan.micro_batches) == plan
+
+
+@FEWER
+@given(pipelines() | others())
+def test_walk_and_table_tell_the_same(plan: Plan):
+    table = plan.table()
+    rows = [
+        (number, task.slot, task.ipu, task.instruction.stage, task.instruction.part or 0)
+        for number, _, step in plan.walk()
+        for task in step.tasks
+    ]
+    columns = (table.step, table.slot, table.ipu, table.stage, table.part)
+    assert sorted(rows) == sorted(zip(*(column.tolist() for column in columns), strict=True))
+    assert plan.step_count == 1 + max(row[0] for row in rows)
+    assert plan.slot_count == sum(step.slots for _, _, step in plan.walk())
+    assert table.micro_batch.max() == plan.micro_batches - 1
+
+
+@FEWER
+@given(pipelines() | others())
+def test_the_text_of_any_instruction_reads_back(plan: Plan):
+    for _, _, step in plan.walk():
+        for task in step.tasks:
+            assert parse_instruction(str(task.instruction)) == task.instruction
+
+
+@FEWER
+@given(pipelines() | others(), st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4))
+def test_the_cost_is_that_of_the_timeline(plan: Plan, times: list[float]):
+    stage_cost = StageCost(times[0], times[1], update=times[2], load=times[3], save=times[3])
+    cost = plan_cost(plan, stage_cost)
+    end, busy = 0.0, dict.fromkeys(plan.ipus, 0.0)
+    for _, begin, finish, spans in timeline(plan, stage_cost):
+        assert begin == end
+        for span in spans:
+            assert begin <= span.begin <= span.end <= finish
+            busy[span.ipu] += span.end - span.begin
+        end = finish
+    np.testing.assert_allclose(cost.time, end)
+    np.testing.assert_allclose([ipu.busy for ipu in cost.ipus], [busy[ipu] for ipu in plan.ipus])
+    shares = cost.utilisation + cost.recompute_share + cost.transfer_share + cost.bubble_share
+    np.testing.assert_allclose(shares, 1.0)

@@ -1,0 +1,185 @@
+"""Costs: formulas that can be told by hand, and what the stages' costs may be."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorflow_ipu.pipelining import (
+    PipelineSchedule,
+    RecomputationMode,
+    StageCost,
+    compare_plans,
+    contiguous_mappings,
+    pipeline_plan,
+    plan_cost,
+)
+
+GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
+THEN = RecomputationMode.RecomputeThenBackpropagate
+WITHIN = RecomputationMode.RecomputeAndBackpropagateInterleaved
+EVEN = StageCost(forward=1, backward=2, update=0)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 6])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_time_of_each_schedule_with_even_stages(stages: int, rounds: int):
+    count = 2 * stages * rounds
+
+    def time(schedule, mode=None):
+        return plan_cost(pipeline_plan(stages, count, schedule, recomputation_mode=mode), EVEN).time
+
+    # Ramps of forward or of backward passes alone, and steps with both.
+    assert time(GROUPED) == 3 * count + 3 * (stages - 1)
+    # Each step is as long as a backward pass, once there is one.
+    assert time(INTERLEAVED) == 4 * count + 3 * stages - 4
+    assert time(SEQUENTIAL) == 3 * stages * count
+    # Beside the backward passes of others there is room for a recomputation.
+    assert time(INTERLEAVED, THEN) == time(INTERLEAVED)
+
+
+def test_shares_of_a_sequential_pipeline():
+    cost = plan_cost(pipeline_plan(4, 8, SEQUENTIAL), EVEN)
+    assert cost.utilisation == pytest.approx(0.25)
+    assert cost.bubble_share == pytest.approx(0.75)
+    assert cost.section_times == {"ramp up": 0, "steady": 96, "ramp down": 0, "update": 0}
+
+
+def test_an_uneven_stage_holds_up_the_others():
+    costs = [EVEN, StageCost(3, 6, update=0), EVEN]
+    cost = plan_cost(pipeline_plan(3, 60), costs)
+    assert cost.time == pytest.approx(60 * 9, rel=0.1)
+    assert cost.ipus[1].busy == 60 * 9
+    assert cost.bubble_share == pytest.approx(1 - 5 / 9, rel=0.1)
+
+
+def test_stash_bytes_are_depth_times_bytes():
+    bytes_of = StageCost(activation_bytes=100, input_bytes=10, weight_bytes=1)
+
+    def stash(schedule, mode=None):
+        plan = pipeline_plan(4, 8, schedule, recomputation_mode=mode)
+        return [ipu.stash_bytes for ipu in plan_cost(plan, bytes_of).ipus]
+
+    assert stash(GROUPED) == [700, 500, 300, 100]
+    assert stash(INTERLEAVED) == [400, 300, 200, 100]
+    assert stash(SEQUENTIAL) == [100, 100, 100, 100]
+    assert stash(GROUPED, THEN) == [170, 150, 130, 100]
+    assert stash(INTERLEAVED, THEN) == [140, 130, 120, 100]
+
+
+def test_recomputation_within_the_backward_pass_is_there_for_one_stage_at_a_time():
+    bytes_of = StageCost(activation_bytes=100, input_bytes=10)
+    plans = [pipeline_plan(4, 8, device_mapping=[0, 0, 0, 1], recomputation_mode=mode) for mode in (THEN, WITHIN)]
+    assert [plan_cost(plan, bytes_of).ipus[0].stash_bytes for plan in plans] == [150 + 300, 150 + 100]
+
+
+def test_other_bytes_of_an_ipu():
+    costs = [StageCost(weight_bytes=5, input_bytes=7), StageCost(weight_bytes=50, input_bytes=70)]
+    cost = plan_cost(pipeline_plan(2, 4), costs)
+    # In training a stage has gradients as large as its weights, and keeps what it gets from its neighbours.
+    assert [(ipu.weight_bytes, ipu.link_bytes) for ipu in cost.ipus] == [(10, 70), (100, 70)]
+    assert [ipu.weight_bytes for ipu in plan_cost(pipeline_plan(2, 2, training=False), costs).ipus] == [5, 50]
+    assert cost.peak_bytes == 170
+
+
+def test_costs_of_concurrent_parts():
+    plan = pipeline_plan(2, 4, device_mapping=[[0, 1], 2], training=False)
+    cost = plan_cost(plan, [[StageCost(1), StageCost(3)], StageCost(2)])
+    assert [ipu.busy for ipu in cost.ipus] == [4, 12, 8]
+    assert [ipu.busy for ipu in plan_cost(plan, [StageCost(3), StageCost(2)]).ipus] == [12, 12, 8]
+
+
+def test_repeats_multiply_the_time():
+    once, thrice = (plan_cost(pipeline_plan(2, 4, repeat_count=count)) for count in (1, 3))
+    assert thrice.total_time == 3 * once.total_time == 3 * thrice.time
+
+
+def test_stages_that_take_no_time_have_no_bubble():
+    cost = plan_cost(pipeline_plan(2, 4), StageCost(0, 0, update=0))
+    assert (cost.time, cost.utilisation, cost.bubble_share) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "kind", "words"),
+    [
+        (1.0, TypeError, "`stage_costs` must be a `StageCost`"),
+        ([EVEN], ValueError, "`stage_costs` has 1 items, but the plan has 2 stages"),
+        ([EVEN, 2], TypeError, r"`stage_costs\[1\]` must be a `StageCost`"),
+        ([EVEN, [EVEN, EVEN]], ValueError, r"`stage_costs\[1\]` has 2 items, but the stage has 1 parts"),
+    ],
+)
+def test_bad_costs_are_refused(costs, kind, words):
+    with pytest.raises(kind, match=words):
+        plan_cost(pipeline_plan(2, 4), costs)
+
+
+def test_all_faults_of_a_stage_cost_are_told_together():
+    with pytest.raises(ValueError, match="2 faults") as refused:
+        StageCost(forward=-1, update=float("nan"))
+    assert "`forward` must be 0 or more" in str(refused.value)
+    with pytest.raises(TypeError, match="`backward` must be a number"):
+        StageCost(backward="2")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_fastest_plan_that_fits_is_the_best():
+    cost = StageCost(update=0, activation_bytes=100, input_bytes=10)
+    assert compare_plans(4, 16, cost).best.label == "Grouped on [0, 1, 2, 3]"
+    limited = compare_plans(4, 16, cost, bytes_per_ipu=450, recompute=False)
+    assert limited.best.label == "Interleaved on [0, 1, 2, 3]"
+    assert "Grouped cannot be run: it needs 710 B on an IPU, which has 450 B" in limited.reason
+    recomputing = compare_plans(4, 16, cost, bytes_per_ipu=450)
+    assert "Grouped on [0, 1, 2, 3] would be faster, but it needs 710 B on an IPU" in recomputing.reason
+    nothing = compare_plans(4, 16, cost, bytes_per_ipu=10)
+    assert nothing.best is None
+    assert nothing.reason.startswith("none can be run")
+
+
+def test_a_comparison_tells_what_cannot_be_run():
+    comparison = compare_plans(4, 4)
+    assert comparison.best_of(GROUPED) is None
+    assert "Grouped cannot be run: its number of micro-batches must be a multiple of 8" in comparison.reason
+    refused = {one.refused for one in comparison.candidates if one.schedule is INTERLEAVED and one.refused}
+    assert refused == {"Interleaved trains with one stage an IPU only"}
+
+
+def test_a_comparison_balances_the_ipus():
+    costs = [StageCost(forward=time, update=0) for time in (1, 1, 1, 3)]
+    best = compare_plans(4, 64, costs, ipus=2).best
+    assert best.device_mapping == (0, 0, 0, 1)
+    assert best.cost.bubble_share < 0.1
+
+
+def test_inference_is_compared_without_recomputation():
+    comparison = compare_plans(3, 6, training=False)
+    assert {one.recomputation_mode for one in comparison.candidates} == {None}
+
+
+def test_of_equally_fast_plans_the_smaller_is_the_best():
+    # Nothing overlaps on one IPU, so a pass takes as long in each schedule.
+    best = compare_plans(2, 4, StageCost(activation_bytes=1), ipus=1, recompute=False).best
+    assert best.schedule is SEQUENTIAL
+
+
+def test_contiguous_mappings_of_few_stages_are_all_there_are():
+    assert contiguous_mappings([1, 1, 1], 3) == [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)]
+
+
+@pytest.mark.parametrize("used", [1, 2, 4, 8])
+def test_contiguous_mappings_of_many_stages_are_the_most_even(used: int):
+    weights = [1.0] * 12 + [12.0] * 4
+    found = next(one for one in contiguous_mappings(weights, 8) if max(one) == used - 1)
+    busiest = max(sum(w for w, at in zip(weights, found, strict=True) if at == ipu) for ipu in range(used))
+    assert busiest == {1: 60, 2: 36, 4: 24, 8: 12}[used]
+    assert list(found) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"ipus": 0}, ValueError, "`ipus` must be 1 or more"),
+        ({"stages": 1}, ValueError, "`stages` is 1"),
+        ({"stage_costs": [[EVEN], EVEN, EVEN, EVEN]}, TypeError, "stages here have no parts"),
+    ],
+)
+def test_a_bad_comparison_is_refused(arguments, kind, words):
+    with pytest.raises(kind, match=words):
+        compare_plans(**{"stages": 4, "micro_batches": 8} | arguments)

@@ -1,0 +1,21 @@
+"""The public names of `tensorflow_ipu.pipelining`."""
+
+from __future__ import annotations
+
+from tensorflow_ipu import pipelining
+
+PLAN = {
+    "Backward", "Buffer", "BufferKind", "Effects", "Forward", "Idle", "Load", "PipelineSchedule",
+    "PipelineStageOptions", "Plan", "PlanError", "RecomputationMode", "Recompute", "Save", "Section", "Step", "Table",
+    "Task", "Update", "check_plan", "overlap_length", "parallel_phases_plan", "parse_instruction", "pipeline_plan",
+    "serial_phases_plan", "sharded_plan",
+}  # fmt: skip
+COST = {"Candidate", "Comparison", "IpuCost", "PlanCost", "Span", "StageCost", "compare_plans", "contiguous_mappings",
+        "plan_cost", "timeline"}  # fmt: skip
+PICTURES = {"draw_plan", "draw_plans", "plan_text", "plan_trace", "write_trace"}
+
+
+def test_the_names_of_plans_are_public():
+    assert set(pipelining.__all__) == PLAN | COST | PICTURES
+    assert list(pipelining.__all__) == sorted(pipelining.__all__)
+    assert all(hasattr(pipelining, name) for name in pipelining.__all__)
