@@ -1,7 +1,18 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
-from tensorflow_ipu.replicas._program import compiled, is_graph_function
-from tensorflow_ipu.replicas._runner import run
+from tensorflow_ipu.replicas._interrupts import run_interruptibly
+from tensorflow_ipu.replicas._program import find, is_graph_function, trace
+from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
 
-__all__ = ["active", "compiled", "is_graph_function", "run", "running", "wait_until_idle"]
+__all__ = [
+    "active",
+    "find",
+    "insert",
+    "is_graph_function",
+    "run",
+    "run_interruptibly",
+    "running",
+    "trace",
+    "wait_until_idle",
+]

@@ -1,35 +1,50 @@
-"""What a program must hold to before it runs: types that an IPU has, and variables on its device."""
+"""What a program must hold to before it runs: types that an IPU has, and state on its device."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-# Programs that passed, each with the device that it passed for. Programs compare by what they do, so by identity here.
-_passed: dict[int, tuple[weakref.ref[Any], str]] = {}
+# Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
+# By identity: a program may be used as a key of nothing else.
+_passed: dict[int, tuple[weakref.ref[Any], str, tuple[int, ...]]] = {}
 
 
-def check(program: Any, device: str) -> None:
-    """Checks a program once for a device.
+def check(program: Any, inputs: Sequence[Any], device: str) -> None:
+    """Checks a program, once for a device, and what it is called with.
 
     Args:
       program: The concrete function.
+      inputs: Its flat inputs of this call, without the captured ones.
       device: The full name of the IPU device that it is to run on.
 
     Raises:
       TypeError: An input or output is float64, which an IPU does not have.
-      ValueError: The program uses variables of another device. All of them are named.
+      ValueError: The program uses variables or other state of another device. All of it is named.
     """
     known = _passed.get(id(program))
-    if known is not None and known[0]() is program and known[1] == device:
-        return
+    if known is None or known[0]() is not program or known[1] != device:
+        known = _check_program(program, len(inputs), device)
+    handles = known[2]
+    if handles:
+        _check_places({program.inputs[at].op.name: inputs[at].device for at in handles}, device)
+
+
+def _check_program(program: Any, count: int, device: str) -> tuple[weakref.ref[Any], str, tuple[int, ...]]:
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
-    _check_variables(program, device)
+    places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
+    for at, tensor in enumerate(program.captured_inputs):
+        if tensor.dtype == tf.resource:
+            places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
+    _check_places(dict(places.values()), device)
+    handles = tuple(at for at, tensor in enumerate(program.inputs[:count]) if tensor.dtype == tf.resource)
     key = id(program)
-    _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device)
+    known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
+    return known
 
 
 def _check_types(kind: str, tensors: list[Any]) -> None:
@@ -41,15 +56,11 @@ def _check_types(kind: str, tensors: list[Any]) -> None:
             )
 
 
-def _check_variables(program: Any, device: str) -> None:
-    elsewhere = {
-        variable.name: variable.device
-        for variable in program.variables
-        if variable.device and variable.device != device
-    }
+def _check_places(places: Mapping[str, str], device: str) -> None:
+    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places.items()) if place and place != device]
     if elsewhere:
-        places = ", ".join(f"`{name}` on `{place}`" for name, place in sorted(elsewhere.items()))
         raise ValueError(
-            f"the program runs on `{device}`, but uses variables of another device: {places}. Make the variables (the"
-            " model, the optimizer) inside `strategy.scope()` of the strategy that runs the program"
+            f"the program runs on `{device}`, but uses variables (or iterators, or queues) of another device:"
+            f" {', '.join(elsewhere)}. Make them, as the model and the optimizer, inside `strategy.scope()` of the strategy"
+            " that runs the program"
         )

@@ -7,11 +7,13 @@ returns and Python raises `KeyboardInterrupt`.
 
 from __future__ import annotations
 
+# What `signal` wraps with enums, at many times the price, which every run would pay.
+import _signal  # pyright: ignore[reportMissingImports]
 import os
-import signal
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from signal import SIGINT, default_int_handler
+from typing import Any, TypeVar
 
 from tensorflow_ipu._library import native
 
@@ -40,16 +42,26 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed.
     """
-    if threading.current_thread() is not _MAIN or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if threading.current_thread() is not _MAIN or _signal.getsignal(SIGINT) is not default_int_handler:
         return program()
-    previous = -1
+    pressed = False
+
+    def note(*_: Any) -> None:
+        nonlocal pressed
+        pressed = True
+
+    # Python's own handler would raise in the middle of the error that TensorFlow makes of the run's end, and TensorFlow
+    # cannot cope with that.
+    _signal.signal(SIGINT, note)
+    previous = _signal.set_wakeup_fd(_writing_end(), warn_on_full_buffer=False)
+    native.ipu_interrupt_arm(previous)
     try:
-        previous = signal.set_wakeup_fd(_writing_end(), warn_on_full_buffer=False)
-        native.ipu_interrupt_arm(previous)
+        if pressed:  # Before the watch began.
+            raise KeyboardInterrupt
         return program()
     finally:
-        # Python raises `KeyboardInterrupt` right after the first of these calls, so they need a `finally` each.
-        try:
-            signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
-        finally:
-            native.ipu_interrupt_disarm()
+        _signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
+        native.ipu_interrupt_disarm()
+        _signal.signal(SIGINT, default_int_handler)
+        if pressed:
+            raise KeyboardInterrupt from None

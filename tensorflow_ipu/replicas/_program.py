@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +15,18 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 
+from tensorflow_ipu.replicas._callers import tracing_program
+
 Function = polymorphic_function.Function
 ConcreteFunction = concrete_function.ConcreteFunction
 
+_MUST_COMPILE = "_XlaMustCompile"
+
 # A function that the user does not compile has a twin that is compiled, made at its first run.
-_twins: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+_twins: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+# A program and its flat inputs, without those that it captured.
+Prepared = tuple[Any, list[Any]]
 
 
 def is_graph_function(fn: object) -> bool:
@@ -36,8 +44,11 @@ def compiled(fn: Any) -> Any:
     if isinstance(fn, Function):
         if fn._jit_compile:
             return fn
-    elif isinstance(fn, ConcreteFunction) and fn.function_def.attr["_XlaMustCompile"].b:
-        return fn
+    elif isinstance(fn, ConcreteFunction):
+        attributes = fn.function_def.attr
+        # Asked for first: to read an attribute that a protobuf's map does not have adds an empty one.
+        if _MUST_COMPILE in attributes and attributes[_MUST_COMPILE].b:
+            return fn
     else:
         return tf.function(fn, jit_compile=True)
     twin = _twins.get(fn)
@@ -46,47 +57,133 @@ def compiled(fn: Any) -> Any:
     return twin
 
 
-def _twin(fn: Any) -> Function:
+def _twin(fn: Any) -> Any:
     if isinstance(fn, Function):
         twin = fn._clone(None)
         twin._jit_compile = True
         return twin
     reference = weakref.ref(fn)  # The table must not keep its own key alive.
-    return tf.function(lambda *args, **kwargs: reference()(*args, **kwargs), jit_compile=True, autograph=False)
+
+    def call_it(*args: Any, **kwargs: Any) -> Any:
+        concrete = reference()
+        assert concrete is not None  # It is what is being run.
+        return concrete(*args, **kwargs)
+
+    return tf.function(call_it, jit_compile=True, autograph=False)
 
 
-def resolve(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[ConcreteFunction, list[Any]]:
-    """Finds or traces the program of a compiled function for these arguments.
+class _Untraced(Exception):  # noqa: N818  (No error: the answer of a look-up.)
+    """There is no program for these arguments yet."""
+
+
+def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared | None:
+    """Finds the program of `fn` for these arguments.
+
+    It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
+    their program, and are to be quick.
+
+    Returns:
+      The program and its flat inputs; None where it has to be traced first.
+    """
+    function = compiled(fn)
+    if isinstance(function, ConcreteFunction):
+        bound = function_type_utils.canonicalize_function_inputs(args, kwargs, function.function_type)
+        return function, function.function_type.unpack_inputs(bound)
+    config = _config(function)
+    if config is None:
+        return None
+    bound = _bind(function, args, kwargs)
+    try:
+        program = tracing_compilation.trace_function(bound.args, bound.kwargs, _looking_up(function, config))
+    except _Untraced:
+        return None
+    return program, _flat(program, bound)
+
+
+def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
+    """Finds or traces the program of `fn` for these arguments.
 
     This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
     to run it with other inputs.
 
+    Args:
+      fn: A `tf.function`, a concrete function, or a callable.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+
     Returns:
       The program, and its flat inputs without the captured ones.
     """
+    function = compiled(fn)
+    if isinstance(function, ConcreteFunction):
+        prepared = find(function, args, kwargs)
+        assert prepared is not None
+        return prepared
     # While-loops are traced differently for XLA: with bounded stacks for their gradients, for one.
-    with polymorphic_function.OptionalXlaContext(True):
-        if function._variable_creation_config is None:
-            function.get_concrete_function(*args, **kwargs)
-        bound = function_type_utils.canonicalize_function_inputs(
-            args, kwargs, function._function_type, function._default_values, function._is_pure
-        )
-        created = function._created_variables
-        config = function._no_variable_creation_config if created else function._variable_creation_config
-        program = tracing_compilation.trace_function(bound.args, bound.kwargs, config)
+    with polymorphic_function.OptionalXlaContext(True), tracing_program():
+        with function._lock:  # Another thread may be at the first call, and make the variables.
+            if _config(function) is None:
+                function.get_concrete_function(*args, **kwargs)
+            created = bool(function._created_variables)
+        bound = _bind(function, args, kwargs)
+        program = tracing_compilation.trace_function(bound.args, bound.kwargs, _config(function))
         if function._created_variables and not created:
             raise ValueError(
                 "the function made variables on a call that is not its first; make them once, outside of it or on the"
                 " first call alone"
             )
-    bound = program.function_type.bind(*bound.args, **bound.kwargs)
-    return program, program.function_type.unpack_inputs(bound)
+    return program, _flat(program, bound)
 
 
-def call(program: ConcreteFunction, inputs: list[Any]) -> Any:
+def _config(function: Any) -> Any:
+    """What TensorFlow traces the function by; None before its first trace."""
+    if function._created_variables:
+        return function._no_variable_creation_config
+    return function._variable_creation_config
+
+
+def _looking_up(function: Any, config: Any) -> Any:
+    """`config` for a look-up alone: in place of a trace, it raises."""
+    # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
+    known = getattr(function, "_ipu_look_up", None)
+    if known is None or known[0] is not config:
+        known = (config, dataclasses.replace(config, python_function=_miss, autograph=False))
+        function._ipu_look_up = known
+    return known[1]
+
+
+def _miss(*_args: Any, **_kwargs: Any) -> Any:
+    raise _Untraced
+
+
+def _bind(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return function_type_utils.canonicalize_function_inputs(
+        args, kwargs, function._function_type, function._default_values, function._is_pure
+    )
+
+
+def _flat(program: Any, bound: Any) -> list[Any]:
+    return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
+
+
+def call(program: Any, inputs: list[Any]) -> Any:
     """Executes a program.
 
     Returns:
       What its Python function returned, with tensors for the symbolic ones.
+
+    Raises:
+      ValueError: The program gets a queue twice.
+      tf.errors.OpError: The program failed.
     """
-    return program._call_flat(inputs, captured_inputs=program.captured_inputs)
+    captured = program.captured_inputs
+    try:
+        return program._call_flat(inputs, captured_inputs=captured)
+    except tf.errors.UnimplementedError as exc:
+        resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
+        if len(set(resources)) == len(resources):
+            raise
+        raise ValueError(
+            "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
+            " it once, or capture it alone"
+        ) from exc

@@ -12,6 +12,7 @@ from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.replicas import _checks, _program, _runs
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
+from tensorflow_ipu.replicas._program import Prepared
 
 _forked = False
 
@@ -24,20 +25,16 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def run(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, ordinal: int) -> Any:
-    """Runs `fn` as one program, and returns when it has ended.
-
-    The caller has entered the device and the replica context in which `fn` is to be traced.
+def run(prepared: Prepared, device: str, ordinal: int) -> Any:
+    """Runs a program, and returns when it has ended. The caller has entered the device.
 
     Args:
-      fn: A `tf.function` or concrete function.
-      args: Its positional arguments.
-      kwargs: Its keyword arguments.
+      prepared: The program and its flat inputs.
       device: The full name of the IPU device, for messages and checks.
       ordinal: The device's number.
 
     Returns:
-      What `fn` returns.
+      What the program's function returns.
 
     Raises:
       IpuError: This process was forked after TensorFlow started.
@@ -50,8 +47,8 @@ def run(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, or
             "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
-    program, inputs = _program.resolve(_program.compiled(fn), args, kwargs)
-    _checks.check(program, device)
+    program, inputs = prepared
+    _checks.check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         with _runs.running():
@@ -66,8 +63,34 @@ def run(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, or
     )
 
 
+def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
+    """Puts `fn` as one compiled program into the graph that is being built.
+
+    The caller has entered the device and the context in which `fn` is to be traced. Whether the device can run is known
+    when the graph runs.
+
+    Args:
+      fn: A `tf.function`, a concrete function, or a callable.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+      device: The full name of the IPU device.
+
+    Returns:
+      What `fn` returns, with tensors of the graph.
+
+    Raises:
+      TypeError: An input or output is float64.
+      ValueError: The program uses variables of another device.
+    """
+    program, inputs = _program.trace(fn, args, kwargs)
+    _checks.check(program, inputs, device)
+    return _program.call(program, inputs)
+
+
 def _zeros(output: Any) -> Any:
     return tf.zeros(output.shape, output.dtype) if tf.is_tensor(output) else output
 
 
-_state.on_idle_wait(_runs.wait_until_idle)
+@_state.on_idle_wait
+def _wait_until_idle() -> None:
+    _runs.wait_until_idle()

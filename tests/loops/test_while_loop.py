@@ -25,10 +25,26 @@ def test_several_carried_values_come_out_as_a_list(run: Any) -> None:
     assert [x.numpy() for x in result] == [5, 32]
 
 
-@pytest.mark.parametrize("condition", [lambda x: False, lambda x: x > 5, lambda x: np.bool_(False)])
+def never(x: Any) -> bool:
+    return False
+
+
+def above_five(x: Any) -> Any:
+    return x > 5
+
+
+def never_for_numpy(x: Any) -> Any:
+    return np.bool_(False)
+
+
+@pytest.mark.parametrize("condition", [never, above_five, never_for_numpy])
 def test_loop_of_no_iterations_gives_the_inputs(condition: Any, run: Any, infeed_of: Any, numbers: Any) -> None:
     queue = infeed_of(numbers)
-    assert run(lambda: while_loop(condition, lambda x, y: x + y + 1, [5], queue)).numpy() == 5
+
+    def program() -> Any:
+        return while_loop(condition, lambda x, y: x + y + 1, [5], queue)
+
+    assert run(program).numpy() == 5
     assert run(queue._dequeue).numpy() == 0
 
 

@@ -29,7 +29,9 @@ def trained(optimizer_of, steps=3):
 
 
 def test_a_wrapper_without_a_change_trains_as_the_wrapped_optimizer_does():
-    np.testing.assert_array_equal(trained(lambda: IpuOptimizer(Momentum(0.1, 0.9))), trained(lambda: Momentum(0.1, 0.9)))
+    np.testing.assert_array_equal(
+        trained(lambda: IpuOptimizer(Momentum(0.1, 0.9))), trained(lambda: Momentum(0.1, 0.9))
+    )
 
 
 def test_the_mapping_function_gets_gradient_and_value_and_its_result_is_applied():
