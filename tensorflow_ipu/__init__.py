@@ -1,6 +1,6 @@
 """Graphcore's IPU programming model for stock TensorFlow: emulated devices, feeds, loops and the strategy."""
 
-from tensorflow_ipu import config, feeds, loops
+from tensorflow_ipu import compat, compiler, config, errors, feeds, loops, ops, optimizers, pipelining, scopes
 from tensorflow_ipu._library import native as _native
 from tensorflow_ipu.config import IPUConfig, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
@@ -13,9 +13,16 @@ __all__ = [
     "IPUOutfeedQueue",
     "IPUStrategy",
     "IPUStrategyV1",
+    "compat",
+    "compiler",
     "config",
+    "errors",
     "feeds",
     "loops",
+    "ops",
+    "optimizers",
+    "pipelining",
+    "scopes",
 ]
 
 _state.set_device_listener(lambda ipus: _native.ipu_configure_devices(len(ipus)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu import _environment
 from tensorflow_ipu.config import _selection
 from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
-from tensorflow_ipu.config._faults import Faults
+from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.config._options import IpuOptions
 from tensorflow_ipu.config._tree import Option, options_of
 from tensorflow_ipu.config._values import listing, show

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorflow_ipu.config._faults import Faults
+from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining._enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining._order import order_of
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from tensorflow_ipu.config._faults import Faults
+from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining._buffers import LINKS, STASHES, BufferKind
 from tensorflow_ipu.pipelining._enums import RecomputationMode
 from tensorflow_ipu.pipelining._instructions import Backward, Forward, Instruction, Load, Recompute, Save, stage_letters

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorflow_ipu.config._faults import Faults
+from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining import _arguments
 from tensorflow_ipu.pipelining._arguments import Mapping
 from tensorflow_ipu.pipelining._buffers import Buffer, BufferKind
