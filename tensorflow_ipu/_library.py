@@ -28,6 +28,10 @@ _INT = ctypes.c_int64
 _FLAG = ctypes.c_int32
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_configure_devices": (None, [_FLAG]),
+    "ipu_domain_abort": (None, [_INT, _FLAG, ctypes.c_char_p]),
+    "ipu_domain_begin": (None, [_INT, _INT]),
+    "ipu_domain_leave": (None, [_INT, _INT]),
+    "ipu_domain_waiting": (_INT, [_INT]),
     "ipu_infeed_drop": (None, [_INT]),
     "ipu_infeed_new": (_INT, [ctypes.c_char_p, _INT]),
     "ipu_infeed_ready": (_INT, [_INT]),
@@ -40,8 +44,11 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_outfeed_layout": (_INT, [_INT]),
     "ipu_outfeed_new": (_INT, [ctypes.c_char_p, _FLAG]),
     "ipu_outfeed_ready": (_INT, [_INT]),
+    "ipu_outfeed_woken_ns": (_INT, [_INT]),
     "ipu_set_wait_limit": (None, [_INT]),
     "ipu_shut_down": (_FLAG, [_INT]),
+    "ipu_site_drop": (None, [_INT]),
+    "ipu_site_new": (_INT, [_INT, ctypes.c_char_p]),
 }
 
 
@@ -63,7 +70,7 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
         )
     try:
         built = json.loads(build_info.read_text())["tensorflow"]
-    except (OSError, ValueError, KeyError) as exc:
+    except (OSError, ValueError, KeyError, TypeError) as exc:
         raise LibraryError(f"`{build_info}` does not say which TensorFlow the kernels are for. {_REBUILD}") from exc
     if built != running:
         raise LibraryError(
@@ -80,7 +87,7 @@ def check_runtime_not_started() -> None:
     """
     from tensorflow.python.eager import context
 
-    if context.context()._initialized:  # noqa: SLF001  (TensorFlow has no public question for it.)
+    if context.context()._initialized:
         raise LibraryError(
             "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."
             " Import `tensorflow_ipu` before the first tensor is made or the first device is listed; in a notebook,"
@@ -96,11 +103,16 @@ def _load_ops() -> ModuleType:
 
 
 def _load_native() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(LIBRARY))
-    for name, (result, arguments) in _NATIVE_SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        for name, (result, arguments) in _NATIVE_SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+    except (OSError, AttributeError) as exc:
+        raise LibraryError(
+            f"the kernel library `{LIBRARY}` is not of this version of the package: {exc}. {_REBUILD}"
+        ) from exc
     return library
 
 

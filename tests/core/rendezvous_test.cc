@@ -143,6 +143,15 @@ TEST(who_comes_after_a_replica_has_left_learns_it_too) {
   CHECK(arrival->at_once && arrival->Failed(Code::kFailedPrecondition) && arrival->Says("by replicas 1, 2,"));
 }
 
+TEST(who_comes_after_the_failed_ones_have_left_too_hears_of_the_first) {
+  Run run(3);
+  const auto zero = Arrive(*run.site, 0, 3, {1});
+  run.domain->Leave(1);
+  CHECK(zero->Await());
+  run.domain->Leave(0);
+  CHECK(Arrive(*run.site, 2, 3, {1})->Says("never will be by replica 1,"));
+}
+
 TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
   Run run(4);
   run.domain->Leave(0);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tensorflow_ipu/kernels/collectives/sites.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
@@ -27,6 +28,9 @@ void Interrupt() {
   core::interrupted = true;
   for (const auto& infeed : Infeeds().All()) {
     if (const auto queue = infeed->queue()) queue->Interrupt();
+  }
+  for (const auto& domain : Domains()) {
+    domain->Abort(core::Outcome::Cancelled("The run was interrupted while replicas waited for each other."));
   }
 }
 
@@ -106,6 +110,36 @@ int64_t ipu_outfeed_lanes(int64_t number) {
 int64_t ipu_outfeed_ready(int64_t number) {
   const auto outfeed = Outfeeds().Find(number);
   return outfeed == nullptr ? 0 : outfeed->ready();
+}
+
+// When the latest row came that a reader waited for, in nanoseconds of the monotonic clock: for measurements.
+int64_t ipu_outfeed_woken_ns(int64_t number) {
+  const auto outfeed = Outfeeds().Find(number);
+  return outfeed == nullptr ? 0 : outfeed->woken_ns();
+}
+
+// Starts a run of so many replicas on a device. One run a device at a time; before any of its programs starts.
+void ipu_domain_begin(int64_t device, int64_t replicas) { tensorflow_ipu::DomainOf(device)->Begin(replicas); }
+
+// The replica's program has ended, well or not: who waits for it now learns that it will not come.
+void ipu_domain_leave(int64_t device, int64_t replica) { tensorflow_ipu::DomainOf(device)->Leave(replica); }
+
+// Fails all that waits in the device's run, or will wait in it. `code` is a number of absl::StatusCode.
+void ipu_domain_abort(int64_t device, int32_t code, const char* message) {
+  tensorflow_ipu::DomainOf(device)->Abort({static_cast<core::Code>(code), message});
+}
+
+// Arrivals at collectives that wait for other replicas.
+int64_t ipu_domain_waiting(int64_t device) { return tensorflow_ipu::DomainOf(device)->waiting(); }
+
+// A new call site of a collective in programs of a device.
+int64_t ipu_site_new(int64_t device, const char* name) {
+  return tensorflow_ipu::Sites().Add(std::make_shared<core::Site>(name, tensorflow_ipu::DomainOf(device)));
+}
+
+// Ends a site. Its number is void from then on.
+void ipu_site_drop(int64_t number) {
+  if (const auto site = tensorflow_ipu::Sites().Remove(number)) site->Close();
 }
 
 // How long a program may wait for data; 0: for ever.

@@ -23,7 +23,7 @@ xla::Shape RowMajor(xla::Shape shape) {
 
 std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::string& target,
                                    const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
-                                   const std::string& attributes) {
+                                   const std::string& attributes, const CallOptions& options) {
   tf::TensorShape state_shape;
   xla::XlaOp state;
   const absl::Status read = context->ReadVariableInput(0, tf::DT_INT64, &state_shape, &state);
@@ -44,14 +44,22 @@ std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::s
   }
   std::vector<xla::Shape> result_shapes = {xla::ShapeUtil::MakeShape(xla::S64, {kFeedStateSize})};
   for (const xla::Shape& shape : results) result_shapes.push_back(RowMajor(shape));
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases(
+      options.in_place ? operands.size() : 0);
+  for (std::size_t i = 0; i < aliases.size(); ++i) {
+    aliases[i].first.push_back(static_cast<int64_t>(i) + 1);
+    aliases[i].second.first = static_cast<int64_t>(i) + 1;
+  }
   const xla::XlaOp call = xla::CustomCallWithLayout(
       context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), argument_shapes, attributes,
-      /*has_side_effect=*/true, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
-      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-  const absl::Status assigned = context->AssignVariable(0, tf::DT_INT64, xla::GetTupleElement(call, 0));
-  if (!assigned.ok()) {
-    context->SetStatus(assigned);
-    return {};
+      /*has_side_effect=*/true, aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  if (options.advance) {
+    const absl::Status assigned = context->AssignVariable(0, tf::DT_INT64, xla::GetTupleElement(call, 0));
+    if (!assigned.ok()) {
+      context->SetStatus(assigned);
+      return {};
+    }
   }
   std::vector<xla::XlaOp> elements;
   for (std::size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i + 1));

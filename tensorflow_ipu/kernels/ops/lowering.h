@@ -10,11 +10,18 @@
 
 namespace tensorflow_ipu {
 
+struct CallOptions {
+  // Result i takes the memory of operand i, which has its shape. XLA copies what is used elsewhere.
+  bool in_place = false;
+  // Whether the state is assigned. XLA lets no condition of a loop do that.
+  bool advance = true;
+};
+
 // Calls `target` with the state in input 0 and `operands`, assigns the state that it returns, and returns its other
 // results, of `results`. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
 std::vector<xla::XlaOp> CallOnFeed(tensorflow::XlaOpKernelContext* context, const std::string& target,
                                    const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
-                                   const std::string& attributes);
+                                   const std::string& attributes, const CallOptions& options = {});
 
 // Refuses tensors without elements, of which the machine's streams can carry none.
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);

@@ -15,13 +15,19 @@ class UncompiledOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`", type_string(),
-                     "` runs in a compiled program alone. Call the function that uses the queue with "
+                     "` runs in a compiled program alone. Call the function that uses it with "
                      "`IPUStrategy.run`, or decorate it with `@tf.function(jit_compile=True)`.")));
   }
 };
 
+REGISTER_KERNEL_BUILDER(Name("IpuAllGather").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuAllReduce").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuAllToAll").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuBroadcast").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedDequeue").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuOutfeedEnqueue").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuReduceScatter").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuReplicaIndex").Device(tf::DEVICE_CPU), UncompiledOp);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -1,0 +1,293 @@
+#include "tensorflow_ipu/kernels/core/reduction.h"
+
+#include <algorithm>
+#include <cfenv>
+#include <cstring>
+#include <type_traits>
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+// Elements at a time: what accumulates stays in the first cache. The inner loops have a fixed length, since GCC
+// vectorizes no other kind at -O2; the small one is for scalars and the like.
+constexpr int64_t kBlock = 1024;
+constexpr int64_t kSmallBlock = 16;
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+float FromBits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// How elements of a type are stored, and what they accumulate in. Without branches, so that loops over them vectorize.
+
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Held = T;
+  static Held Load(Stored stored) { return stored; }
+  static Stored Store(Held held) { return held; }
+};
+
+// For means of integers, whose sum may not fit.
+template <typename T>
+struct Wide {
+  using Stored = T;
+  using Held = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  static Held Load(Stored stored) { return stored; }
+  static Stored Store(Held held) { return static_cast<Stored>(held); }
+};
+
+struct BF16 {
+  using Stored = uint16_t;
+  using Held = float;
+  static Held Load(Stored stored) { return FromBits(static_cast<uint32_t>(stored) << 16); }
+  static Stored Store(Held held) {
+    const uint32_t bits = Bits(held);
+    const uint32_t to_nearest_even = 0x7fff + ((bits >> 16) & 1);
+    const uint32_t quiet_nan = (bits >> 16) | 0x40;
+    return static_cast<Stored>(held != held ? quiet_nan : (bits + to_nearest_even) >> 16);
+  }
+};
+
+struct F16 {
+  using Stored = uint16_t;
+  using Held = float;
+  // The biases of the exponents differ by 112; what is infinite or no number gets all ones. No step has a subnormal
+  // float in it, which would be slow.
+  static Held Load(Stored stored) {
+    const uint32_t sign = static_cast<uint32_t>(stored & 0x8000) << 16;
+    const uint32_t magnitude = static_cast<uint32_t>(stored & 0x7fff) << 13;
+    const uint32_t subnormal = Bits(static_cast<float>(stored & 0x3ff) * 0x1p-24f);
+    uint32_t bits = magnitude < 0x00800000 ? subnormal : magnitude + 0x38000000;
+    bits = magnitude >= 0x0f800000 ? magnitude | 0x7f800000 : bits;
+    return FromBits(sign | bits);
+  }
+  static Stored Store(Held held) {
+    const uint32_t sign = (Bits(held) >> 16) & 0x8000;
+    const uint32_t magnitude = Bits(held) & 0x7fffffff;
+    // A subnormal number: the sum with 0.5 has its last bit where the half's last bit is, and is rounded there.
+    const uint32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
+    // The subtraction may wrap around for those that are subnormal, and then goes unused.
+    const uint32_t normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
+    half = magnitude >= 0x477ff000 ? 0x7c00 : half;  // From 65520, which is rounded to infinity.
+    half = magnitude > 0x7f800000 ? 0x7e00 : half;
+    return static_cast<Stored>(sign | half);
+  }
+};
+
+// Sums of signed integers may overflow, and unsigned ones do it in a defined way.
+template <typename T>
+T Wrapped(T a, T b, bool product) {
+  if constexpr (std::is_integral_v<T>) {
+    const uint64_t wide_a = static_cast<uint64_t>(a);
+    const uint64_t wide_b = static_cast<uint64_t>(b);
+    return static_cast<T>(product ? wide_a * wide_b : wide_a + wide_b);
+  } else {
+    return product ? a * b : a + b;
+  }
+}
+
+struct Sum {
+  template <typename T>
+  static T Of(T a, T b) {
+    return Wrapped(a, b, /*product=*/false);
+  }
+};
+
+struct Product {
+  template <typename T>
+  static T Of(T a, T b) {
+    return Wrapped(a, b, /*product=*/true);
+  }
+};
+
+// A `b` that is NaN wins, since it is less than nothing; an `a` that is NaN does not equal itself.
+struct Min {
+  template <typename T>
+  static T Of(T a, T b) {
+    return a < b || a != a ? a : b;
+  }
+};
+
+struct Max {
+  template <typename T>
+  static T Of(T a, T b) {
+    return a > b || a != a ? a : b;
+  }
+};
+
+struct And {
+  template <typename T>
+  static T Of(T a, T b) {
+    return a & b;
+  }
+};
+
+struct Or {
+  template <typename T>
+  static T Of(T a, T b) {
+    return a | b;
+  }
+};
+
+template <typename Type, typename Operation, int64_t size>
+void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int64_t count, bool mean, std::byte* out) {
+  using Stored = typename Type::Stored;
+  using Held = typename Type::Held;
+  Stored stored[size];
+  Held held[size];
+  const std::size_t offset = static_cast<std::size_t>(first) * sizeof(Stored);
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(Stored);
+  if (count < size) std::memset(stored, 0, sizeof(stored));  // The rest is computed along, and not kept.
+  std::memcpy(stored, inputs[0] + offset, bytes);
+  for (int64_t i = 0; i < size; ++i) held[i] = Type::Load(stored[i]);
+  for (std::size_t input = 1; input < inputs.size(); ++input) {
+    std::memcpy(stored, inputs[input] + offset, bytes);
+    for (int64_t i = 0; i < size; ++i) held[i] = Operation::Of(held[i], Type::Load(stored[i]));
+  }
+  if (mean) {
+    const Held divisor = static_cast<Held>(inputs.size());
+    for (int64_t i = 0; i < size; ++i) held[i] = held[i] / divisor;
+  }
+  for (int64_t i = 0; i < size; ++i) stored[i] = Type::Store(held[i]);
+  std::memcpy(out + offset, stored, bytes);
+}
+
+template <typename Type, typename Operation>
+void ReduceAll(const std::vector<const std::byte*>& inputs, int64_t count, bool mean, std::byte* out) {
+  if (count <= kSmallBlock) return ReduceBlock<Type, Operation, kSmallBlock>(inputs, 0, count, mean, out);
+  for (int64_t first = 0; first < count; first += kBlock) {
+    ReduceBlock<Type, Operation, kBlock>(inputs, first, std::min(kBlock, count - first), mean, out);
+  }
+}
+
+// Type is how the elements accumulate, WideType how they do it for a mean.
+template <typename Type, typename WideType = Type>
+void ReduceNumbers(Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return ReduceAll<Type, Sum>(inputs, count, /*mean=*/false, out);
+    case Reduction::kMean:
+      return ReduceAll<WideType, Sum>(inputs, count, /*mean=*/true, out);
+    case Reduction::kProduct:
+      return ReduceAll<Type, Product>(inputs, count, /*mean=*/false, out);
+    case Reduction::kMin:
+      return ReduceAll<Type, Min>(inputs, count, /*mean=*/false, out);
+    case Reduction::kMax:
+      return ReduceAll<Type, Max>(inputs, count, /*mean=*/false, out);
+    default:
+      return;
+  }
+}
+
+template <typename T>
+void ReduceIntegers(Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
+  ReduceNumbers<Plain<T>, Wide<T>>(reduction, inputs, count, out);
+}
+
+void ReduceBooleans(Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
+  if (reduction == Reduction::kAnd) return ReduceAll<Plain<uint8_t>, And>(inputs, count, /*mean=*/false, out);
+  ReduceAll<Plain<uint8_t>, Or>(inputs, count, /*mean=*/false, out);
+}
+
+// TensorFlow's threads flush subnormal numbers to zero and others do not, and a collective is computed on whatever
+// thread comes last: so that the result does not depend on the thread, all compute as IEEE 754 says.
+class FloatsByTheBook {
+ public:
+  FloatsByTheBook() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~FloatsByTheBook() { std::fesetenv(&before_); }
+
+  FloatsByTheBook(const FloatsByTheBook&) = delete;
+  FloatsByTheBook& operator=(const FloatsByTheBook&) = delete;
+
+ private:
+  std::fenv_t before_;
+};
+
+}  // namespace
+
+std::size_t SizeOf(DataType type) {
+  switch (type) {
+    case DataType::kBool:
+    case DataType::kS8:
+    case DataType::kU8:
+      return 1;
+    case DataType::kF16:
+    case DataType::kBF16:
+    case DataType::kS16:
+    case DataType::kU16:
+      return 2;
+    case DataType::kF32:
+    case DataType::kS32:
+    case DataType::kU32:
+      return 4;
+    case DataType::kF64:
+    case DataType::kS64:
+    case DataType::kU64:
+      return 8;
+  }
+  return 0;
+}
+
+const char* NameOf(DataType type) {
+  constexpr const char* kNames[] = {"bool",  "float16", "bfloat16", "float32", "float64", "int8",  "int16",
+                                    "int32", "int64",   "uint8",    "uint16",  "uint32",  "uint64"};
+  return kNames[static_cast<int>(type)];
+}
+
+bool Supports(DataType type, Reduction reduction) {
+  if (reduction == Reduction::kLocal) return true;
+  const bool logical = reduction == Reduction::kAnd || reduction == Reduction::kOr;
+  return logical == (type == DataType::kBool);
+}
+
+void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
+            std::byte* out) {
+  switch (type) {
+    case DataType::kBool:
+      return ReduceBooleans(reduction, inputs, count, out);
+    case DataType::kS8:
+      return ReduceIntegers<int8_t>(reduction, inputs, count, out);
+    case DataType::kS16:
+      return ReduceIntegers<int16_t>(reduction, inputs, count, out);
+    case DataType::kS32:
+      return ReduceIntegers<int32_t>(reduction, inputs, count, out);
+    case DataType::kS64:
+      return ReduceIntegers<int64_t>(reduction, inputs, count, out);
+    case DataType::kU8:
+      return ReduceIntegers<uint8_t>(reduction, inputs, count, out);
+    case DataType::kU16:
+      return ReduceIntegers<uint16_t>(reduction, inputs, count, out);
+    case DataType::kU32:
+      return ReduceIntegers<uint32_t>(reduction, inputs, count, out);
+    case DataType::kU64:
+      return ReduceIntegers<uint64_t>(reduction, inputs, count, out);
+    default:
+      break;
+  }
+  const FloatsByTheBook by_the_book;
+  switch (type) {
+    case DataType::kF16:
+      return ReduceNumbers<F16>(reduction, inputs, count, out);
+    case DataType::kBF16:
+      return ReduceNumbers<BF16>(reduction, inputs, count, out);
+    case DataType::kF64:
+      return ReduceNumbers<Plain<double>>(reduction, inputs, count, out);
+    default:
+      return ReduceNumbers<Plain<float>>(reduction, inputs, count, out);
+  }
+}
+
+}  // namespace tensorflow_ipu::core

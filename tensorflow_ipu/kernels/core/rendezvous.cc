@@ -1,0 +1,390 @@
+#include "tensorflow_ipu/kernels/core/rendezvous.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
+
+namespace tensorflow_ipu::core {
+
+// The replicas of one group at one use of a site.
+struct Domain::Meeting {
+  std::shared_ptr<Site> site;
+  Group group;  // Of any of its replicas.
+  int64_t arrived = 0;
+  // By rank; a null `deliver` has not arrived.
+  std::vector<Contribution> contributions;
+  std::vector<Site::Deliver> delivers;
+  std::optional<Deadlines::Ticket> deadline;
+
+  bool HasArrived(int64_t rank) const { return delivers[rank] != nullptr; }
+
+  // The replicas of the group that have arrived, or those that have not, in words: "replicas 1, 3".
+  std::string Replicas(bool arrived) const;
+};
+
+namespace {
+
+// From so many bytes on, in all, threads share the work: a thread needs some ten microseconds to wake up.
+constexpr std::size_t kSharedBytes = std::size_t{1} << 20;
+
+// The process computes as long as it uses this part of a processor's time.
+constexpr double kBusy = 0.05;
+
+int64_t Cores() {
+  static const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  return cores;
+}
+
+std::string Listed(const std::vector<int64_t>& replicas) {
+  std::string words = replicas.size() == 1 ? "replica " : "replicas ";
+  for (std::size_t i = 0; i < replicas.size(); ++i) words += (i == 0 ? "" : ", ") + std::to_string(replicas[i]);
+  return words;
+}
+
+std::string Described(const Contribution& contribution) {
+  std::string words;
+  for (const Operand& operand : contribution) {
+    words += (words.empty() ? "" : ", ") + std::to_string(operand.count) + " x " + NameOf(operand.type);
+  }
+  return words;
+}
+
+// Gives those who waited their answer, and with it a thread: what is delivered may be the rest of a whole program.
+//
+// Not on the thread that completed the meeting: that one has a program of its own to go on with, and on a machine with
+// cores to spare would run one after the other what can run at once. Not on a thread for each either: with more
+// replicas than cores they would only take turns, at the price of a wake-up each. So as many threads as there are cores
+// share the answers; each wakes the next one before it starts, and goes on to another answer when its program waits
+// again, which in a program of small steps is before the next thread has woken up. No program blocks (see Domain), so
+// none that is still to be resumed waits for longer than the cores are busy.
+class Answers : public std::enable_shared_from_this<Answers> {
+ public:
+  // `delivers` may have null ones among them.
+  static void Give(std::vector<Site::Deliver> delivers, Outcome outcome) {
+    delivers.erase(std::remove(delivers.begin(), delivers.end(), nullptr), delivers.end());
+    if (delivers.empty()) return;
+    std::make_shared<Answers>(std::move(delivers), std::move(outcome))->WakeOne();
+  }
+
+  Answers(std::vector<Site::Deliver> delivers, Outcome outcome)
+      : delivers_(std::move(delivers)), outcome_(std::move(outcome)) {}
+
+ private:
+  void WakeOne() {
+    Executor::Global().Run([self = shared_from_this()] { self->Work(); });
+  }
+
+  void Work() {
+    bool woke = ++threads_ >= Cores();
+    for (std::size_t at = next_.fetch_add(1); at < delivers_.size(); at = next_.fetch_add(1)) {
+      if (!woke && at + 1 < delivers_.size()) WakeOne();
+      woke = true;
+      const Site::Deliver deliver = std::move(delivers_[at]);
+      deliver(outcome_);
+    }
+  }
+
+  std::vector<Site::Deliver> delivers_;
+  const Outcome outcome_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<int64_t> threads_{0};
+};
+
+// A complete meeting, from the last arrival to the answers.
+class Work {
+ public:
+  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Site::Deliver> delivers)
+      : exchange_(collective, std::move(contributions)), delivers_(std::move(delivers)) {}
+
+  // Performs the collective. Returns whether it is done; if not, other threads are at it, and answer the caller too.
+  //
+  // The last to arrive does the work, while the data that it has just written is in its cache. Where there is much,
+  // idle threads help: all take the next piece until there is none, so nobody waits for a helper that wakes up late.
+  static bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
+    if (work->exchange_.bytes() >= kSharedBytes) {
+      const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
+      for (int64_t i = 0; i < helpers; ++i) {
+        Executor::Global().Run([work] {
+          if (work->exchange_.DoSome()) Answers::Give(std::move(work->delivers_), Outcome::Ok());
+        });
+      }
+    }
+    if (!work->exchange_.DoSome()) return false;
+    work->delivers_[own_rank] = nullptr;
+    Answers::Give(std::move(work->delivers_), Outcome::Ok());
+    return true;
+  }
+
+ private:
+  Exchange exchange_;
+  std::vector<Site::Deliver> delivers_;  // Of the thread that does the last piece.
+};
+
+}  // namespace
+
+std::string Domain::Meeting::Replicas(bool arrived_ones) const {
+  std::vector<int64_t> replicas;
+  for (int64_t rank = 0; rank < group.size; ++rank) {
+    if (HasArrived(rank) == arrived_ones) replicas.push_back(group.Replica(rank));
+  }
+  return Listed(replicas);
+}
+
+Domain::Domain(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
+    : device_(std::move(device)), others_wait_(std::move(others_wait)), watch_(watch) {}
+
+void Domain::Begin(int64_t replicas) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FailAll(Outcome::Cancelled("Another run began on `" + device_ + "`."));
+  ++run_;
+  here_.assign(replicas, true);
+  waits_.assign(replicas, 0);
+  aborted_.reset();
+  idle_looks_ = 0;
+  if (watching_ || replicas < 2) return;
+  watching_ = true;
+  seen_at_ = std::chrono::steady_clock::now();
+  seen_clock_ = std::clock();
+  WatchLater();
+}
+
+void Domain::Leave(int64_t replica) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (replica < 0 || replica >= static_cast<int64_t>(here_.size()) || !here_[replica]) return;
+  here_[replica] = false;
+  std::vector<std::shared_ptr<Meeting>> lost;
+  for (const auto& meeting : open_) {
+    for (int64_t rank = 0; rank < meeting->group.size; ++rank) {
+      if (meeting->group.Replica(rank) == replica && !meeting->HasArrived(rank)) lost.push_back(meeting);
+    }
+  }
+  for (const auto& meeting : lost) Fail(meeting, meeting->site->NeverComplete(meeting->group, meeting->Replicas(true)));
+}
+
+void Domain::Abort(Outcome why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_.has_value()) return;
+  aborted_ = std::move(why);
+  FailAll(*aborted_);
+}
+
+int64_t Domain::waiting() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t count = 0;
+  for (const int64_t of_replica : waits_) count += of_replica;
+  return count;
+}
+
+void Domain::Close(Meeting& meeting) {
+  if (meeting.deadline.has_value()) Deadlines::Global().Remove(*meeting.deadline);
+  for (int64_t rank = 0; rank < meeting.group.size; ++rank) {
+    if (meeting.HasArrived(rank)) --waits_[meeting.group.Replica(rank)];
+  }
+  meeting.site->meetings_[meeting.group.number] = nullptr;
+}
+
+void Domain::Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) {
+  Close(*meeting);
+  Answers::Give(std::move(meeting->delivers), why);
+  open_.erase(meeting);
+}
+
+void Domain::FailAll(const Outcome& why) {
+  while (!open_.empty()) Fail(std::shared_ptr<Meeting>(*open_.begin()), why);
+}
+
+bool Domain::AllWait() const {
+  bool some = false;
+  for (std::size_t replica = 0; replica < here_.size(); ++replica) {
+    if (here_[replica] && waits_[replica] == 0) return false;
+    some = some || here_[replica];
+  }
+  return some;
+}
+
+void Domain::GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_ptr<Meeting> meeting = weak.lock();
+  if (meeting == nullptr || open_.count(meeting) == 0) return;
+  meeting->deadline.reset();
+  Fail(meeting, Outcome::DeadlineExceeded(
+                    meeting->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
+                    meeting->Replicas(false) + " in " + meeting->site->Called() +
+                    ", the limit for waits. Let all replicas of a group take the same branches, or raise the limit "
+                    "with `feeds.set_wait_limit`."));
+}
+
+void Domain::WatchLater() {
+  Deadlines::Global().Add(seen_at_ + watch_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Watch();
+  });
+}
+
+void Domain::Watch() {
+  const bool others_wait = others_wait_ != nullptr && others_wait_();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (std::find(here_.begin(), here_.end(), true) == here_.end()) {
+    watching_ = false;
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  const std::clock_t clock = std::clock();
+  const double computed = static_cast<double>(clock - seen_clock_) / CLOCKS_PER_SEC;
+  const bool busy = computed > kBusy * std::chrono::duration<double>(now - seen_at_).count();
+  const bool idle = AllWait() && arrivals_ == seen_arrivals_ && !busy && !others_wait;
+  idle_looks_ = idle ? idle_looks_ + 1 : 0;
+  seen_arrivals_ = arrivals_;
+  seen_clock_ = clock;
+  seen_at_ = now;
+  // Twice in a row: a process that was stopped, by a debugger say, seems idle when it goes on.
+  if (idle_looks_ == 2) {
+    std::string words = "The replicas wait for each other without end:";
+    for (const auto& meeting : open_) {
+      words +=
+          " " + meeting->Replicas(true) + " for " + meeting->Replicas(false) + " in " + meeting->site->Called() + ";";
+    }
+    words.back() = '.';
+    FailAll(Outcome::FailedPrecondition(words + " Let all replicas of a group take the same branches."));
+  }
+  WatchLater();
+}
+
+std::optional<Outcome> Site::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
+                                    Contribution contribution, Deliver deliver) {
+  if (replicas == 1) return PerformAlone(collective, std::move(contribution));
+  std::shared_ptr<Meeting> complete;
+  int64_t rank = 0;
+  {
+    std::lock_guard<std::mutex> lock(domain_->mutex_);
+    Outcome refusal = Refusal(replica, replicas, collective, contribution);
+    if (!refusal.ok()) return refusal;
+    const Group group = Group::Of(collective.grouping, replica, replicas);
+    std::shared_ptr<Meeting>& meeting = meetings_[group.number];
+    if (meeting == nullptr) meeting = Open(group);
+    rank = group.rank;
+    meeting->contributions[rank] = std::move(contribution);
+    meeting->delivers[rank] = std::move(deliver);
+    ++domain_->waits_[replica];
+    ++domain_->arrivals_;
+    if (++meeting->arrived < group.size) return std::nullopt;
+    complete = meeting;
+    domain_->Close(*complete);
+    domain_->open_.erase(complete);
+  }
+  // From here on the meeting is this thread's: neither Leave nor Abort may touch buffers that are being written.
+  const auto work =
+      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers));
+  if (!Work::Perform(work, rank)) return std::nullopt;
+  return Outcome::Ok();
+}
+
+void Site::Close() {
+  std::lock_guard<std::mutex> lock(domain_->mutex_);
+  Fail(Outcome::Cancelled("The program of " + Called() + " was deleted while it ran."));
+}
+
+Outcome Site::PerformAlone(const Collective& collective, Contribution contribution) const {
+  if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
+  for (Outcome outcome : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
+    if (!outcome.ok()) return {outcome.code, "In " + Called() + ", " + outcome.message};
+  }
+  Exchange(collective, {std::move(contribution)}).DoSome();
+  return Outcome::Ok();
+}
+
+Outcome Site::Refusal(int64_t replica, int64_t replicas, const Collective& collective,
+                      const Contribution& contribution) {
+  if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
+  if (domain_->aborted_.has_value()) return *domain_->aborted_;
+  if (static_cast<int64_t>(domain_->here_.size()) != replicas || replica < 0 || replica >= replicas) {
+    return Outcome::FailedPrecondition("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
+                                       " came to " + Called() + ", and no such run is under way on `" +
+                                       domain_->device_ + "`. Run the program with `IPUStrategy.run`.");
+  }
+  if (run_ != domain_->run_) {
+    run_ = domain_->run_;
+    collective_.reset();
+    failure_.reset();
+    meetings_.clear();
+    lost_.clear();
+  }
+  if (failure_.has_value()) return *failure_;
+  if (!collective_.has_value()) {
+    Outcome outcome = collective.Check(replicas);
+    if (!outcome.ok()) return Fail({outcome.code, "In " + Called() + ", " + outcome.message});
+    collective_ = collective;
+    meetings_.resize(replicas);
+  }
+  if (!(*collective_ == collective)) {
+    return Fail(Outcome::InvalidArgument("The replicas do not agree on what to do in " + Called() + ": replica " +
+                                         std::to_string(replica) +
+                                         " brings another operation or group size than those before. Run the same "
+                                         "program on all of them."));
+  }
+  const Group group = Group::Of(collective.grouping, replica, replicas);
+  Outcome outcome = CheckOperands(collective, group.size, contribution);
+  if (!outcome.ok()) return Fail({outcome.code, "In " + Called() + ", " + outcome.message});
+  const Meeting* const meeting = meetings_[group.number].get();
+  for (int64_t rank = 0; rank < group.size; ++rank) {
+    if (meeting != nullptr && meeting->HasArrived(rank)) {
+      if (rank == group.rank) {
+        return Fail({Code::kInternal, "Replica " + std::to_string(replica) + " came twice to " + Called() + "."});
+      }
+      if (!Match(meeting->contributions[rank], contribution)) {
+        return Fail(Outcome::InvalidArgument("The replicas do not agree on the operands of " + Called() + ": replica " +
+                                             std::to_string(group.Replica(rank)) + " brings " +
+                                             Described(meeting->contributions[rank]) + ", and replica " +
+                                             std::to_string(replica) + " " + Described(contribution) +
+                                             ". Run the same program on all of them."));
+      }
+    } else if (!domain_->here_[group.Replica(rank)]) {
+      return NeverComplete(group, Listed({replica}));
+    }
+  }
+  return Outcome::Ok();
+}
+
+Outcome Site::Fail(Outcome why) {
+  failure_ = std::move(why);
+  for (std::size_t group = 0; group < meetings_.size(); ++group) {
+    if (const std::shared_ptr<Meeting> meeting = meetings_[group]) domain_->Fail(meeting, *failure_);
+  }
+  return *failure_;
+}
+
+std::shared_ptr<Site::Meeting> Site::Open(const Group& group) {
+  auto meeting = std::make_shared<Meeting>();
+  meeting->site = shared_from_this();
+  meeting->group = group;
+  meeting->contributions.resize(group.size);
+  meeting->delivers.resize(group.size);
+  const int64_t limit = wait_limit_ns;
+  if (limit > 0) {
+    meeting->deadline = Deadlines::Global().Add(
+        Deadlines::Clock::now() + std::chrono::nanoseconds(limit),
+        [domain = domain_, weak = std::weak_ptr<Meeting>(meeting), limit] { domain->GiveUp(weak, limit); });
+  }
+  domain_->open_.insert(meeting);
+  return meeting;
+}
+
+std::string Site::Called() const { return "the collective `" + name_ + "`"; }
+
+Outcome Site::Interrupted() const { return Outcome::Cancelled("The run was interrupted in " + Called() + "."); }
+
+Outcome Site::NeverComplete(const Group& group, const std::string& arrived) {
+  std::vector<int64_t> gone;
+  for (int64_t rank = 0; rank < group.size; ++rank) {
+    if (!domain_->here_[group.Replica(rank)]) gone.push_back(group.Replica(rank));
+  }
+  Outcome why = Outcome::FailedPrecondition(
+      "In a run of replicas, " + Called() + " was reached by " + arrived + ", but never will be by " + Listed(gone) +
+      ", whose program has ended. All replicas of a group must come to it equally often: keep it out of branches and "
+      "loops that differ between them.");
+  return lost_.emplace(group.number, std::move(why)).first->second;
+}
+
+}  // namespace tensorflow_ipu::core

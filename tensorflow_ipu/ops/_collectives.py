@@ -1,0 +1,167 @@
+"""The collectives that the public operations are made of: lists of tensors, one meeting of the replicas a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
+
+from tensorflow_ipu._library import ops
+from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops._groups import ReplicaGroups
+
+# The reductions that users name, and what the kernels call them.
+REDUCTIONS = {
+    "COLLECTIVE_OP_ADD": "sum",
+    "COLLECTIVE_OP_LOCAL": "local",
+    "COLLECTIVE_OP_LOGICAL_AND": "and",
+    "COLLECTIVE_OP_LOGICAL_OR": "or",
+    "COLLECTIVE_OP_MAX": "max",
+    "COLLECTIVE_OP_MEAN": "mean",
+    "COLLECTIVE_OP_MIN": "min",
+    "COLLECTIVE_OP_MUL": "product",
+}
+_LOGICAL = ("and", "or")
+_MOVED = (
+    tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8,
+    tf.uint16, tf.uint32, tf.uint64,
+)  # fmt: skip
+
+# It reads the state alone, and need not wait for other uses of it.
+auto_control_deps_utils.register_read_only_resource_op("IpuReplicaIndex")
+
+
+def all_reduce(
+    function: str, values: Sequence[Any], reduction: str, groups: ReplicaGroups, name: str | None = None
+) -> list[Any]:
+    """Reduces each tensor over the replicas of a group, in the order of the replicas.
+
+    float16 and bfloat16 accumulate in float32. The mean of integers is rounded toward zero.
+
+    Args:
+      function: What the user called, for messages.
+      values: Tensors of any types and shapes.
+      reduction: One of the values of `REDUCTIONS`.
+      groups: The groups.
+      name: A name for the operation.
+
+    Returns:
+      Tensors of the same types and shapes, equal on all replicas of a group.
+
+    Raises:
+      RuntimeError: No program is being traced.
+      TypeError: A tensor is of a type that cannot be reduced so.
+    """
+    check_types(function, values, reduction)
+    site = _sites.new(function, name or function)
+    return ops.ipu_all_reduce(site, list(values), reduction=reduction, name=name, **_common(groups))
+
+
+def all_gather(function: str, values: Sequence[Any], groups: ReplicaGroups, name: str | None = None) -> list[Any]:
+    """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s. See `all_reduce`."""
+    check_types(function, values)
+    site = _sites.new(function, name or function)
+    return ops.ipu_all_gather(site, list(values), name=name, **_common(groups))
+
+
+def reduce_scatter(
+    function: str, values: Sequence[Any], reduction: str, groups: ReplicaGroups, name: str | None = None
+) -> list[Any]:
+    """Reduces vectors over the k replicas of a group, and leaves part r to the one of rank r.
+
+    A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros. See `all_reduce`.
+    """
+    check_types(function, values, reduction)
+    site = _sites.new(function, name or function)
+    return ops.ipu_reduce_scatter(site, list(values), reduction=reduction, name=name, **_common(groups))
+
+
+def all_to_all(
+    function: str, values: Sequence[Any], axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
+) -> list[Any]:
+    """Splits each tensor along the first of `axes` and sends part r to rank r, which concatenates along the second.
+
+    See `all_reduce`.
+    """
+    check_types(function, values)
+    site = _sites.new(function, name or function)
+    split, concat = axes
+    return ops.ipu_all_to_all(
+        site, list(values), split_dimension=split, concat_dimension=concat, name=name, **_common(groups)
+    )
+
+
+def broadcast(
+    function: str, values: Sequence[Any], root: int, groups: ReplicaGroups, name: str | None = None
+) -> list[Any]:
+    """Gives all replicas of a group the tensors of the one of rank `root`. See `all_reduce`."""
+    check_types(function, values)
+    site = _sites.new(function, name or function)
+    return ops.ipu_broadcast(site, list(values), root=root, name=name, **_common(groups))
+
+
+def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> Any:
+    """The rank of this replica in its group, an int32 scalar.
+
+    Raises:
+      RuntimeError: No program is being traced.
+    """
+    return ops.ipu_replica_index(_sites.identity(function), name=name, **_attributes(groups))
+
+
+def as_tensors(x: Any) -> list[Any]:
+    """The tensors of an argument that is one, or a list of them.
+
+    Raises:
+      ValueError: The list is empty.
+    """
+    values = [tf.convert_to_tensor(value) for value in (x if isinstance(x, (list, tuple)) else [x])]
+    if not values:
+        raise ValueError(f"`x` must hold at least one tensor, but is {x!r}")
+    return values
+
+
+def check_types(function: str, values: Sequence[Any], reduction: str | None = None) -> None:
+    """Refuses tensors that replicas cannot exchange, or cannot reduce so.
+
+    Raises:
+      TypeError: There is such a tensor.
+    """
+    for value in values:
+        if value.dtype not in _MOVED:
+            raise TypeError(
+                f"`{function}` got a tensor of type {value.dtype.name}; replicas exchange numbers and booleans. For"
+                " complex numbers, pass the real and the imaginary part"
+            )
+        if reduction in (None, "local"):
+            continue
+        if (reduction in _LOGICAL) != (value.dtype == tf.bool):
+            raise TypeError(
+                f"`{function}` got a tensor of type {value.dtype.name}, which has no `{reduction}`: booleans have `and`"
+                " and `or` alone, and numbers have all others. `tf.cast` it"
+            )
+
+
+def reduction_of(op: Any, known: Sequence[str]) -> str:
+    """The kernels' name of a reduction that a user named.
+
+    Args:
+      op: What the user passed.
+      known: The names that the operation takes, of the keys of `REDUCTIONS`.
+
+    Raises:
+      ValueError: `op` is none of them.
+    """
+    if op not in known:
+        raise ValueError(f"`op` must be one of {', '.join(known)}, but is {op!r}")
+    return REDUCTIONS[op]
+
+
+def _common(groups: ReplicaGroups) -> dict[str, Any]:
+    return {**_attributes(groups), "advance": not _sites.in_condition()}
+
+
+def _attributes(groups: ReplicaGroups) -> dict[str, Any]:
+    return {"group_size": groups.size or 0, "orthogonal": groups.orthogonal}

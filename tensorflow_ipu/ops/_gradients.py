@@ -1,0 +1,75 @@
+"""The gradients of the collectives.
+
+In effect, a program's loss is summed over the replicas: what one replica contributes to the results of others comes
+back to it from their gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.ops import _collectives
+from tensorflow_ipu.ops._groups import ReplicaGroups
+
+
+def _groups(op: Any) -> ReplicaGroups:
+    return ReplicaGroups(op.get_attr("group_size") or None, op.get_attr("orthogonal"))
+
+
+def _reduction(op: Any) -> str:
+    reduction = op.get_attr("reduction").decode()
+    if reduction not in ("sum", "mean"):
+        raise LookupError(
+            f"a reduction over replicas by `{reduction}` has no gradient; sums and means have. Wrap its input in"
+            " `tf.stop_gradient` where none is needed"
+        )
+    return reduction
+
+
+def _dense(grads: Any) -> list[Any]:
+    return [tf.convert_to_tensor(grad) for grad in grads]
+
+
+@tf.RegisterGradient("IpuAllReduce")
+def _all_reduce_grad(op: Any, *grads: Any) -> list[Any]:
+    if op.get_attr("reduction") == b"local":
+        return [None, *grads]
+    return [None, *_collectives.all_reduce("all_reduce_grad", _dense(grads), _reduction(op), _groups(op))]
+
+
+@tf.RegisterGradient("IpuAllGather")
+def _all_gather_grad(op: Any, *grads: Any) -> list[Any]:
+    flat = [tf.reshape(grad, [-1]) for grad in _dense(grads)]
+    own = _collectives.reduce_scatter("all_gather_grad", flat, "sum", _groups(op))
+    return [None, *(tf.reshape(grad, tf.shape(value)) for grad, value in zip(own, op.inputs[1:], strict=True))]
+
+
+@tf.RegisterGradient("IpuReduceScatter")
+def _reduce_scatter_grad(op: Any, *grads: Any) -> list[Any]:
+    reduction = _reduction(op)
+    groups = _groups(op)
+    gathered = _collectives.all_gather("reduce_scatter_grad", _dense(grads), groups)
+    # The padding at the end came from nowhere.
+    whole = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, op.inputs[1:], strict=True)]
+    if reduction == "mean":
+        whole = [grad / tf.cast(groups.size, grad.dtype) for grad in whole]
+    return [None, *whole]
+
+
+@tf.RegisterGradient("IpuAllToAll")
+def _all_to_all_grad(op: Any, *grads: Any) -> list[Any]:
+    backwards = op.get_attr("concat_dimension"), op.get_attr("split_dimension")
+    return [None, *_collectives.all_to_all("all_to_all_grad", _dense(grads), backwards, _groups(op))]
+
+
+@tf.RegisterGradient("IpuBroadcast")
+def _broadcast_grad(op: Any, *grads: Any) -> list[Any]:
+    groups = _groups(op)
+    summed = _collectives.all_reduce("broadcast_grad", _dense(grads), "sum", groups)
+    is_root = tf.equal(_collectives.rank("broadcast_grad", groups), op.get_attr("root"))
+    return [None, *(tf.where(is_root, grad, tf.zeros_like(grad)) for grad in summed)]
+
+
+tf.no_gradient("IpuReplicaIndex")

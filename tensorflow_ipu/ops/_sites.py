@@ -1,0 +1,93 @@
+"""The call sites of collectives in the programs that are being traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import control_flow_v2_func_graphs
+
+from tensorflow_ipu._library import native
+from tensorflow_ipu.feeds import _feed
+
+# A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
+_identities: dict[str, _feed.Feed] = {}
+
+
+def new(function: str, name: str) -> Any:
+    """The resource that names a new call site to the program being traced.
+
+    The replicas of a program meet where they use the same resource. Each call has one of its own, so that XLA can
+    overlap calls that do not need each other's results.
+
+    Args:
+      function: What the user called, for messages.
+      name: A name for the site, for messages.
+
+    Raises:
+      RuntimeError: No program is being traced.
+    """
+    device = _device(function)
+    graph = framework_ops.get_default_graph()
+    place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
+    return _in_function(_make(device, place).state(device))
+
+
+def identity(function: str) -> Any:
+    """The resource that tells the program being traced which replica it is.
+
+    Args:
+      function: What the user called, for messages.
+
+    Raises:
+      RuntimeError: No program is being traced.
+    """
+    device = _device(function)
+    if device not in _identities:
+        _identities[device] = _make(device, "the replica's index")
+    return _in_function(_identities[device].state(device))
+
+
+def _make(device: str, place: str) -> _feed.Feed:
+    number = native.ipu_site_new(tf.DeviceSpec.from_string(device).device_index, place.encode())
+    return _feed.Feed(number, native.ipu_site_drop)
+
+
+def _device(function: str) -> str:
+    """The IPU device of the program being traced: that of its operations, else that of the strategy, else the first."""
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            f"`{function}` can only be called in a program, where there are replicas: in the"
+            " `tf.function(jit_compile=True)` that `strategy.run` runs"
+        )
+    spec = tf.DeviceSpec.from_string(tf.constant(0).device)  # XLA drops a constant that nothing uses.
+    if spec.device_type == "IPU":
+        return f"/device:IPU:{spec.device_index or 0}"
+    return f"/device:IPU:{getattr(tf.distribute.get_strategy().extended, 'ordinal', 0)}"
+
+
+def in_condition() -> bool:
+    """Whether what is being traced is the condition of a loop, which cannot assign to a site's state."""
+    graph = framework_ops.get_default_graph()
+    while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
+        graph = graph.outer_graph
+    return isinstance(graph, control_flow_v2_func_graphs.WhileCondFuncGraph)
+
+
+def _in_function(state: Any) -> Any:
+    """Has the function around loops and branches capture the state, for those to capture it from there.
+
+    What the gradient of a loop captures straight from eager execution, TensorFlow forgets among the loop's results.
+    """
+    graph = framework_ops.get_default_graph()
+    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    return graph.capture(state) if isinstance(graph, func_graph.FuncGraph) else state
+
+
+def _outermost_name(graph: Any) -> str:
+    while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
+        graph = graph.outer_graph
+    return getattr(graph, "name", "a graph")

@@ -1,0 +1,92 @@
+"""Exchanges of parts and of wholes between the replicas of a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops._groups import ReplicaGroups
+
+__all__ = ["all_gather", "all_to_all"]
+
+
+def all_to_all(
+    x: Any,
+    split_dimension: int,
+    concat_dimension: int,
+    replication_factor: int | ReplicaGroups,
+    name: str | None = None,
+) -> Any:
+    """Splits a tensor in as many parts as there are replicas, and has each replica gather the parts of its number.
+
+    With 2 replicas, `split_dimension` 1 and `concat_dimension` 0:
+
+        replica 0  [[a, b]]  ->  [[a], [c]]
+        replica 1  [[c, d]]  ->  [[b], [d]]
+
+    The gradient is the same exchange backwards.
+
+    Args:
+      x: A tensor of numbers or booleans, of rank 1 or more.
+      split_dimension: The axis to split; the number of replicas must divide its size.
+      concat_dimension: The axis along which a replica concatenates what it gets.
+      replication_factor: The number of replicas; a smaller one makes groups of so many consecutive replicas. A
+        `ReplicaGroups` says which groups.
+      name: A name for the operation.
+
+    Returns:
+      A tensor of the same type and number of elements.
+
+    Raises:
+      RuntimeError: The call is not in a program that is being traced.
+      TypeError: `x` holds neither numbers nor booleans, or an argument is no int.
+      ValueError: A dimension is not one of `x`, or its size cannot be split.
+      tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
+    """
+    groups, size = _groups.sized("replication_factor", replication_factor)
+    value = tf.convert_to_tensor(x, name="x")
+    _check_dimension("split_dimension", split_dimension, value)
+    _check_dimension("concat_dimension", concat_dimension, value)
+    length = value.shape[split_dimension] if value.shape.rank is not None else None
+    if length is not None and length % size != 0:
+        raise ValueError(
+            f"`split_dimension` is {split_dimension}, where `x` of shape {value.shape} has size {length}:"
+            f" `replication_factor`, which is {size}, must divide it"
+        )
+    return _collectives.all_to_all("all_to_all", [value], (split_dimension, concat_dimension), groups, name)[0]
+
+
+def all_gather(x: Any, replication_factor: int | ReplicaGroups, name: str | None = None) -> Any:
+    """Gathers a tensor from all replicas.
+
+    The gradient of a replica is the sum of the upstream gradients, over all replicas, of its own part.
+
+    Args:
+      x: A tensor of numbers or booleans, or a list of them, which are exchanged at once.
+      replication_factor: See `all_to_all`.
+      name: A name for the operation.
+
+    Returns:
+      A tensor of shape [replication_factor] + the shape of `x`, or a list of them. Row r is that of the replica of
+      rank r.
+
+    Raises:
+      RuntimeError: The call is not in a program that is being traced.
+      TypeError: `x` holds neither numbers nor booleans, or `replication_factor` is no int.
+      ValueError: `replication_factor` is below 1, or `x` an empty list.
+      tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
+    """
+    groups, _ = _groups.sized("replication_factor", replication_factor)
+    values = _collectives.as_tensors(x)
+    gathered = _collectives.all_gather("all_gather", values, groups, name)
+    return gathered if isinstance(x, (list, tuple)) else gathered[0]
+
+
+def _check_dimension(argument: str, dimension: Any, value: Any) -> None:
+    if not isinstance(dimension, int) or isinstance(dimension, bool):
+        raise TypeError(f"`{argument}` must be the number of an axis, but is {dimension!r}")
+    rank = value.shape.rank
+    if dimension < 0 or (rank is not None and dimension >= rank):
+        raise ValueError(f"`{argument}` is {dimension}, which is no axis of `x` of shape {value.shape}")

@@ -1,0 +1,104 @@
+"""Sums, means and copies over the replicas of a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops._groups import ReplicaGroups
+
+__all__ = ["assume_equal_across_replicas", "cross_replica_broadcast", "cross_replica_mean", "cross_replica_sum"]
+
+
+def cross_replica_sum(x: Any, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None) -> Any:
+    """Sums a tensor over the replicas.
+
+    The terms are added in the order of the replicas, so that every run has the same result to the bit. float16 and
+    bfloat16 accumulate in float32 and are rounded at the end; integers wrap around.
+
+    The gradient is the sum of the upstream gradients over the same replicas.
+
+    Args:
+      x: A tensor of numbers, of any shape.
+      replica_group_size: Sums in groups of so many consecutive replicas, or in the groups of a `ReplicaGroups`. None
+        sums over all.
+      name: A name for the operation.
+
+    Returns:
+      A tensor of the same type and shape, equal on all replicas of a group.
+
+    Raises:
+      RuntimeError: The call is not in a program that is being traced.
+      TypeError: `x` holds no numbers, or `replica_group_size` is no int.
+      ValueError: `replica_group_size` is below 1.
+      tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
+    """
+    return _reduce("cross_replica_sum", x, "sum", replica_group_size, name)
+
+
+def cross_replica_mean(x: Any, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None) -> Any:
+    """Takes the mean of a tensor over the replicas: their sum, divided by their number.
+
+    The mean of integers is rounded toward zero. The gradient is the mean of the upstream gradients.
+
+    See `cross_replica_sum` for the arguments, and for what is returned and raised.
+    """
+    return _reduce("cross_replica_mean", x, "mean", replica_group_size, name)
+
+
+def cross_replica_broadcast(
+    x: Any, root: int = 0, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+) -> Any:
+    """Gives all replicas the tensor of one of them.
+
+    The gradient of that one is the sum of the upstream gradients of all, and zero for the others.
+
+    Args:
+      x: A tensor of numbers or booleans, of any shape.
+      root: The rank of that replica in its group; without groups, its index.
+      replica_group_size: See `cross_replica_sum`.
+      name: A name for the operation.
+
+    Returns:
+      A tensor of the same type and shape.
+
+    Raises:
+      RuntimeError: The call is not in a program that is being traced.
+      TypeError: `x` holds neither numbers nor booleans, or `root` or `replica_group_size` is no int.
+      ValueError: `root` is negative, or `replica_group_size` below 1.
+      tf.errors.InvalidArgumentError: When the program runs, a group has no such rank, or the group size does not divide
+        the number of replicas.
+    """
+    if not isinstance(root, int) or isinstance(root, bool):
+        raise TypeError(f"`root` must be the number of a replica, but is {root!r}")
+    groups = _groups.optional("replica_group_size", replica_group_size)
+    if root < 0 or (groups.size is not None and root >= groups.size):
+        raise ValueError(f"`root` is {root}, and the ranks of a group go from 0 to its size - 1")
+    value = tf.convert_to_tensor(x, name="x")
+    return _collectives.broadcast("cross_replica_broadcast", [value], root, groups, name)[0]
+
+
+def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
+    """Asserts to the compiler that tensors are equal on all replicas. The emulator needs no such help.
+
+    Args:
+      tensors: A structure of tensors.
+      inplace: Whether to return the very tensors, and not copies.
+
+    Returns:
+      The same structure of equal tensors.
+
+    Raises:
+      TypeError: `inplace` is not a bool.
+    """
+    if not isinstance(inplace, bool):
+        raise TypeError(f"`inplace` must be True or False, but is {inplace!r}")
+    return tensors if inplace else tf.nest.map_structure(tf.identity, tensors)
+
+
+def _reduce(function: str, x: Any, reduction: str, replica_group_size: Any, name: str | None) -> Any:
+    groups = _groups.optional("replica_group_size", replica_group_size)
+    value = tf.convert_to_tensor(x, name="x")
+    return _collectives.all_reduce(function, [value], reduction, groups, name)[0]

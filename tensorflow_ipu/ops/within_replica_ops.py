@@ -1,0 +1,157 @@
+"""Collectives between the shards of one replica: the tensors of a list, one a shard."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.ops import _collectives
+
+__all__ = ["all_gather", "all_reduce", "reduce_scatter"]
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "COLLECTIVE_OP_ADD": tf.add,
+    "COLLECTIVE_OP_LOGICAL_AND": tf.logical_and,
+    "COLLECTIVE_OP_LOGICAL_OR": tf.logical_or,
+    "COLLECTIVE_OP_MAX": tf.maximum,
+    "COLLECTIVE_OP_MIN": tf.minimum,
+    "COLLECTIVE_OP_MUL": tf.multiply,
+}
+_LOCAL = "COLLECTIVE_OP_LOCAL"
+
+
+def all_reduce(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
+    """Reduces vectors element by element; every shard gets the result.
+
+        [a, b]        [a + c, b + d, 0 + e]
+        [c, d, e]  -> [a + c, b + d, 0 + e]
+
+    Args:
+      input_shards: Tensors of one type and of rank 0 or 1, one a shard. Shorter ones are filled up with zeros.
+      op: How to reduce: `COLLECTIVE_OP_ADD`, `_MUL`, `_MIN` or `_MAX` for numbers, `_LOGICAL_AND` or `_LOGICAL_OR` for
+        booleans; with `COLLECTIVE_OP_LOCAL` each shard keeps its own.
+
+    Returns:
+      A vector for each shard, as long as the longest of the inputs.
+
+    Raises:
+      ValueError: The tensors differ in type or rank, one is listed twice or has rank 2 or more, or `op` is unknown.
+      TypeError: The tensors are of a type that cannot be reduced so.
+    """
+    vectors = _equally_long(_vectors(input_shards))
+    if _checked(op, vectors) == _LOCAL:
+        return tuple(map(tf.identity, vectors))
+    reduced = functools.reduce(_OPERATIONS[op], vectors)
+    return tuple(tf.identity(reduced) for _ in vectors)
+
+
+def reduce_scatter(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
+    """Reduces vectors element by element; each shard gets a part of the result, in the order of the shards.
+
+        [a, b, c]     [a + d, b + e]
+        [d, e, f]  -> [c + f, 0]
+
+    See `all_reduce` for the arguments, and for what is raised.
+
+    Returns:
+      A vector of ceil(n / k) elements for each of k shards, n being the length of the longest input. What lies beyond
+      the end of the result is zero.
+    """
+    vectors = _equally_long(_vectors(input_shards))
+    local = _checked(op, vectors) == _LOCAL
+    count = len(vectors)
+    length = -(-_length(vectors[0]) // count)
+    reduced = vectors if local else [functools.reduce(_OPERATIONS[op], vectors)] * count
+    return tuple(
+        _padded(vector, count * length)[shard * length : (shard + 1) * length] for shard, vector in enumerate(reduced)
+    )
+
+
+def all_gather(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
+    """Concatenates the tensors of all shards; every shard gets the result.
+
+    Args:
+      input_shards: Tensors of one type and rank, one a shard, whose shapes differ along `axis` at most.
+      axis: The axis along which they are concatenated. Scalars become a vector.
+
+    Returns:
+      A tensor for each shard.
+
+    Raises:
+      ValueError: The tensors differ in type, rank, or in their shapes beside `axis`; one is listed twice; or there is
+        no such axis.
+    """
+    shards = _shards(input_shards)
+    rank = shards[0].shape.rank
+    if rank == 0:
+        shards = [tf.reshape(shard, [1]) for shard in shards]
+        rank = 1
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
+        raise ValueError(f"`axis` is {axis!r}, and the tensors of `input_shards` have rank {rank}")
+    axis %= rank
+    first = shards[0].shape
+    for shard in shards[1:]:
+        if first[:axis] != shard.shape[:axis] or first[axis + 1 :] != shard.shape[axis + 1 :]:
+            raise ValueError(
+                f"the tensors of `input_shards` must have the same sizes but along `axis`, which is {axis}, and have"
+                f" shapes {', '.join(str(each.shape) for each in shards)}"
+            )
+    gathered = tf.concat(shards, axis)
+    return tuple(tf.identity(gathered) for _ in shards)
+
+
+def _shards(input_shards: Sequence[Any]) -> list[Any]:
+    """The tensors, which have one type and rank and are all different."""
+    if not isinstance(input_shards, (list, tuple)) or not input_shards:
+        raise ValueError(f"`input_shards` must be a list of tensors, one a shard, but is {input_shards!r}")
+    shards = [tf.convert_to_tensor(shard) for shard in input_shards]
+    if len({id(shard) for shard in input_shards}) != len(shards):
+        raise ValueError("`input_shards` lists a tensor twice, and each shard has its own: pass a `tf.identity` of it")
+    if len({shard.dtype for shard in shards}) != 1:
+        raise ValueError(
+            "the tensors of `input_shards` must all have the same type, and have"
+            f" {', '.join(shard.dtype.name for shard in shards)}"
+        )
+    if any(shard.shape.rank is None for shard in shards) or len({shard.shape.rank for shard in shards}) != 1:
+        raise ValueError(
+            "the tensors of `input_shards` must all have the same rank, and have shapes"
+            f" {', '.join(str(shard.shape) for shard in shards)}"
+        )
+    return shards
+
+
+def _vectors(input_shards: Sequence[Any]) -> list[Any]:
+    shards = _shards(input_shards)
+    if shards[0].shape.rank > 1:
+        raise ValueError(
+            f"the tensors of `input_shards` must have rank 0 or 1, and have rank {shards[0].shape.rank}. `tf.reshape`"
+            " them"
+        )
+    return [tf.reshape(shard, [-1]) for shard in shards]
+
+
+def _checked(op: Any, vectors: list[Any]) -> str:
+    _collectives.check_types("op", vectors, _collectives.reduction_of(op, (*_OPERATIONS, _LOCAL)))
+    return op
+
+
+def _length(vector: Any) -> int:
+    if vector.shape[0] is None:
+        raise ValueError(
+            f"a tensor of `input_shards` has shape {vector.shape}; the length must be known when the program is traced:"
+            " use `tf.ensure_shape`"
+        )
+    return vector.shape[0]
+
+
+def _equally_long(vectors: list[Any]) -> list[Any]:
+    length = max(_length(vector) for vector in vectors)
+    return [_padded(vector, length) for vector in vectors]
+
+
+def _padded(vector: Any, length: int) -> Any:
+    missing = length - _length(vector)
+    return tf.pad(vector, [[0, missing]]) if missing else vector

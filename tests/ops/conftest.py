@@ -1,0 +1,131 @@
+"""What the tests of operations share: programs that run on many replicas at once, and arrays of every type."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._library import native
+from tensorflow_ipu.config import reset_ipu_configuration
+
+DEVICE = "/device:IPU:0"
+ORDINAL = 0
+DEADLINE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def fresh_system() -> Iterator[None]:
+    """Nothing configured and no limit to waits, before and after each test."""
+    reset_ipu_configuration()
+    yield
+    ipu.feeds.set_wait_limit(None)
+    reset_ipu_configuration()
+
+
+@pytest.fixture
+def strategy() -> ipu.IPUStrategy:
+    return ipu.IPUStrategy()
+
+
+def _trace(function: Callable[..., Any], *args: Any) -> Any:
+    """The compiled program of a plain function for such arguments."""
+    with tf.device(DEVICE):
+        return tf.function(function, jit_compile=True).get_concrete_function(*args)
+
+
+@pytest.fixture
+def trace() -> Callable[..., Any]:
+    """`trace(function, *specs)` is the compiled program of a plain function for arguments of these specs."""
+    return _trace
+
+
+def _captured(program: Any, replica: int, replicas: int) -> list[Any]:
+    """What a program captured, with the states of one replica in the place of those of a single one."""
+    return [
+        tensor._ipu_feed.state(DEVICE, replica, replicas) if hasattr(tensor, "_ipu_feed") else tensor
+        for tensor in program.captured_inputs
+    ]
+
+
+class Run:
+    """A run of programs, one a replica: the first is that of replica 0. Results, or errors, are in `outcomes`."""
+
+    def __init__(self, programs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> None:
+        replicas = len(programs)
+        with tf.device(DEVICE):
+            states = [_captured(program, replica, replicas) for replica, program in enumerate(programs)]
+            flat = [[tf.convert_to_tensor(value) for value in values] for values in inputs]
+        self.outcomes: list[Any] = [None] * replicas
+        native.ipu_domain_begin(ORDINAL, replicas)
+        self._threads = [
+            threading.Thread(target=self._work, args=(replica, programs[replica], flat[replica], states[replica]))
+            for replica in range(replicas)
+        ]
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    def _work(self, replica: int, program: Any, inputs: list[Any], states: list[Any]) -> None:
+        try:
+            with tf.device(DEVICE):
+                self.outcomes[replica] = tf.nest.map_structure(
+                    lambda tensor: tensor.numpy(), program._call_flat(inputs, captured_inputs=states)
+                )
+        except tf.errors.OpError as exc:
+            self.outcomes[replica] = exc
+        finally:
+            native.ipu_domain_leave(ORDINAL, replica)
+
+    def wait(self) -> list[Any]:
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        if any(thread.is_alive() for thread in self._threads):
+            native.ipu_domain_abort(ORDINAL, 13, b"the test waits no longer")
+            pytest.fail(f"the replicas were not done after {DEADLINE} s")
+        return self.outcomes
+
+
+@pytest.fixture
+def start() -> Callable[..., Run]:
+    """`start(programs, inputs)` starts a program on each replica; `wait()` gives what each returned or raised."""
+    return Run
+
+
+Replicated = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def replicated() -> Replicated:
+    """`replicated(function, inputs)` runs a function as a program on as many replicas as there are tuples of inputs.
+
+    Returns what each replica returned, as arrays. An error of a replica fails the call.
+    """
+
+    def run(function: Callable[..., Any], inputs: Sequence[Sequence[Any]]) -> list[Any]:
+        program = _trace(function, *[tf.TensorSpec(np.shape(value), np.asarray(value).dtype) for value in inputs[0]])
+        outcomes = Run([program] * len(inputs), inputs).wait()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return outcomes
+
+    return run
+
+
+@pytest.fixture
+def arrays() -> Callable[..., list[np.ndarray]]:
+    """`arrays(count, shape, dtype)` makes arrays of small numbers, whose sums are exact in every type."""
+
+    def make(count: int, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> list[np.ndarray]:
+        random = np.random.default_rng(seed)
+        if dtype == np.bool_:
+            return [random.integers(0, 2, shape).astype(bool) for _ in range(count)]
+        return [random.integers(0, 8, shape).astype(dtype) for _ in range(count)]
+
+    return make

@@ -1,0 +1,245 @@
+"""Sums, means and broadcasts over replicas, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorflow_ipu.ops import ReplicaGroups
+from tensorflow_ipu.ops.cross_replica_ops import (
+    assume_equal_across_replicas,
+    cross_replica_broadcast,
+    cross_replica_mean,
+    cross_replica_sum,
+)
+
+# Whose sums of small whole numbers are exact.
+NUMBERS = [
+    *(tf.as_dtype(f"{kind}{bits}").as_numpy_dtype for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    *(dtype.as_numpy_dtype for dtype in (tf.bfloat16, tf.float16, tf.float32, tf.float64)),
+]
+
+
+def members(replicas: int, groups: ReplicaGroups) -> list[list[int]]:
+    """The groups, by the definition."""
+    everyone = np.arange(replicas)
+    if groups.size is None:
+        return [everyone.tolist()]
+    if groups.orthogonal:
+        return everyone.reshape(groups.size, -1).T.tolist()
+    return everyone.reshape(-1, groups.size).tolist()
+
+
+@pytest.mark.parametrize("replicas", [2, 4, 8, 16])
+def test_sum_and_mean_over_all_replicas(replicated, arrays, replicas):
+    values = arrays(replicas, [3, 5])
+    results = replicated(lambda x: (cross_replica_sum(x), cross_replica_mean(x)), [(value,) for value in values])
+    for total, mean in results:
+        np.testing.assert_array_equal(total, np.sum(values, 0))
+        np.testing.assert_array_equal(mean, np.sum(values, 0) / np.float32(replicas))
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: np.dtype(dtype).name)
+def test_sum_of_every_type_of_number(replicated, arrays, dtype):
+    values = arrays(4, [33], dtype)
+    for result in replicated(cross_replica_sum, [(value,) for value in values]):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, np.sum(np.asarray(values, np.float64), 0).astype(dtype))
+
+
+def test_mean_of_integers_is_rounded_toward_zero(replicated):
+    values = [np.array([-5, 100, 7], np.int8), np.array([0, 120, 8], np.int8)]
+    for result in replicated(cross_replica_mean, [(value,) for value in values]):
+        np.testing.assert_array_equal(result, np.array([-2, 110, 7], np.int8))
+
+
+def test_halves_accumulate_in_float32(replicated):
+    values = [np.array([2048, 60000], np.float16), np.array([1, 60000], np.float16), np.array([1, 60000], np.float16)]
+    for total, mean in replicated(
+        lambda x: (cross_replica_sum(x), cross_replica_mean(x)), [(value,) for value in values]
+    ):
+        np.testing.assert_array_equal(total, np.array([2050, np.inf], np.float16))
+        assert mean[1] == 60000
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8, ReplicaGroups(2, orthogonal=True), ReplicaGroups(4, orthogonal=True)])
+def test_sum_in_groups(replicated, arrays, groups):
+    values = arrays(8, [7])
+    results = replicated(lambda x: cross_replica_sum(x, groups), [(value,) for value in values])
+    for group in members(8, groups if isinstance(groups, ReplicaGroups) else ReplicaGroups(groups)):
+        for replica in group:
+            np.testing.assert_array_equal(results[replica], np.sum([values[each] for each in group], 0))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_shape_type_and_group(replicated, arrays, data):
+    replicas = data.draw(st.sampled_from([2, 3, 4, 6]))
+    size = data.draw(st.sampled_from([k for k in range(1, replicas + 1) if replicas % k == 0]))
+    groups = ReplicaGroups(size, data.draw(st.booleans()))
+    shape = data.draw(st.lists(st.integers(0, 5), max_size=3))
+    dtype = data.draw(st.sampled_from(NUMBERS))
+    values = arrays(replicas, shape, dtype)
+    results = replicated(lambda x: cross_replica_sum(x, groups), [(value,) for value in values])
+    for group in members(replicas, groups):
+        expected = np.sum([values[each].astype(np.float64) for each in group], 0).astype(dtype)
+        for replica in group:
+            np.testing.assert_array_equal(results[replica], expected)
+
+
+def test_broadcast_gives_all_the_value_of_the_root(replicated, arrays):
+    values = arrays(4, [2, 3], np.int32)
+    flags = arrays(4, [5], np.bool_)
+
+    def program(x, flag):
+        return cross_replica_broadcast(x, root=2), cross_replica_broadcast(flag, 1, replica_group_size=2)
+
+    results = replicated(program, list(zip(values, flags, strict=True)))
+    for replica, (value, flag) in enumerate(results):
+        np.testing.assert_array_equal(value, values[2])
+        np.testing.assert_array_equal(flag, flags[replica // 2 * 2 + 1])
+
+
+def test_an_input_that_is_used_again_keeps_its_value(replicated, arrays):
+    values = arrays(2, [100])
+    results = replicated(lambda x: (cross_replica_sum(x), x, cross_replica_sum(x) + x), [(value,) for value in values])
+    for value, (total, own, both) in zip(values, results, strict=True):
+        np.testing.assert_array_equal(total, values[0] + values[1])
+        np.testing.assert_array_equal(own, value)
+        np.testing.assert_array_equal(both, total + value)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 200_000])
+def test_sums_are_the_same_to_the_bit_in_every_run(start, trace, size):
+    random = np.random.default_rng(1)
+    values = [(random.normal(size=size) * 10.0 ** random.integers(-8, 8, size)).astype(np.float32) for _ in range(8)]
+    expected = values[0]
+    for value in values[1:]:
+        expected = expected + value
+    program = trace(cross_replica_sum, tf.TensorSpec([size]))
+    for _ in range(5):
+        for result in start([program] * 8, [(value,) for value in values]).wait():
+            assert result.tobytes() == expected.tobytes()
+
+
+def test_gradient_of_the_sum_is_the_sum_of_the_gradients(replicated):
+    def program(x, weight):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = weight * cross_replica_sum(tf.square(x))
+        return tape.gradient(loss, x)
+
+    inputs = [(np.float32(r + 1), np.float32(10 * r)) for r in range(4)]
+    results = replicated(program, inputs)
+    assert results == [2 * (r + 1) * 60 for r in range(4)]
+
+
+def test_gradient_of_the_mean_is_the_mean_of_the_gradients(replicated):
+    def program(x, weight):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = weight * cross_replica_mean(x, replica_group_size=2)
+        return tape.gradient(loss, x)
+
+    results = replicated(program, [(np.float32(0), np.float32(r)) for r in range(4)])
+    assert results == [0.5, 0.5, 2.5, 2.5]
+
+
+def test_gradient_of_a_broadcast_goes_to_the_root(replicated):
+    def program(x, weight):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = weight * cross_replica_broadcast(x, root=1)
+        return tape.gradient(loss, x)
+
+    results = replicated(program, [(np.float32(r), np.float32(r + 1)) for r in range(3)])
+    assert results == [0, 6, 0]
+
+
+def test_gradient_through_a_loop(replicated):
+    def program(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(3):
+                y = cross_replica_mean(y) * 2.0
+        return y, tape.gradient(y, x)
+
+    results = replicated(program, [(np.float32(r),) for r in range(4)])
+    assert results == [(12.0, 8.0)] * 4
+
+
+def test_a_single_replica_sums_what_it_has(strategy):
+    @tf.function(jit_compile=True)
+    def program(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = cross_replica_sum(x) * cross_replica_mean(x) * cross_replica_broadcast(x)
+        return y, tape.gradient(y, x)
+
+    value, gradient = strategy.run(program, (tf.constant([2.0, 3.0]),))
+    np.testing.assert_array_equal(value, [8.0, 27.0])
+    np.testing.assert_array_equal(gradient, [12.0, 27.0])
+
+
+def test_a_group_size_that_does_not_divide_is_refused_when_the_program_runs(replicated, strategy):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"group size \(3\) does not divide .* replicas \(4\)"):
+        replicated(lambda x: cross_replica_sum(x, 3), [(np.float32(0),)] * 4)
+    program = tf.function(lambda x: cross_replica_sum(x, 2), jit_compile=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="group size"):
+        strategy.run(program, (tf.constant(0.0),))
+
+
+def test_a_root_that_no_group_has_is_refused_when_the_program_runs(replicated):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`root` is 2"):
+        replicated(lambda x: cross_replica_broadcast(x, root=2), [(np.float32(0),)] * 2)
+
+
+def test_bad_arguments_are_refused_when_the_program_is_traced():
+    with tf.Graph().as_default():
+        for size in (0, -2):
+            with pytest.raises(ValueError, match="`replica_group_size`"):
+                cross_replica_sum(tf.constant(1.0), size)
+        for size in (2.0, True, "2"):
+            with pytest.raises(TypeError, match="`replica_group_size`"):
+                cross_replica_mean(tf.constant(1.0), size)
+        with pytest.raises(TypeError, match="bool"):
+            cross_replica_sum(tf.constant(True))
+        with pytest.raises(TypeError, match="complex64"):
+            cross_replica_broadcast(tf.constant(1j, tf.complex64))
+        with pytest.raises(ValueError, match="`root`"):
+            cross_replica_broadcast(tf.constant(1.0), -1)
+        with pytest.raises(ValueError, match="`root`"):
+            cross_replica_broadcast(tf.constant(1.0), 2, 2)
+        with pytest.raises(TypeError, match="`root`"):
+            cross_replica_broadcast(tf.constant(1.0), 1.0)
+    with pytest.raises(TypeError, match="`orthogonal`"):
+        ReplicaGroups(2, orthogonal=1)
+    with pytest.raises(ValueError, match="`size`"):
+        ReplicaGroups(0)
+
+
+@pytest.mark.parametrize("function", [cross_replica_sum, cross_replica_mean, cross_replica_broadcast])
+def test_an_eager_call_is_refused_by_name(function):
+    with pytest.raises(RuntimeError, match=f"`{function.__name__}` can only be called in a program"):
+        function(tf.constant(1.0))
+
+
+def test_an_uncompiled_function_is_refused_with_what_to_do():
+    function = tf.function(cross_replica_sum)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"IPUStrategy\.run"):
+        function(tf.constant(1.0))
+
+
+def test_assume_equal_keeps_structure_and_values(replicated):
+    tensors = {"a": tf.constant(1.0), "b": [tf.constant(2.0)]}
+    assert assume_equal_across_replicas(tensors, inplace=True) is tensors
+    copies = assume_equal_across_replicas(tensors)
+    assert copies["b"][0].numpy() == 2.0
+    assert copies["a"] is not tensors["a"]
+    with pytest.raises(TypeError, match="`inplace`"):
+        assume_equal_across_replicas(tensors, 1)
+    assert replicated(assume_equal_across_replicas, [(np.float32(r),) for r in range(2)]) == [0.0, 1.0]

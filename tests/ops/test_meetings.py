@@ -1,0 +1,221 @@
+"""Many replicas with many collectives in flight: none hangs, all agree, and every failure has a name."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._library import native
+from tensorflow_ipu.ops import ReplicaGroups, _collectives, _sites
+from tensorflow_ipu.ops.all_to_all_op import all_gather, all_to_all
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
+from tensorflow_ipu.ops.replication_ops import replication_index
+from tensorflow_ipu.replicas._interrupts import run_interruptibly
+
+FAILED = tf.errors.FailedPreconditionError
+
+
+def until_waiting(count, seconds=30.0):
+    """Returns when so many arrivals wait on the device, which tells nobody."""
+    end = time.monotonic() + seconds
+    while native.ipu_domain_waiting(0) != count:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def branching(x, steps):
+    """Loops in branches in loops, with collectives of all kinds and groups, the same on all replicas."""
+    for step in tf.range(steps):
+        own = replication_index()
+        parts = [cross_replica_sum(x * (part + 1)) for part in range(4)]
+        if step % 2 == 0:
+            for _ in tf.range(2):
+                x = cross_replica_sum(x, 4) % 1000 + own
+        else:
+            rows = all_gather(x, ReplicaGroups(4, orthogonal=True))
+            x = tf.reduce_sum(rows, 0) % 1000 + 2 * own
+            while tf.reduce_sum(cross_replica_sum(x)) % 7 > 2:
+                x += 1
+        x = (x + all_to_all(tf.add_n(parts), 0, 0, 16) + own) % 1000
+    return x
+
+
+def branching_by_hand(rows, steps):
+    """The same on the rows of a matrix, without any replica."""
+    replicas, size = rows.shape
+    own = np.arange(replicas)[:, None]
+    for step in range(steps):
+        mixed = np.tile(10 * rows.sum(0), (replicas, 1)).reshape(replicas, replicas, size // replicas)
+        if step % 2 == 0:
+            for _ in range(2):
+                rows = np.repeat(rows.reshape(-1, 4, size).sum(1), 4, 0) % 1000 + own
+        else:
+            rows = np.tile(rows.reshape(4, -1, size).sum(0), (4, 1)) % 1000 + 2 * own
+            while rows.sum(0).sum() % 7 > 2:
+                rows = rows + 1
+        rows = (rows + mixed.transpose(1, 0, 2).reshape(replicas, size) + own) % 1000
+    return rows
+
+
+def test_sixteen_replicas_in_nested_loops_and_branches_never_hang(start, trace):
+    program = trace(branching, tf.TensorSpec([32], tf.int32), tf.TensorSpec([], tf.int32))
+    random = np.random.default_rng(0)
+    for run in range(200):
+        rows = random.integers(0, 1000, (16, 32)).astype(np.int32)
+        steps = run % 5
+        results = start([program] * 16, [(row, np.int32(steps)) for row in rows]).wait()
+        assert not isinstance(results[0], Exception), results[0].message
+        np.testing.assert_array_equal(results, branching_by_hand(rows, steps))
+
+
+def test_sixteen_replicas_that_compute_between_six_collectives_in_flight_agree(start, trace):
+    def program(x, steps):
+        for _ in tf.range(steps):
+            parts = [tf.tanh(cross_replica_mean(tf.tanh(x @ x) * (0.01 * j) + tf.sin(x)) @ x) for j in range(6)]
+            x = tf.add_n(parts) * 0.01
+        return cross_replica_sum(x)
+
+    compiled = trace(program, tf.TensorSpec([64, 64]), tf.TensorSpec([], tf.int32))
+    x = np.random.default_rng(0).normal(size=(16, 64, 64)).astype(np.float32)
+    seen = set()
+    for _ in range(5):
+        results = start([compiled] * 16, [(row, np.int32(10)) for row in x]).wait()
+        seen |= {result.tobytes() for result in results}
+    assert len(seen) == 1
+
+
+def test_tensors_of_many_types_and_sizes_meet_once(start, trace):
+    def program(x):
+        values = [x, tf.cast(x[0], tf.int32), tf.cast(x, tf.float16), tf.zeros([0])]
+        return _collectives.all_reduce("gradients", values, "sum", ReplicaGroups())
+
+    compiled = trace(program, tf.TensorSpec([3]))
+    assert [op.type for op in compiled.graph.get_operations()].count("IpuAllReduce") == 1
+    for results in start([compiled] * 2, [([1.0, 2.0, 3.0],), ([10.0, 20.0, 30.0],)]).wait():
+        for result, expected in zip(results, ([11, 22, 33], 11, [11, 22, 33], []), strict=True):
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_a_replica_that_ends_early_fails_the_others_by_the_collectives_name(start, trace):
+    def program(x, steps):
+        for _ in tf.range(steps):
+            x = cross_replica_sum(x, name="gradients")
+        return x
+
+    compiled = trace(program, tf.TensorSpec([]), tf.TensorSpec([], tf.int32))
+    for early in range(4):
+        inputs = [(1.0, np.int32(3 if replica == early else 5)) for replica in range(4)]
+        results = start([compiled] * 4, inputs).wait()
+        assert results[early] == 64.0
+        for replica in set(range(4)) - {early}:
+            assert isinstance(results[replica], FAILED)
+            assert f"never will be by replica {early}" in results[replica].message
+            assert "gradients in program`" in results[replica].message
+    assert start([compiled] * 4, [(1.0, np.int32(5))] * 4).wait() == [1024.0] * 4
+
+
+def test_a_collective_of_some_replicas_alone_fails_and_does_not_hang(start, trace):
+    def program(x):
+        if replication_index() == 1:
+            x = cross_replica_sum(x)
+        return x
+
+    results = start([trace(program, tf.TensorSpec([]))] * 2, [(5.0,), (7.0,)]).wait()
+    assert results[0] == 5.0
+    assert isinstance(results[1], FAILED)
+
+
+def test_replicas_in_different_branches_fail_at_the_limit_for_waits(start, trace):
+    def program(x):
+        if replication_index() == 0:
+            return cross_replica_sum(x, name="left")
+        return cross_replica_sum(x, name="right")
+
+    ipu.feeds.set_wait_limit(0.05)
+    for result in start([trace(program, tf.TensorSpec([]))] * 2, [(1.0,), (1.0,)]).wait():
+        assert isinstance(result, (tf.errors.DeadlineExceededError, FAILED))
+        assert "left" in result.message or "right" in result.message
+
+
+def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works(start, trace):
+    compiled = trace(cross_replica_sum, tf.TensorSpec([]))
+    others = trace(lambda x: cross_replica_sum(cross_replica_sum(x)), tf.TensorSpec([]))
+    run = start([compiled, others], [(1.0,), (1.0,)])
+    until_waiting(2)
+    native.ipu_domain_abort(0, tf.errors.OUT_OF_RANGE, b"replica 7 has no more data")
+    for result in run.wait():
+        assert isinstance(result, tf.errors.OutOfRangeError)
+        assert "replica 7 has no more data" in result.message
+    assert start([compiled] * 2, [(1.0,), (2.0,)]).wait() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda x: cross_replica_sum(tf.stack([x, x]))[0], "1 x float32|2 x float32"),
+        (lambda x: cross_replica_mean(x), "another operation"),
+        (lambda x: cross_replica_sum(x, ReplicaGroups(2)), "another operation or group"),
+    ],
+)
+def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, start, trace, other, words):
+    site = _sites._make("/device:IPU:0", "the site")
+    monkeypatch.setattr(_sites, "new", lambda *_: site.state("/device:IPU:0"))
+    programs = [trace(function, tf.TensorSpec([])) for function in (cross_replica_sum, other)]
+    for result in start(programs, [(1.0,), (1.0,)]).wait():
+        assert isinstance(result, tf.errors.InvalidArgumentError)
+        assert "`the site`" in result.message
+        assert any(each in result.message for each in words.split("|"))
+
+
+def test_a_program_of_replicas_without_a_run_is_refused(trace):
+    compiled = trace(cross_replica_sum, tf.TensorSpec([]))
+    native.ipu_domain_begin(0, 1)
+    state = compiled.captured_inputs[0]._ipu_feed.state("/device:IPU:0", 1, 2)
+    with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is under way"):
+        compiled._call_flat([tf.constant(1.0)], captured_inputs=[state])
+
+
+def test_interrupt_ends_a_wait_for_another_replica(trace):
+    compiled = trace(cross_replica_sum, tf.TensorSpec([]))
+    native.ipu_domain_begin(0, 2)
+    state = compiled.captured_inputs[0]._ipu_feed.state("/device:IPU:0", 0, 2)
+
+    def press():
+        until_waiting(1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with tf.device("/device:IPU:0"), pytest.raises(KeyboardInterrupt):
+        run_interruptibly(lambda: compiled._call_flat([tf.constant(1.0)], captured_inputs=[state]))
+    thread.join()
+    native.ipu_domain_leave(0, 0)
+    native.ipu_domain_leave(0, 1)
+
+
+def test_a_site_goes_with_the_programs_that_have_it(start, trace):
+    compiled = trace(cross_replica_sum, tf.TensorSpec([]))
+    feed = weakref.ref(compiled.captured_inputs[0]._ipu_feed)
+    gc.collect()
+    assert start([compiled] * 2, [(1.0,), (2.0,)]).wait() == [3.0, 3.0]
+    del compiled
+    gc.collect()
+    assert feed() is None
+
+
+def test_one_function_that_is_called_twice_meets_twice(start, trace):
+    inner = tf.function(cross_replica_sum)
+
+    def program(x):
+        return inner(x), inner(2.0 * x)
+
+    assert start([trace(program, tf.TensorSpec([]))] * 2, [(1.0,), (2.0,)]).wait() == [(3.0, 6.0)] * 2

@@ -1,0 +1,103 @@
+"""Collectives between the shards of a replica, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.ops.within_replica_ops import all_gather, all_reduce, reduce_scatter
+
+
+def constants(*values):
+    return [tf.constant(value) for value in values]
+
+
+def test_all_reduce_fills_up_with_zeros():
+    results = all_reduce(constants([1, 2], [3, 4, 5], [6, 7, 8]), "COLLECTIVE_OP_ADD")
+    assert isinstance(results, tuple)
+    np.testing.assert_array_equal(results, [[10, 13, 13]] * 3)
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"), [("MUL", [3, 8, 0]), ("MIN", [1, 2, 0]), ("MAX", [3, 4, 5]), ("ADD", [4, 6, 5])]
+)
+def test_all_reduce_by_every_operation_on_numbers(op, expected):
+    for result in all_reduce(constants([1.0, 2.0], [3.0, 4.0, 5.0]), f"COLLECTIVE_OP_{op}"):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_all_reduce_of_booleans():
+    shards = constants([True, False, True], [True, True])
+    np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOGICAL_AND")[0], [True, False, False])
+    np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOGICAL_OR")[1], [True, True, True])
+
+
+def test_local_keeps_what_a_shard_has():
+    shards = constants([1, 2, 3], [4, 5, 6])
+    np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(reduce_scatter(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2], [6, 0]])
+
+
+def test_scalars_count_as_vectors_of_one():
+    np.testing.assert_array_equal(all_reduce(constants(1, 2), "COLLECTIVE_OP_ADD"), [[3], [3]])
+    np.testing.assert_array_equal(all_gather(constants(1, 2)), [[1, 2], [1, 2]])
+
+
+def test_reduce_scatter_leaves_each_shard_a_part():
+    results = reduce_scatter(constants([1, 2, 3], [10, 20, 30]), "COLLECTIVE_OP_ADD")
+    np.testing.assert_array_equal(results, [[11, 22], [33, 0]])
+    results = reduce_scatter(constants([1], [2], [3]), "COLLECTIVE_OP_MAX")
+    np.testing.assert_array_equal(results, [[3], [0], [0]])
+
+
+def test_all_gather_concatenates_along_the_axis():
+    shards = [tf.ones([2, 1]), tf.zeros([2, 2])]
+    for axis in (1, -1):
+        results = all_gather(shards, axis)
+        assert len(results) == 2
+        np.testing.assert_array_equal(results[1], [[1, 0, 0], [1, 0, 0]])
+
+
+def test_programs_and_their_gradients(strategy):
+    @tf.function(jit_compile=True)
+    def program(a, b):
+        with tf.GradientTape() as tape:
+            tape.watch([a, b])
+            reduced = all_reduce([a, b], "COLLECTIVE_OP_ADD")
+            scattered = reduce_scatter([a, b], "COLLECTIVE_OP_ADD")
+            loss = tf.reduce_sum(reduced[0]) + 2 * tf.reduce_sum(reduced[1]) + 10 * tf.reduce_sum(scattered[0])
+        return tape.gradient(loss, [a, b])
+
+    results = strategy.run(program, (tf.zeros([2]), tf.zeros([3])))
+    np.testing.assert_array_equal(results[0], [13.0, 13.0])
+    np.testing.assert_array_equal(results[1], [13.0, 13.0, 3.0])
+
+
+def test_bad_shards_are_refused():
+    one = tf.constant([1.0])
+    for call in (
+        lambda x: all_reduce(x, "COLLECTIVE_OP_ADD"),
+        lambda x: reduce_scatter(x, "COLLECTIVE_OP_ADD"),
+        all_gather,
+    ):
+        with pytest.raises(ValueError, match="twice"):
+            call([one, one])
+        with pytest.raises(ValueError, match="same type"):
+            call([one, tf.constant([1])])
+        with pytest.raises(ValueError, match="same rank"):
+            call([one, tf.constant(1.0)])
+        with pytest.raises(ValueError, match="`input_shards`"):
+            call([])
+        with pytest.raises(ValueError, match="`input_shards`"):
+            call(one)
+    with pytest.raises(ValueError, match="rank 0 or 1"):
+        all_reduce([tf.zeros([2, 2]), tf.ones([2, 2])], "COLLECTIVE_OP_ADD")
+    with pytest.raises(ValueError, match="`op` must be one of"):
+        all_reduce(constants([1.0], [2.0]), "COLLECTIVE_OP_MEAN")
+    with pytest.raises(TypeError, match="float32"):
+        all_reduce(constants([1.0], [2.0]), "COLLECTIVE_OP_LOGICAL_AND")
+    with pytest.raises(ValueError, match="`axis`"):
+        all_gather(constants([1.0], [2.0]), axis=1)
+    with pytest.raises(ValueError, match="but along `axis`"):
+        all_gather([tf.zeros([2, 1]), tf.zeros([3, 1])], axis=1)
