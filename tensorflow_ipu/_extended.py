@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import device_util, distribute_lib, distribute_utils, reduce_util
 from tensorflow.python.framework import indexed_slices
 
-_REDUCTIONS = (reduce_util.ReduceOp.SUM, reduce_util.ReduceOp.MEAN)
+
+def reduction(reduce_op: Any) -> Any:
+    """The `tf.distribute.ReduceOp` that a user named, by itself or by its name.
+
+    Raises:
+      ValueError: It is neither a sum nor a mean.
+    """
+    name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
+    for known in (reduce_util.ReduceOp.SUM, reduce_util.ReduceOp.MEAN):
+        if name in (known, known.value):
+            return known
+    raise ValueError(
+        f"Unsupported reduce op: `reduce_op` is {reduce_op!r}. Reduce with `tf.distribute.ReduceOp.SUM` or `MEAN`"
+    )
 
 
 class IPUReplicaContext(distribute_lib.ReplicaContext):
@@ -23,15 +36,40 @@ class IPUReplicaContext(distribute_lib.ReplicaContext):
         """The one device of the strategy."""
         return (self._strategy.extended.ipu_device,)
 
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`.
+
+        Raises:
+          ValueError: `reduce_op` is neither a sum nor a mean.
+        """
+        return super().all_reduce(reduction(reduce_op), value, options)
+
+
+class _AsReplica:
+    """Has TensorFlow take a block for one that runs in a replica, and does no more of what a trace needs."""
+
+    __slots__ = ("_mode",)
+
+    def __init__(self, strategy: Any) -> None:
+        self._mode = IPUReplicaContext(strategy)._thread_context
+
+    def __enter__(self) -> None:
+        distribute_lib._push_per_thread_mode(self._mode)
+
+    def __exit__(self, *exc_info: object) -> None:
+        distribute_lib._pop_per_thread_mode()
+
 
 class IPUExtended(distribute_lib.StrategyExtendedV1):
     """The side of `IPUStrategy` that TensorFlow's own library code calls."""
 
-    def __init__(self, strategy: Any, ipu_device: str, cpu_device: str) -> None:
+    def __init__(self, strategy: Any, ordinal: int, cpu_ordinal: int) -> None:
         super().__init__(strategy)
-        self.ipu_device = device_util.resolve(ipu_device)
-        self.cpu_device = device_util.resolve(cpu_device)
-        self.ordinal: int = tf.DeviceSpec.from_string(self.ipu_device).device_index or 0
+        self.ordinal = ordinal
+        self.ipu_device = device_util.canonicalize(f"/device:IPU:{ordinal}")
+        self.cpu_device = device_util.canonicalize(f"/device:CPU:{cpu_ordinal}")
+        self._as_replica: _AsReplica | None = None
+        self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
     # Variables.
 
@@ -51,9 +89,6 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
         distribute_utils.validate_colocate(colocate_with_variable, self)
 
-    def variable_created_in_scope(self, v: Any) -> bool:
-        return v._distribute_strategy is None or v._distribute_strategy is self._container_strategy()
-
     def read_var(self, replica_local_var: Any) -> Any:
         return tf.identity(replica_local_var)
 
@@ -62,14 +97,25 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
 
     # Calls.
 
-    def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def as_replica(self) -> _AsReplica:
+        """The context of a look-up: what TensorFlow's cache of traces tells contexts apart by, and nothing else."""
+        if self._as_replica is None:
+            self._as_replica = _AsReplica(self._container_strategy())
+        return self._as_replica
+
+    def call_on_device(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls `fn` where a program is traced: on the IPU device, in the context of a replica."""
         with tf.device(self.ipu_device), IPUReplicaContext(self._container_strategy()):
             return fn(*args, **kwargs)
+
+    def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return self.call_on_device(fn, args, kwargs)
 
     def _update(self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:
         return self._update_non_slot(var, fn, (var, *args), kwargs, group)
 
     def _update_non_slot(self, colocate_with: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:
+        del colocate_with  # All variables are on the one device.
         with tf.device(self.ipu_device), distribute_lib.UpdateContext(self.ipu_device):
             result = fn(*args, **kwargs)
             return result if group else tf.nest.map_structure(self._local_results, result)
@@ -86,17 +132,18 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
 
     # Reductions.
 
+    def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        return super().reduce_to(reduction(reduce_op), value, destinations, options)
+
+    def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Iterable[Any], options: Any = None) -> list[Any]:
+        return super().batch_reduce_to(reduction(reduce_op), value_destination_pairs, options)
+
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        del destinations, options
-        _check_reduction(reduce_op)
+        del reduce_op, destinations, options
         return value
 
-    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list[Any]:
-        return [self._reduce_to(reduce_op, value, to, options) for value, to in value_destination_pairs]
-
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        del options
-        _check_reduction(reduce_op)
+        del reduce_op, options
         return tf.nest.map_structure(_identity, value)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
@@ -107,20 +154,8 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         del destinations
         return tensor
 
-    # Data.
-
-    def _make_dataset_iterator(self, dataset: Any) -> Any:
-        return tf.compat.v1.data.make_initializable_iterator(dataset)
-
-    def _make_input_fn_iterator(self, input_fn: Callable[[Any], Any], replication_mode: Any = None) -> Any:
-        del replication_mode
-        return self._make_dataset_iterator(input_fn(distribute_lib.InputContext()))
-
     def _experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
         return value_fn(distribute_lib.ValueContext())
-
-    def _global_batch_size(self) -> bool:
-        return True
 
     # The shape of the system, as the host sees it.
 
@@ -141,14 +176,6 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         return (self.ipu_device,)
 
     @property
-    def _num_replicas_in_sync_or_none(self) -> int:
-        return 1
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        return True
-
-    @property
     def experimental_between_graph(self) -> bool:
         return False
 
@@ -166,11 +193,6 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
 
     def _in_multi_worker_mode(self) -> bool:
         return False
-
-
-def _check_reduction(reduce_op: Any) -> None:
-    if reduce_op not in _REDUCTIONS:
-        raise ValueError(f"Unsupported reduce op: {reduce_op}. Reduce with `tf.distribute.ReduceOp.SUM` or `MEAN`")
 
 
 def _identity(value: Any) -> Any:

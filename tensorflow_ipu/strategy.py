@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import device_util, distribute_lib
+from tensorflow.python.distribute import distribute_lib
 
-from tensorflow_ipu import replicas
-from tensorflow_ipu._extended import IPUExtended
+from tensorflow_ipu import _environment, replicas
+from tensorflow_ipu._extended import IPUExtended, reduction
+from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.feeds import dataset_iteration
 
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
 
 
-class IPUStrategyV1(distribute_lib.StrategyV1):
+class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
     """Places variables on an IPU device and runs whole functions on it.
 
     Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, their initial
@@ -41,7 +43,7 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
         """Creates the strategy.
 
         Args:
-          ipu_device: The IPU device, for instance `"/device:IPU:0"`.
+          ipu_device: The IPU device, for instance `"/device:IPU:0"`. It need not be configured yet.
           cpu_device: The device on which initial values are computed.
           enable_dataset_iterators: Whether `iter(dataset)` inside the scope gives an `IPUIterator`, whose `next` runs in
             the program.
@@ -50,13 +52,15 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
 
         Raises:
           ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU.
+          DeviceLimitError: More IPU devices would have to be registered for `ipu_device` to exist.
           TypeError: A switch is not a bool.
         """
-        _check_device("ipu_device", ipu_device, "IPU")
-        _check_device("cpu_device", cpu_device, "CPU")
+        ordinal = _ordinal("ipu_device", ipu_device, "IPU")
+        cpu_ordinal = _ordinal("cpu_device", cpu_device, "CPU")
+        _check_registered(ordinal)
         _check_bool("enable_dataset_iterators", enable_dataset_iterators)
         _check_bool("enable_keras_extensions", enable_keras_extensions)
-        super().__init__(IPUExtended(self, ipu_device, cpu_device))
+        super().__init__(IPUExtended(self, ordinal, cpu_ordinal))
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
 
@@ -64,14 +68,9 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
         """Makes this strategy the current one for a `with` block.
 
         Returns:
-          A context manager that gives the strategy.
+          A context manager that gives the strategy. A notebook may call its `__enter__` and never leave it.
         """
-        return self._scope()
-
-    @contextlib.contextmanager
-    def _scope(self) -> Iterator[IPUStrategyV1]:
-        with super().scope(), dataset_iteration.on_device():
-            yield self
+        return _Scope(self)
 
     def run(
         self,
@@ -85,8 +84,8 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
         Args:
           fn: A `tf.function` or concrete function. One that has no `jit_compile=True` is compiled all the same. Inside
             of another `tf.function` it may be any callable.
-          args: Positional arguments: tensors, Python values, iterators, queues, models, optimizers.
-          kwargs: Keyword arguments, likewise.
+          args: A list or tuple of positional arguments: tensors, Python values, iterators, queues, models, optimizers.
+          kwargs: Keyword arguments, likewise, by name.
           options: Accepted for `tf.distribute`; programs are compiled whole, whatever it says.
 
         Returns:
@@ -94,29 +93,50 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
 
         Raises:
           ValueError: `fn` is a plain function and the call is eager; or the program uses variables of another device.
-          TypeError: `fn` cannot be called; or an input or output of the program is float64.
+            `args` is no list or tuple.
+          TypeError: `fn` cannot be called so; or an input or output of the program is float64.
+          NotConfiguredError: The configured system has no such device.
           tf.errors.OpError: The program failed. `OutOfRangeError`: its dataset ended.
         """
         if options is not None and not isinstance(options, tf.distribute.RunOptions):
             raise TypeError(f"`options` must be a `tf.distribute.RunOptions`, but is {options!r}")
         if not callable(fn):
             raise TypeError(f"`fn` must be a `tf.function`, but is {fn!r}")
-        kwargs = {} if kwargs is None else kwargs
-        if not tf.executing_eagerly():
-            # Kept from tracing `run` itself: what the user wrote is in `fn`.
-            return self.extended.call_for_each_replica(replicas.compiled(fn), args, kwargs)
-        if not replicas.is_graph_function(fn):
+        if not isinstance(args, (list, tuple)):
+            raise ValueError(f"`args` must be a list or tuple of `fn`'s arguments, but is {args!r}. Write `args=(x,)`")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise ValueError(f"`kwargs` must map names to `fn`'s arguments, but is {kwargs!r}")
+        eager = tf.executing_eagerly()
+        if eager and not replicas.is_graph_function(fn):
             raise ValueError(
                 f"`{type(self).__name__}.run` does not support eager execution, and `fn` is the plain callable {fn!r}."
                 " Decorate it with `@tf.function(jit_compile=True)`, or call `run` inside of a `tf.function`"
             )
         extended = self.extended
+        call = (fn, args, kwargs or {})
+        if not eager:
+            with distribute_lib.StrategyBase.scope(self):
+                return extended.call_on_device(replicas.insert, (*call, extended.ipu_device), {})
+        with tf.device(extended.ipu_device):
+            with extended.as_replica():
+                prepared = replicas.find(*call)
+            if prepared is None:
+                with distribute_lib.StrategyBase.scope(self):
+                    prepared = extended.call_on_device(replicas.trace, call, {})
+            return replicas.run(prepared, extended.ipu_device, extended.ordinal)
 
-        def run_program(*args: Any, **kwargs: Any) -> Any:
-            return replicas.run(fn, args, kwargs, extended.ipu_device, extended.ordinal)
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        """Reduces what `run` returned: on the host, where there is one replica, so that only `axis` leaves work to do.
 
-        with distribute_lib.StrategyBase.scope(self):
-            return extended.call_for_each_replica(run_program, args, kwargs)
+        Args:
+          reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`, or its name.
+          value: A tensor.
+          axis: The axis, or a tuple of axes, to reduce; None to leave the value as it is.
+
+        Raises:
+          ValueError: `reduce_op` is neither a sum nor a mean, or `axis` is out of range.
+        """
+        return super().reduce(reduction(reduce_op), value, axis)
 
     def experimental_run_v2(self, *args: Any, **kwargs: Any) -> Any:
         """Always raises: `run` took its place.
@@ -158,13 +178,42 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
 IPUStrategy = IPUStrategyV1
 
 
-def _check_device(argument: str, value: str, kind: str) -> None:
-    try:
-        actual = tf.DeviceSpec.from_string(device_util.canonicalize(value)).device_type
-    except (ValueError, TypeError, AttributeError) as exc:
-        raise ValueError(f"`{argument}` must name a device like `/device:{kind}:0`, but is {value!r}") from exc
-    if actual != kind:
+class _Scope:
+    """The scope of a strategy as TensorFlow has it, in which `iter(dataset)` feeds programs besides."""
+
+    def __init__(self, strategy: IPUStrategyV1) -> None:
+        self._strategy = strategy
+        self._entered: list[contextlib.ExitStack] = []
+
+    def __enter__(self) -> IPUStrategyV1:
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(distribute_lib.StrategyBase.scope(self._strategy))
+            entered.enter_context(dataset_iteration.on_device())
+            self._entered.append(entered.pop_all())
+        return self._strategy
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._entered.pop().__exit__(*exc_info)
+
+
+def _ordinal(argument: str, value: Any, kind: str) -> int:
+    """The number in the name of a device of this process."""
+    name = rf"(/job:localhost/replica:0/task:0)?/?(device:)?{kind}(:(?P<ordinal>\d+))?"
+    found = re.fullmatch(name, value, re.IGNORECASE) if isinstance(value, str) else None
+    if found is None:
         raise ValueError(f"`{argument}` must name a device like `/device:{kind}:0`, but is {value!r}")
+    return int(found["ordinal"] or 0)
+
+
+def _check_registered(ordinal: int) -> None:
+    # TensorFlow would place what belongs on a device that it does not know on the CPU, and say nothing.
+    registered = _environment.registered_devices()
+    if ordinal >= registered:
+        raise DeviceLimitError(
+            f"`ipu_device` is `/device:IPU:{ordinal}`, and {registered} IPU devices are registered, the last of them"
+            f" `/device:IPU:{registered - 1}`; start the program with `{_environment.DEVICES_VARIABLE}={ordinal + 1}` or"
+            " more"
+        )
 
 
 def _check_bool(argument: str, value: object) -> None:

@@ -1,5 +1,7 @@
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 
+#include <pthread.h>
+
 #include <thread>
 
 namespace tensorflow_ipu::core {
@@ -14,19 +16,21 @@ Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> d
   const Ticket ticket(when, next_++);
   calls_.emplace(ticket, std::move(due));
   if (!started_) {
-    started_ = true;
     std::thread([this] { Work(); }).detach();
+    started_ = true;
   }
   changed_.notify_one();
   return ticket;
 }
 
 void Deadlines::Remove(const Ticket& ticket) {
+  decltype(calls_)::node_type removed;  // Goes after the lock: what the call holds may use the deadlines when it goes.
   std::lock_guard<std::mutex> lock(mutex_);
-  calls_.erase(ticket);
+  removed = calls_.extract(ticket);
 }
 
 void Deadlines::Work() {
+  pthread_setname_np(pthread_self(), "ipu-deadlines");  // Else it bears the name of the thread that started it.
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     if (calls_.empty()) {

@@ -1,5 +1,7 @@
 #include "tensorflow_ipu/kernels/core/executor.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -28,6 +30,7 @@ void Executor::Run(std::function<void()> task) {
 }
 
 void Executor::Work() {
+  pthread_setname_np(pthread_self(), "ipu-program");  // Else it bears the name of the thread that started it.
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     ++waiting_;

@@ -27,12 +27,14 @@ namespace tensorflow_ipu::core {
 //   pump --Push--> [ t+2 | t+1 | t ] --Take / TakeLater--> lane (t % lanes)
 //
 // Element t * lanes + r goes to lane r as its element t: a lane is a replica of the program, and how many there are is
-// known only when a program takes for the first time. Elements ready for lanes that lag stay until they are taken.
+// known only when a program takes for the first time. Row t is ready once all its elements are, so that an incomplete
+// last row reaches no lane, however the threads' times fall. Elements ready for lanes that lag stay until they are
+// taken.
 //
 // Only the pump blocks (in Push, until there is room or the queue is closed). A program never does: it takes what is
 // ready, or leaves word where to deliver (TakeLater), which happens on a thread of the executor.
 //
-// Thread-safe; lives in a shared_ptr.
+// Thread-safe, but for Push and End, which are one thread's; lives in a shared_ptr.
 template <typename Element>
 class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
  public:
@@ -45,23 +47,29 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Infeed(const Infeed&) = delete;
   Infeed& operator=(const Infeed&) = delete;
 
+  // Nobody is left without an answer.
+  ~Infeed() { Close(); }
+
   const std::string& name() const { return name_; }
 
-  // The pump's call: appends an element, after a wait for room. Cancelled once the queue is closed.
-  Outcome Push(Element element) {
+  // The pump's call: appends an element of so many bytes, after a wait for room. Cancelled once the queue is closed.
+  Outcome Push(Element element, std::size_t bytes) {
     const auto has_room = [this] { return pushed_ - taken_ < room_ || !open_; };
-    SpinUntil(kProducerSpin, has_room);
+    const bool full = !has_room();
+    if (full && !grown_) SpinUntil(kProducerSpin, has_room);
     std::unique_lock<std::mutex> lock(mutex_);
+    was_full_ = was_full_ || full;
+    bytes_ = bytes;
     producer_sleeps_ = true;
     room_made_.wait(lock, has_room);
     producer_sleeps_ = false;
     if (!open_) return Closed();
-    const int64_t index = pushed_;
     slots_.emplace_back(std::move(element));
-    pushed_ = index + 1;
-    if (lanes_ == 0) return Outcome::Ok();
-    const int64_t lane = index % lanes_;
-    if (!waiters_[lane].empty() && NextOf(lane) == index) Serve(lane);
+    ++pushed_;
+    if (lanes_ == 0 || pushed_ % lanes_ != 0) return Outcome::Ok();
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      if (!waiters_[lane].empty()) Serve(lane);
+    }
     return Outcome::Ok();
   }
 
@@ -71,7 +79,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     if (!open_) return;
     end_ = std::move(why);
     for (int64_t lane = 0; lane < lanes_; ++lane) {
-      if (!waiters_[lane].empty() && Exhausted(lane)) FailWaiters(lane, *end_);
+      FailWaiters(lane, *end_);  // They wait for a row that is not whole, and now never will be.
     }
   }
 
@@ -81,11 +89,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     *why = Refusal(lane, lanes);
     if (!why->ok()) return Took::kFailed;
     if (waiters_[lane].empty() && Pop(lane, element)) return Took::kElement;
+    GrowIfUnsteady();
     return Took::kNothing;
   }
 
   // Spins for a moment for this lane's next element. Returns whether a Take is worth another try. How long a moment is
-  // follows from how often it helped: a slow dataset should not cost a core.
+  // follows from how long elements were waited for lately: a slow dataset should not cost a core.
   bool Linger(int64_t lane) {
     int64_t wanted;
     {
@@ -93,10 +102,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       if (lanes_ != 1) return false;  // Replicas together would hold up the very cores that they wait for.
       wanted = NextOf(lane);
     }
-    const int64_t patience = patience_ns_;
-    const bool came = SpinUntil(std::chrono::nanoseconds(patience), [&] { return pushed_ > wanted || !open_; });
-    patience_ns_ = came ? kPatienceMost : std::max(kPatienceLeast, patience / 2);
-    return came;
+    return SpinUntil(std::chrono::nanoseconds(patience_ns_), [&] { return pushed_ > wanted || !open_; });
   }
 
   // Delivers this lane's next element: at once and on this thread if it is ready, else on a thread of the executor when
@@ -117,9 +123,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
   void Close() {
+    std::deque<std::optional<Element>> dropped;  // Goes after the lock: elements may be large, or not ours alone.
     std::lock_guard<std::mutex> lock(mutex_);
     open_ = false;
-    slots_.clear();
+    dropped.swap(slots_);
     for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Closed());
     room_made_.notify_all();
   }
@@ -130,7 +137,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Interrupted());
   }
 
-  // Elements that are ready and not yet taken.
+  // Elements that were pushed and not yet taken.
   int64_t ready() const {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t count = 0;
@@ -150,10 +157,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   struct Waiter {
     int64_t number;
     Deliver deliver;
+    Deadlines::Clock::time_point since;
     std::optional<Deadlines::Ticket> deadline;
   };
 
   static constexpr std::chrono::microseconds kProducerSpin{20};
+  static constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
   static constexpr int64_t kPatienceMost = 20000;
   static constexpr int64_t kPatienceLeast = 500;
 
@@ -161,8 +170,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   int64_t NextOf(int64_t lane) const { return rows_[lane] * lanes_ + lane; }
 
-  // The row that this lane is at will never be whole: an incomplete row at the dataset's end is dropped.
-  bool Exhausted(int64_t lane) const { return end_.has_value() && (rows_[lane] + 1) * lanes_ > pushed_; }
+  // Whether the row that this lane is at is ready.
+  bool Whole(int64_t lane) const { return (rows_[lane] + 1) * lanes_ <= pushed_; }
 
   Outcome Closed() const {
     return Outcome::Cancelled("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
@@ -187,12 +196,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                                          std::to_string(lanes_) + " replicas; a program of " + std::to_string(lanes) +
                                          " cannot share it. Make a queue for each.");
     }
-    return Exhausted(lane) ? *end_ : Outcome::Ok();
+    return end_.has_value() && !Whole(lane) ? *end_ : Outcome::Ok();
   }
 
   bool Pop(int64_t lane, Element* element) {
+    if (!Whole(lane)) return false;
     const int64_t index = NextOf(lane);
-    if (index >= pushed_) return false;
     const int64_t first = pushed_ - static_cast<int64_t>(slots_.size());
     std::optional<Element>& slot = slots_[index - first];
     *element = std::move(*slot);
@@ -200,12 +209,26 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     ++rows_[lane];
     while (!slots_.empty() && !slots_.front().has_value()) slots_.pop_front();
     taken_ = pushed_ - static_cast<int64_t>(slots_.size());
-    if (producer_sleeps_) room_made_.notify_one();
+    // Refilled by halves, so that one wake of the pump serves several elements; but what is left of a row that is not
+    // whole can be more than half, and nobody takes from it.
+    const int64_t left = pushed_ - taken_;
+    if (producer_sleeps_ && (2 * left <= room_ || left < lanes_)) room_made_.notify_one();
     return true;
   }
 
+  // A queue that runs full and then empty has a pump that is fast enough, and too few elements to bridge the moments in
+  // which one thread waits for a core or for the other. Small elements get more room then: never more than kGrownBytes.
+  void GrowIfUnsteady() {
+    if (!was_full_) return;
+    was_full_ = false;
+    const int64_t most = static_cast<int64_t>(kGrownBytes / std::max<std::size_t>(1, bytes_));
+    if (2 * room_ > most) return;
+    room_ = 2 * room_;
+    grown_ = true;
+  }
+
   void Wait(int64_t lane, Deliver deliver) {
-    Waiter waiter{next_waiter_++, std::move(deliver), std::nullopt};
+    Waiter waiter{next_waiter_++, std::move(deliver), Deadlines::Clock::now(), std::nullopt};
     const int64_t limit = wait_limit_ns;
     if (limit > 0) {
       waiter.deadline = Deadlines::Global().Add(Deadlines::Clock::now() + std::chrono::nanoseconds(limit),
@@ -221,6 +244,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     Pop(lane, &element);
     Waiter waiter = std::move(waiters_[lane].front());
     waiters_[lane].pop_front();
+    const bool worth_a_spin = Deadlines::Clock::now() - waiter.since < std::chrono::nanoseconds(kPatienceMost);
+    patience_ns_ = worth_a_spin ? kPatienceMost : std::max<int64_t>(kPatienceLeast, patience_ns_ / 2);
     Hand(std::move(waiter), Outcome::Ok(), std::move(element));
   }
 
@@ -260,6 +285,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   mutable std::mutex mutex_;
   std::condition_variable room_made_;
   bool producer_sleeps_ = false;
+  bool was_full_ = false;                     // The pump found no room since the queue last was empty.
+  std::size_t bytes_ = 0;                     // Of the latest element.
   std::deque<std::optional<Element>> slots_;  // Empty where a lane ran ahead and took its own.
   std::optional<Outcome> end_;
   int64_t lanes_ = 0;          // 0 until a program takes.
@@ -272,6 +299,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   std::atomic<int64_t> pushed_{0};
   std::atomic<int64_t> taken_{0};
   std::atomic<int64_t> room_{depth_};
+  std::atomic<bool> grown_{false};
   std::atomic<int64_t> patience_ns_{kPatienceMost};
 };
 

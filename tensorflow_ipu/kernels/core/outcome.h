@@ -29,6 +29,7 @@ struct Outcome {
 
   static Outcome Ok() { return {}; }
   static Outcome Cancelled(std::string words) { return {Code::kCancelled, std::move(words)}; }
+  static Outcome InvalidArgument(std::string words) { return {Code::kInvalidArgument, std::move(words)}; }
   static Outcome DeadlineExceeded(std::string words) { return {Code::kDeadlineExceeded, std::move(words)}; }
   static Outcome NotFound(std::string words) { return {Code::kNotFound, std::move(words)}; }
   static Outcome FailedPrecondition(std::string words) { return {Code::kFailedPrecondition, std::move(words)}; }

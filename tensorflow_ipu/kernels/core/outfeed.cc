@@ -46,8 +46,16 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
   }
   ++piece.end;
   ++to.count;
-  if (readers_ > 0 && ReadyLocked() > 0) row_came_.notify_all();
+  if (readers_ > 0 && ReadyLocked() > 0) {
+    woken_ns_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    row_came_.notify_all();
+  }
   return Outcome::Ok();
+}
+
+void Outfeed::Declare(int64_t layout) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (lanes_.empty()) layout_ = layout;
 }
 
 Rows& Outfeed::PieceWithRoom(Lane* lane) {
@@ -64,7 +72,7 @@ Rows& Outfeed::PieceWithRoom(Lane* lane) {
   return lane->pieces.back();
 }
 
-Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience) {
+Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (patience.count() > 0 && ReadyLocked() == 0) {
     ++readers_;
@@ -72,9 +80,10 @@ Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience) {
     --readers_;
   }
   Taken taken;
+  taken.layout = layout_;
+  if (layout != 0 && layout_ != 0 && layout != layout_) return taken;
   taken.count = ReadyLocked();
   taken.lanes = static_cast<int64_t>(lanes_.size());
-  taken.layout = layout_;
   taken.pieces.resize(lanes_.size());
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     Lane& from = lanes_[lane];
@@ -114,6 +123,11 @@ int64_t Outfeed::lanes() const {
 int64_t Outfeed::ready() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return ReadyLocked();
+}
+
+int64_t Outfeed::woken_ns() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return woken_ns_;
 }
 
 int64_t Outfeed::ReadyLocked() const {

@@ -56,8 +56,12 @@ class Outfeed {
   // types and shapes; all elements of a queue share one.
   Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves);
 
-  // Hands all whole rows over, and forgets them. When there are none, waits up to `patience` for one.
-  Taken Take(std::chrono::nanoseconds patience);
+  // Notes the layout of elements that a program would enqueue if data passed between host and device. Nothing comes.
+  void Declare(int64_t layout);
+
+  // Hands all whole rows over, and forgets them. When there are none, waits up to `patience` for one. With a `layout`
+  // other than 0, hands nothing over where the elements have another: the caller could not read them.
+  Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0);
 
   // The number of the elements' layout; 0 as long as none has come.
   int64_t layout() const;
@@ -67,6 +71,9 @@ class Outfeed {
 
   // Whole rows that are there to read.
   int64_t ready() const;
+
+  // When the latest row came that a reader waited for: nanoseconds of the monotonic clock; 0 before the first.
+  int64_t woken_ns() const;
 
  private:
   struct Lane {
@@ -84,6 +91,7 @@ class Outfeed {
   std::condition_variable row_came_;
   // All below are guarded by mutex_.
   int64_t readers_ = 0;  // Threads that wait in Take.
+  int64_t woken_ns_ = 0;
   int64_t layout_ = 0;
   std::size_t row_bytes_ = 0;
   std::vector<Lane> lanes_;

@@ -47,6 +47,8 @@ class IpuDevice : public tf::ThreadPoolDevice {
   bool Exists(tf::OpKernelContext* context) const {
     const int count = configured_devices.load(std::memory_order_relaxed);
     if (ordinal_ < count) return true;
+    // What was made here under an earlier configuration can still be released.
+    if (context->op_kernel().type_string_view() == "DestroyResourceOp") return true;
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`/device:IPU:", ordinal_, "` is not configured: the system has ", count,
                      " IPU device(s), the last of them `/device:IPU:", count - 1,

@@ -16,20 +16,25 @@ core::Outcome NotStarted(const std::string& name) {
 }
 
 std::shared_ptr<InfeedQueue> Infeed::Restart() {
-  Stop();
   auto queue = std::make_shared<InfeedQueue>(name_, depth_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  queue_ = queue;
+  Replace(queue);
   return queue;
 }
 
-void Infeed::Adopt(std::shared_ptr<Pump> pump) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  pump_ = std::move(pump);
+void Infeed::Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (queue_ == queue) {
+      pump_ = std::move(pump);
+      return;
+    }
+  }
+  pump->Stop();
 }
 
-bool Infeed::Stop() {
-  std::shared_ptr<InfeedQueue> queue;
+bool Infeed::Stop() { return Replace(nullptr); }
+
+bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue) {
   std::shared_ptr<Pump> pump;
   {
     std::lock_guard<std::mutex> lock(mutex_);

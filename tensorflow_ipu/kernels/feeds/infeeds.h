@@ -29,13 +29,18 @@ class Infeed {
  public:
   Infeed(std::string name, int64_t depth) : name_(std::move(name)), depth_(depth) {}
 
+  Infeed(const Infeed&) = delete;
+  Infeed& operator=(const Infeed&) = delete;
+
+  ~Infeed() { Stop(); }
+
   const std::string& name() const { return name_; }
 
   // Ends the pass under way, if any, and returns the empty queue of the next one.
   std::shared_ptr<InfeedQueue> Restart();
 
-  // Hands the pass the pump that fills its queue.
-  void Adopt(std::shared_ptr<Pump> pump);
+  // Hands the pass of `queue` the pump that fills it. Stops the pump where that pass is over already.
+  void Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);
 
   // Ends the pass under way. Returns whether there was one.
   bool Stop();
@@ -44,6 +49,9 @@ class Infeed {
   std::shared_ptr<InfeedQueue> queue() const;
 
  private:
+  // Puts the next pass, if any, in the place of the one under way, and ends that. Returns whether there was one.
+  bool Replace(std::shared_ptr<InfeedQueue> queue);
+
   const std::string name_;
   const int64_t depth_;
 

@@ -1,5 +1,7 @@
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
@@ -7,7 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/common_runtime/process_function_library_runtime.h"
+#include "tensorflow/core/data/root_dataset.h"
 
 namespace tensorflow_ipu {
 
@@ -48,41 +51,58 @@ core::Outcome FromStatus(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IteratorReader>> IteratorReader::Make(
-    tf::OpKernelContext* context, tf::core::RefCountPtr<tf::data::IteratorResource> iterator) {
-  std::unique_ptr<IteratorReader> reader(new IteratorReader());
-  reader->iterator_ = std::move(iterator);
+absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
+                                                                   tf::data::DatasetBase* dataset) {
+  std::unique_ptr<DatasetReader> reader(new DatasetReader());
+  dataset->Ref();
+  reader->dataset_.reset(dataset);
+  tf::data::DatasetBase* finalized = nullptr;
+  absl::Status status = tf::data::FinalizeDataset(context, dataset, &finalized);
+  if (!status.ok()) return status;
+  reader->finalized_.reset(finalized);
+  // The functions of the op's context may go before the dataset has ended; copies stay.
   tf::FunctionLibraryRuntime* library = nullptr;
-  absl::Status cloned = context->function_library()->Clone(&reader->definitions_, &reader->process_library_, &library,
-                                                           /*skip_flexlib=*/true);
-  if (!cloned.ok()) return cloned;
+  status = context->function_library()->Clone(&reader->definitions_, &reader->process_library_, &library,
+                                              /*skip_flexlib=*/true);
+  if (!status.ok()) return status;
+  reader->functions_ = std::make_unique<tf::FunctionHandleCache>(library);
+  tf::data::IteratorContext::Params params(context);
+  params.flr = library;
+  params.function_handle_cache = reader->functions_.get();
+  params.resource_mgr = &reader->resources_;
+  params.cancellation_manager = &reader->cancellation_;
+  params.collective_executor = nullptr;
   // The op's own runner may end with the op; the device's threads stay.
-  reader->runner_ = [workers = context->device()->tensorflow_cpu_worker_threads()->workers](
-                        std::function<void()> call) { workers->Schedule(std::move(call)); };
-  reader->params_.device = context->device();
-  reader->params_.resource_manager = context->resource_manager();
-  reader->params_.function_library = library;
-  reader->params_.cancellation_manager = &reader->cancellation_;
-  reader->params_.runner = &reader->runner_;
-  reader->context_ = std::make_unique<tf::OpKernelContext>(&reader->params_, /*num_outputs=*/0);
+  params.runner = [workers = context->device()->tensorflow_cpu_worker_threads()->workers](std::function<void()> call) {
+    workers->Schedule(std::move(call));
+  };
+  params.thread_factory = reader->threads_.get_thread_factory();
+  params.thread_pool = &reader->threads_;
+  params.warm_start = finalized->options().warm_start();
+  reader->context_ = std::make_unique<tf::data::IteratorContext>(std::move(params));
+  status = finalized->MakeIterator(reader->context_.get(), /*parent=*/nullptr, "Iterator", &reader->iterator_);
+  if (!status.ok()) return status;
   return reader;
 }
 
-absl::Status IteratorReader::GetNext(InfeedElement* element, bool* end) {
-  return iterator_->GetNext(context_.get(), element, end);
-}
+DatasetReader::DatasetReader() : threads_(tf::Env::Default(), "ipu_dataset") {}
 
-Pump::Pump(std::unique_ptr<IteratorReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec)
+// The dataset's own threads end before what they use goes.
+DatasetReader::~DatasetReader() { Cancel(); }
+
+Pump::Pump(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec)
     : reader_(std::move(reader)), queue_(std::move(queue)), spec_(std::move(spec)) {}
 
-std::shared_ptr<Pump> Pump::Start(std::unique_ptr<IteratorReader> reader, std::shared_ptr<InfeedQueue> queue,
+std::shared_ptr<Pump> Pump::Start(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue,
                                   ElementSpec spec) {
   auto pump = std::make_shared<Pump>(std::move(reader), std::move(queue), std::move(spec));
   Running::Global().Add(1);
   std::thread([pump]() mutable {
+    pthread_setname_np(pthread_self(), "ipu-pump");
     pump->Run();
+    pump->Release();
     pump->done_.Notify();
-    pump.reset();  // The dataset goes before the pump counts as ended.
+    pump.reset();
     Running::Global().Add(-1);
   }).detach();
   return pump;
@@ -90,7 +110,14 @@ std::shared_ptr<Pump> Pump::Start(std::unique_ptr<IteratorReader> reader, std::s
 
 void Pump::Stop() {
   queue_->Close();
-  reader_->Cancel();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (reader_ != nullptr) reader_->Cancel();
+}
+
+void Pump::Release() {
+  std::unique_ptr<DatasetReader> released;  // Goes after the lock.
+  std::lock_guard<std::mutex> lock(mutex_);
+  released.swap(reader_);
 }
 
 bool Pump::AwaitAll(std::chrono::nanoseconds limit) { return Running::Global().AwaitNone(limit); }
@@ -116,7 +143,9 @@ void Pump::Run() {
       queue_->End(std::move(fits));
       return;
     }
-    if (!queue_->Push(std::move(element)).ok()) return;
+    std::size_t bytes = 0;
+    for (const tf::Tensor& tensor : element) bytes += tensor.TotalBytes();
+    if (!queue_->Push(std::move(element), bytes).ok()) return;
   }
 }
 

@@ -1,9 +1,8 @@
-// The thread that reads a dataset's iterator into an infeed queue, away from Python and its lock.
+// The thread that reads a dataset into an infeed queue, away from Python and its lock.
 #ifndef TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_
 #define TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,10 +10,15 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "tensorflow/core/data/unbounded_thread_pool.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/dataset.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/function_handle_cache.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/kernels/data/iterator_ops.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 
 namespace tensorflow_ipu {
@@ -25,31 +29,36 @@ struct ElementSpec {
   std::vector<tensorflow::TensorShape> shapes;
 };
 
-// Reads an iterator outside of the op that got hold of it: a stand-in for that op's context, which lives as long as the
-// reading does.
+// Iterates over a dataset outside of the op that was given it, and beyond that op's end.
 //
 // GetNext is for one thread; Cancel for any.
-class IteratorReader {
+class DatasetReader {
  public:
-  // `context` is that of an op on the host that was given `iterator`.
-  static absl::StatusOr<std::unique_ptr<IteratorReader>> Make(
-      tensorflow::OpKernelContext* context, tensorflow::core::RefCountPtr<tensorflow::data::IteratorResource> iterator);
+  // `context` is that of an op on the host that was given `dataset`.
+  static absl::StatusOr<std::unique_ptr<DatasetReader>> Make(tensorflow::OpKernelContext* context,
+                                                             tensorflow::data::DatasetBase* dataset);
+  ~DatasetReader();
 
-  absl::Status GetNext(InfeedElement* element, bool* end);
+  absl::Status GetNext(InfeedElement* element, bool* end) { return iterator_->GetNext(context_.get(), element, end); }
 
   // Ends a GetNext that waits, and all later ones.
   void Cancel() { cancellation_.StartCancel(); }
 
  private:
-  IteratorReader() = default;
+  DatasetReader();
 
-  tensorflow::core::RefCountPtr<tensorflow::data::IteratorResource> iterator_;
+  // What comes later uses what comes earlier.
+  tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> dataset_;
+  tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> finalized_;  // With the dataset's options at work.
   std::unique_ptr<tensorflow::FunctionLibraryDefinition> definitions_;
   std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime> process_library_;
-  std::function<void(std::function<void()>)> runner_;
+  std::unique_ptr<tensorflow::FunctionHandleCache> functions_;
+  tensorflow::ResourceMgr resources_;
   tensorflow::CancellationManager cancellation_;
-  tensorflow::OpKernelContext::Params params_;
-  std::unique_ptr<tensorflow::OpKernelContext> context_;
+  tensorflow::data::UnboundedThreadPool threads_;
+  // One for the whole iteration: TensorFlow's own iterators make one a call, at about the price of a small element.
+  std::unique_ptr<tensorflow::data::IteratorContext> context_;
+  std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
 };
 
 // Starts with its making; ends with the dataset, with the dataset's error, with the queue, or when stopped. Its thread
@@ -58,34 +67,38 @@ class IteratorReader {
 // Thread-safe.
 class Pump {
  public:
-  static std::shared_ptr<Pump> Start(std::unique_ptr<IteratorReader> reader, std::shared_ptr<InfeedQueue> queue,
+  static std::shared_ptr<Pump> Start(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue,
                                      ElementSpec spec);
 
   // Asks the thread to end, and closes the queue. Does not wait.
   void Stop();
 
-  // Waits until the thread no longer touches the dataset, at most so long.
+  // Waits until the thread has let the dataset go, at most so long.
   void Await(std::chrono::nanoseconds limit) { done_.WaitForNotificationWithTimeout(absl::FromChrono(limit)); }
 
   // Waits until no pump of the process runs, at most so long. Returns whether none does.
   static bool AwaitAll(std::chrono::nanoseconds limit);
 
-  Pump(std::unique_ptr<IteratorReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec);
+  Pump(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec);
 
  private:
   void Run();
 
+  // Lets the dataset go, with its threads: whoever keeps the pump itself may outlive the device that they use.
+  void Release();
+
   // Why the element does not fit, or Ok.
   core::Outcome Check(const InfeedElement& element) const;
 
-  const std::unique_ptr<IteratorReader> reader_;
+  std::mutex mutex_;
+  std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, by the pump's thread alone.
   const std::shared_ptr<InfeedQueue> queue_;
   const ElementSpec spec_;
   absl::Notification done_;
 };
 
-// Stops its pumps when the device whose threads and functions they use goes (a closed session, say). Lives in that
-// device's resource manager, which TensorFlow clears before the device.
+// Stops its pumps when it goes, which has to be before the device whose threads and functions they use. It lives in
+// that device's resource manager, or with the op of a session.
 class PumpAnchor : public tensorflow::ResourceBase {
  public:
   ~PumpAnchor() override;

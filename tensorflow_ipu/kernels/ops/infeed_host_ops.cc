@@ -17,10 +17,10 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Reads `iterator` into infeed `feed` on a thread of its own, from now on until the dataset or the feed ends.
+// Reads `dataset` into infeed `feed` on a thread of its own, from now on until the dataset or the feed ends.
 REGISTER_OP("IpuInfeedStart")
     .Input("feed: int64")
-    .Input("iterator: resource")
+    .Input("dataset: variant")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
     .SetIsStateful()
@@ -53,25 +53,33 @@ class InfeedStartOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
     OP_REQUIRES_OK(context, infeed.status());
-    tf::core::RefCountPtr<tf::data::IteratorResource> iterator;
-    OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 1), &iterator));
-    absl::StatusOr<std::unique_ptr<IteratorReader>> reader = IteratorReader::Make(context, std::move(iterator));
+    tf::data::DatasetBase* dataset = nullptr;
+    OP_REQUIRES_OK(context, tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
+    absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
     OP_REQUIRES_OK(context, reader.status());
-    PumpAnchor* anchor = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->resource_manager()->LookupOrCreate<PumpAnchor>(
-                       context->resource_manager()->default_container(), "ipu_pumps", &anchor, [](PumpAnchor** made) {
-                         *made = new PumpAnchor();
-                         return absl::OkStatus();
-                       }));
-    const tf::core::ScopedUnref unref(anchor);
-    const std::shared_ptr<Pump> pump = Pump::Start(*std::move(reader), (*infeed)->Restart(), spec_);
+    PumpAnchor* anchor = session_anchor_.get();
+    tf::core::RefCountPtr<PumpAnchor> device_anchor;
+    if (context->session_handle().empty()) {
+      OP_REQUIRES_OK(context,
+                     context->resource_manager()->LookupOrCreate<PumpAnchor>(
+                         context->resource_manager()->default_container(), "ipu_pumps", &anchor, [](PumpAnchor** made) {
+                           *made = new PumpAnchor();
+                           return absl::OkStatus();
+                         }));
+      device_anchor.reset(anchor);
+    }
+    const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart();
+    const std::shared_ptr<Pump> pump = Pump::Start(*std::move(reader), queue, spec_);
     anchor->Hold(pump);
-    (*infeed)->Adopt(pump);
+    (*infeed)->Adopt(queue, pump);
   }
 
  private:
   ElementSpec spec_;
+  // A session destroys its kernels while its devices still stand. It clears their resources with the lock on the
+  // devices held, for which a pump that lets its dataset go would wait. Eager execution drops kernels at any time, and
+  // its devices never.
+  const tf::core::RefCountPtr<PumpAnchor> session_anchor_{new PumpAnchor()};
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);

@@ -18,13 +18,14 @@ namespace tf = tensorflow;
 
 // Takes all whole rows of outfeed `feed`, stacked: a leaf has shape [rows] + [replicas, if several] + its own shape.
 // Waits up to `patience_us` for a row where there is none. With `last`, takes the one row that there must be, without
-// the first dimension.
+// the first dimension. `types` and `shapes` are those of the elements that `layout` numbers.
 REGISTER_OP("IpuOutfeedDequeue")
     .Input("feed: int64")
     .Input("patience_us: int64")
     .Output("rows: types")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
+    .Attr("layout: int")
     .Attr("last: bool")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
@@ -66,6 +67,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
   explicit OutfeedDequeueOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
     OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
     OP_REQUIRES_OK(construction, construction->GetAttr("last", &last_));
     for (std::size_t i = 0; i < types_.size(); ++i) {
       leaf_bytes_.push_back(static_cast<std::size_t>(shapes_[i].num_elements()) * tf::DataTypeSize(types_[i]));
@@ -80,7 +82,13 @@ class OutfeedDequeueOp : public tf::OpKernel {
     OP_REQUIRES(context, outfeed != nullptr,
                 absl::NotFoundError(
                     absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
-    const core::Outfeed::Taken taken = outfeed->Take(patience);
+    const core::Outfeed::Taken taken = outfeed->Take(patience, layout_);
+    OP_REQUIRES(context, taken.layout == 0 || taken.layout == layout_,
+                absl::FailedPreconditionError(absl::StrCat(
+                    "The outfeed queue `", outfeed->name(),
+                    "` holds elements of another structure, type or shape than those that this dequeue was "
+                    "made for. Dequeue again, or in a graph, build the dequeue after the program that "
+                    "enqueues them.")));
     OP_REQUIRES(context, !last_ || taken.count == 1,
                 absl::FailedPreconditionError(
                     absl::StrCat("The outfeed queue `", outfeed->name(),
@@ -102,6 +110,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
  private:
   tf::DataTypeVector types_;
   std::vector<tf::TensorShape> shapes_;
+  int64_t layout_;
   bool last_;
   std::vector<std::size_t> leaf_bytes_;
   std::size_t row_bytes_ = 0;

@@ -14,12 +14,14 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `layout` numbers the structure, types and shapes of the element; the host finds them by it.
+// `layout` numbers the structure, types and shapes of the element; the host finds them by it. With `synthetic`, the
+// program says so much and hands nothing over.
 REGISTER_OP("IpuOutfeedEnqueue")
     .Input("state: resource")
     .Input("element: types")
     .Attr("types: list(type) >= 1")
     .Attr("layout: int")
+    .Attr("synthetic: bool = false")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
 
@@ -29,6 +31,7 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
  public:
   explicit OutfeedEnqueueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("synthetic", &synthetic_));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
@@ -37,7 +40,7 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
       const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, shape.status());
       OP_REQUIRES_OK(context, RefuseEmpty("outfeed", *shape));
-      element.push_back(context->Input(i));
+      if (!synthetic_) element.push_back(context->Input(i));
     }
     CallOnFeed(context, "ipu_outfeed_enqueue", element, /*results=*/{},
                "{layout = " + std::to_string(layout_) + " : i64}");
@@ -45,6 +48,7 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
 
  private:
   int64_t layout_;
+  bool synthetic_;
 };
 
 REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), OutfeedEnqueueXla);

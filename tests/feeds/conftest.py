@@ -1,0 +1,175 @@
+"""What the tests of queues share: a fresh system, datasets that wait for the test, and calls on other threads."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import _environment
+from tensorflow_ipu._library import native
+from tensorflow_ipu.config import reset_ipu_configuration
+
+DEADLINE = 30.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_collections() -> None:
+    """Takes TensorFlow's own many objects out of the collector's sight: a test that collects is to wait for its own."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def fresh_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing configured, no flags, no limit to waits, before and after each test."""
+    monkeypatch.delenv(_environment.FLAGS_VARIABLE, raising=False)
+    reset_ipu_configuration()
+    yield
+    ipu.feeds.set_wait_limit(None)
+    reset_ipu_configuration()
+
+
+@pytest.fixture
+def strategy() -> ipu.IPUStrategy:
+    return ipu.IPUStrategy()
+
+
+@pytest.fixture
+def infeed_of() -> Iterator[Callable[..., ipu.IPUInfeedQueue]]:
+    """`infeed_of(dataset, **options)` is a queue that reads the dataset already, until the test's end at the latest."""
+    made: weakref.WeakSet[ipu.IPUInfeedQueue] = weakref.WeakSet()
+
+    def make(dataset: tf.data.Dataset, **options: Any) -> ipu.IPUInfeedQueue:
+        queue = ipu.IPUInfeedQueue(dataset, **options)
+        queue.initializer  # noqa: B018  (The access starts it.)
+        made.add(queue)
+        return queue
+
+    yield make
+    for queue in made:  # Another fixture or a traceback may still have it.
+        queue._feed.drop()
+
+
+@tf.function(jit_compile=True)
+def _echo(source: Any, sink: Any, n: Any) -> None:
+    i = 0
+    while i < n:  # With `tf.range(n)` TensorFlow compiles anew for each n.
+        sink.enqueue(source._dequeue() if isinstance(source, ipu.IPUInfeedQueue) else next(source))
+        i += 1
+
+
+@pytest.fixture
+def echo(strategy: ipu.IPUStrategy) -> Callable[..., None]:
+    """`echo(source, sink, n)` runs a program that enqueues the next `n` elements of a queue or iterator.
+
+    All tests share the one `tf.function`, so that each element spec is compiled once for all of them.
+    """
+    return lambda source, sink, n: strategy.run(_echo, (source, sink, tf.constant(n)))
+
+
+@tf.function(jit_compile=True)
+def _take_one(source: Any) -> Any:
+    return source._dequeue() if isinstance(source, ipu.IPUInfeedQueue) else next(source)
+
+
+@pytest.fixture
+def take_one(strategy: ipu.IPUStrategy) -> Callable[[Any], Any]:
+    """`take_one(source)` runs a program that returns the next element of a queue or iterator."""
+    return lambda source: strategy.run(_take_one, (source,))
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """`until(condition)` returns when `condition()` holds, for what tells nobody; fails after a generous while."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            if time.monotonic() > end:
+                pytest.fail("the condition never came to hold")
+            time.sleep(0.001)
+
+    return wait
+
+
+@pytest.fixture
+def until_waiting(until: Callable[..., None]) -> Callable[..., None]:
+    """`until_waiting(source)` returns when a program waits for an element of the queue or iterator.
+
+    `until_waiting(source, sink, n)` returns when the outfeed `sink` holds n elements besides.
+    """
+
+    def wait(source: Any, sink: Any = None, n: int = 0) -> None:
+        queue = getattr(source, "_infeed_queue", source)
+        if sink is not None:
+            until(lambda: native.ipu_outfeed_ready(sink._feed.number) == n)
+        until(lambda: native.ipu_infeed_waiting(queue._feed.number) == 1)
+
+    return wait
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
+    """`start(call)` makes the call on a thread of its own, and returns its future. All threads must end in time."""
+    threads = []
+
+    def run(call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as exc:
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        thread = threading.Thread(target=work, daemon=True)
+        threads.append(thread)
+        thread.start()
+        return future
+
+    yield run
+    ipu.feeds.shut_down(0)  # Runs that a failed test left waiting.
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+class Tap:
+    """A dataset of int32 scalars that come when the test says so; until then its reader waits, outside of Python."""
+
+    def __init__(self) -> None:
+        self._values = tf.queue.FIFOQueue(1000, [tf.int32], [[]])
+        self.dataset = tf.data.Dataset.range(10**9).map(lambda _: self._values.dequeue())
+
+    def put(self, *values: int) -> None:
+        for value in values:
+            self._values.enqueue(value)
+
+
+@pytest.fixture
+def tap() -> Iterator[Tap]:
+    tap = Tap()
+    yield tap
+    tap._values.close(cancel_pending_enqueues=True)
+
+
+@pytest.fixture
+def numbers() -> Callable[..., tf.data.Dataset]:
+    """`numbers(n)` is the dataset of the int32 scalars 0 to n - 1; `numbers(a, b)` starts at a."""
+
+    def make(*bounds: int) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(np.arange(*bounds, dtype=np.int32))
+
+    return make

@@ -1,0 +1,218 @@
+"""Queues in a `tf.Graph` that a session runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import IPUOutfeedMode
+
+Session = tf.compat.v1.Session
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture
+def infeed() -> ipu.IPUInfeedQueue:
+    return ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype=np.int32)))
+
+
+def program_of(infeed: Any, *outfeeds: Any) -> Any:
+    """Builds a program that passes three elements on and returns their sum."""
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        return ipu.loops.repeat(3, lambda i, x: (i + x, *(outfeed.enqueue(x) for outfeed in outfeeds)), [0], infeed)
+
+    with tf.device("/device:IPU:0"):
+        return program()
+
+
+def test_initializer_is_an_operation(infeed: Any) -> None:
+    assert isinstance(infeed.initializer, tf.Operation)
+
+
+def test_second_access_to_the_initializer_is_refused(infeed: Any) -> None:
+    infeed.initializer  # noqa: B018
+    with pytest.raises(ValueError, match=r"`initializer` function can only be accessed once in a graph"):
+        infeed.initializer  # noqa: B018
+
+
+def test_initializer_refuses_types_and_shapes_as_it_is_built() -> None:
+    with pytest.raises(tf.errors.FailedPreconditionError, match="Unsupported datatype double on index 0"):
+        ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(np.float64(1))).initializer  # noqa: B018
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a dimension of size 0"):
+        ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(np.zeros([0], np.float32))).initializer  # noqa: B018
+
+
+def test_program_goes_on_where_it_stopped(infeed: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    result, initializer = program_of(infeed, outfeed), infeed.initializer
+    dequeued = outfeed.dequeue()
+    with Session() as session:
+        session.run(initializer)
+        assert session.run(dequeued).shape == (0,)
+        assert [int(session.run(result)) for _ in range(2)] == [0 + 1 + 2, 3 + 4 + 5]
+        np.testing.assert_array_equal(session.run(dequeued), range(6))
+        assert session.run(dequeued).shape == (0,)
+
+
+def test_program_of_a_queue_that_was_not_initialized_fails(infeed: Any) -> None:
+    result = program_of(infeed)
+    with Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="has no dataset iterator"):
+        session.run(result)
+
+
+def test_deleter_and_initializer_can_be_run_in_turn(infeed: Any) -> None:
+    result, initializer, deleter = program_of(infeed), infeed.initializer, infeed.deleter
+    with Session() as session:
+        with pytest.raises(tf.errors.NotFoundError, match="it was not initialized"):
+            session.run(deleter)
+        for _ in range(2):
+            session.run(initializer)
+            assert session.run(result) == 3
+            session.run(deleter)
+            with pytest.raises(tf.errors.FailedPreconditionError, match="was not initialized, or it was deleted"):
+                session.run(result)
+
+
+def test_exhausted_dataset_raises_out_of_range(infeed: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    result, initializer = program_of(infeed, outfeed), infeed.initializer
+    dequeued = outfeed.dequeue()
+    with Session() as session:
+        session.run(initializer)
+        for _ in range(3):
+            session.run(result)
+        with pytest.raises(tf.errors.OutOfRangeError, match="ended after 10 elements"):
+            session.run(result)
+        np.testing.assert_array_equal(session.run(dequeued), range(10))
+
+
+def test_failing_dataset_raises_its_error() -> None:
+    def fail(x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(x, 2, message="two is right out")]):
+            return tf.identity(x)
+
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype=np.int32)).map(fail))
+    result, initializer = program_of(infeed), infeed.initializer
+    with Session() as session:
+        session.run(initializer)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="two is right out"):
+            session.run(result)
+
+
+def test_last_mode_has_a_value_after_a_run_alone(infeed: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue(IPUOutfeedMode.LAST)
+    result, initializer = program_of(infeed, outfeed), infeed.initializer
+    dequeued = outfeed.dequeue()
+    with Session() as session:
+        session.run(initializer)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has no value to dequeue"):
+            session.run(dequeued)
+        session.run(result)
+        assert session.run(dequeued) == 2
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has no value to dequeue"):
+            session.run(dequeued)
+
+
+def test_dequeue_before_the_program_is_built_is_refused() -> None:
+    with pytest.raises(ValueError, match="dequeue an outfeed which has not been enqueued"):
+        ipu.IPUOutfeedQueue().dequeue()
+
+
+def test_structure_of_a_dequeue_is_that_of_the_enqueue(infeed: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        x = infeed._dequeue()
+        outfeed.enqueue({"x": x, "rows": (tf.stack([x, x]), [x + 1])})
+        return x
+
+    with tf.device("/device:IPU:0"):
+        result = program()
+    initializer, dequeued = infeed.initializer, outfeed.dequeue()
+    with Session() as session:
+        session.run([initializer])
+        session.run(result)
+        got = session.run(dequeued)
+    assert tf.nest.map_structure(lambda leaf: leaf.tolist(), got) == {"x": [0], "rows": ([[0, 0]], [[1]])}
+
+
+def test_dequeue_that_was_built_for_other_elements_fails_and_loses_none() -> None:
+    # It once read the elements by the wrong shape, past their end.
+    outfeed = ipu.IPUOutfeedQueue()
+
+    def program_with(value: Any) -> tuple[Any, Any]:
+        program = tf.function(lambda: [outfeed.enqueue(value), tf.constant(0)][1], jit_compile=True, autograph=False)
+        with tf.device("/device:IPU:0"):
+            result = program()
+        return result, outfeed.dequeue()
+
+    _, large = program_with(np.ones(5000, np.float32))
+    result, small = program_with(np.ones(2, np.float32))
+    with Session() as session:
+        session.run(result)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="another structure, type or shape than those that"):
+            session.run(large)
+        np.testing.assert_array_equal(session.run(small), [[1, 1]])
+
+
+def test_second_enqueue_in_a_graph_is_refused() -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    outfeed.enqueue(1)
+    with pytest.raises(ValueError, match="can only be enqueued once"):
+        outfeed.enqueue(2)
+    with tf.Graph().as_default():
+        assert isinstance(outfeed.enqueue(3), tf.Operation)
+
+
+def test_outfeed_deleter_ends_the_queue(infeed: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    result, initializer = program_of(infeed, outfeed), infeed.initializer
+    dequeued, deleter = outfeed.dequeue(), outfeed.deleter
+    with Session() as session:
+        session.run(initializer)
+        session.run(result)
+        session.run(deleter)
+        for operation in (dequeued, deleter):
+            with pytest.raises(tf.errors.NotFoundError, match="it was deleted"):
+                session.run(operation)
+
+
+def test_position_is_the_queues_and_not_the_sessions(infeed: Any) -> None:
+    result, initializer = program_of(infeed), infeed.initializer
+    with Session() as session:
+        session.run(initializer)
+        assert session.run(result) == 3
+        with Session() as other:
+            assert other.run(result) == 12
+        assert session.run(result) == 21
+
+
+def test_session_that_is_closed_stops_the_reading_that_it_started(infeed: Any) -> None:
+    result, initializer = program_of(infeed), infeed.initializer
+    with Session() as session:
+        session.run(initializer)
+    with Session() as session:
+        with pytest.raises(tf.errors.OpError, match=r"was deleted or restarted|has no dataset iterator"):
+            session.run(result)
+        session.run(initializer)
+        assert session.run(result) == 3
+
+
+def test_scoped_outfeed_and_iteration_are_for_eager_mode() -> None:
+    with pytest.raises(RuntimeError, match="can only be created in eager mode"):
+        ipu.feeds.ScopedIPUOutfeedQueue()
+    with pytest.raises(RuntimeError, match="can only be iterated over in eager mode"):
+        next(iter(ipu.IPUOutfeedQueue()))

@@ -1,0 +1,80 @@
+"""Memory stays flat however long programs run."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+
+MEBIBYTE = 2**20
+
+
+def resident() -> int:
+    """The resident memory of this process, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def growth(call: Any) -> int:
+    """By how many bytes the process is larger after the call."""
+    gc.collect()
+    before = resident()
+    call()
+    gc.collect()
+    return resident() - before
+
+
+def test_hundred_thousand_iterations_leave_no_memory_behind(infeed_of: Any, numbers: Any, echo: Any) -> None:
+    infeed, outfeed = infeed_of(numbers(1000).repeat()), ipu.IPUOutfeedQueue()
+
+    def run_and_read() -> None:
+        echo(infeed, outfeed, 100_000)
+        taken = outfeed.dequeue()
+        assert taken.shape == (100_000,)
+        assert int(taken[-1]) == 999
+
+    run_and_read()
+    run_and_read()
+    assert growth(run_and_read) < 5 * MEBIBYTE
+
+
+def test_large_elements_leave_no_memory_behind(infeed_of: Any, echo: Any) -> None:
+    block = np.zeros(MEBIBYTE // 4, np.float32)
+    infeed, outfeed = infeed_of(tf.data.Dataset.from_tensors(block).repeat()), ipu.IPUOutfeedQueue()
+
+    def run_and_read() -> None:
+        for _ in range(4):
+            echo(infeed, outfeed, 16)
+            assert outfeed.dequeue().shape == (16, MEBIBYTE // 4)
+
+    run_and_read()
+    run_and_read()
+    assert growth(run_and_read) < 5 * MEBIBYTE
+
+
+def test_last_mode_holds_one_element(infeed_of: Any, echo: Any) -> None:
+    block = np.zeros(MEBIBYTE // 4, np.float32)
+    infeed = infeed_of(tf.data.Dataset.from_tensors(block).repeat())
+    outfeed = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+    echo(infeed, outfeed, 100)
+    assert growth(lambda: echo(infeed, outfeed, 200)) < 5 * MEBIBYTE
+
+
+def test_runs_and_queues_leave_no_memory_behind(infeed_of: Any, numbers: Any, echo: Any) -> None:
+    dataset = numbers(10)
+
+    def come_and_go() -> None:
+        for _ in range(100):
+            infeed, outfeed = infeed_of(dataset), ipu.IPUOutfeedQueue()
+            echo(infeed, outfeed, 10)
+            outfeed.dequeue()
+
+    come_and_go()
+    come_and_go()
+    assert growth(come_and_go) < 5 * MEBIBYTE

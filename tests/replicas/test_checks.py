@@ -1,0 +1,149 @@
+"""What a program may not hold: float64 at its border, and state of another device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+
+DOUBLE = tf.constant(1.0, tf.float64)
+
+
+def kinds(function: Any) -> list[Any]:
+    """The function as each kind of graph function that may or may not be compiled by itself."""
+    return [tf.function(function, jit_compile=jit_compile) for jit_compile in (None, False, True)]
+
+
+@pytest.mark.parametrize("value", [DOUBLE, np.ones(2), np.float64(0.5)], ids=["tensor", "array", "scalar"])
+def test_float64_input_is_refused(value: Any, strategy: Any) -> None:
+    for program in kinds(lambda x: tf.cast(x, tf.float32)):
+        with pytest.raises(TypeError, match=r"Unsupported data type for input: float64 \(`x:0` of shape .*`tf.cast`"):
+            strategy.run(program, (value,))
+
+
+def test_float64_keyword_input_is_refused(strategy: Any) -> None:
+    program = tf.function(lambda x, scale=None: x if scale is None else tf.cast(scale, tf.float32) * x)
+    assert strategy.run(program, (tf.constant(1.0),)).numpy() == 1
+    with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
+        strategy.run(program, (tf.constant(1.0),), {"scale": DOUBLE})
+
+
+def test_float64_output_is_refused(strategy: Any) -> None:
+    for program in kinds(lambda x: (x, {"y": tf.cast(x, tf.float64)})):
+        with pytest.raises(TypeError, match="Unsupported data type for output: float64"):
+            strategy.run(program, (tf.constant(1.0),))
+
+
+def test_captured_float64_is_refused(strategy: Any) -> None:
+    for program in kinds(lambda x: tf.cast(DOUBLE, tf.float32) + x):
+        with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
+            strategy.run(program, (tf.constant(1.0),))
+
+
+def test_concrete_function_of_float64_is_refused(strategy: Any) -> None:
+    for program in kinds(lambda x: x):
+        with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
+            strategy.run(program.get_concrete_function(tf.TensorSpec([], tf.float64)), (DOUBLE,))
+
+
+# It passed, where the call to `run` was traced.
+def test_float64_is_refused_inside_a_graph_function(strategy: Any) -> None:
+    for program in [*kinds(lambda x: tf.cast(x, tf.float32)), lambda x: tf.cast(x, tf.float32)]:
+        with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
+            tf.function(lambda x, program=program: strategy.run(program, (x,)))(DOUBLE)
+
+
+def test_float64_and_int64_inside_of_a_program_are_fine(strategy: Any) -> None:
+    def program(x: Any) -> Any:
+        wide = tf.cast(x, tf.float64) / 3
+        return tf.cast(wide * 3, tf.float32) + tf.cast(tf.cast(x, tf.int64) * 2**40 // 2**39, tf.float32)
+
+    for function in kinds(program):
+        assert strategy.run(function, (tf.constant(5.0),)).numpy() == pytest.approx(15)
+
+
+def test_int64_goes_in_and_comes_out(strategy: Any) -> None:
+    for program in kinds(lambda x: x + 2**40):
+        result = strategy.run(program, (tf.constant(2, tf.int64),))
+        assert (result.dtype, result.numpy()) == (tf.int64, 2**40 + 2)
+
+
+def test_refusal_comes_again_with_the_next_call(strategy: Any) -> None:
+    program = tf.function(lambda x: x)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="float64"):
+            strategy.run(program, (DOUBLE,))
+    assert strategy.run(program, (tf.constant(1.0),)).numpy() == 1
+
+
+WORDS = (
+    r"the program runs on `.*IPU:0`, but uses variables \(or iterators, or queues\) of another device: {}"
+    r" on `.*CPU:0`.*`strategy.scope\(\)`"
+)
+
+
+def test_captured_variable_that_was_made_outside_of_the_scope_is_refused(strategy: Any) -> None:
+    variable = tf.Variable(1.0, name="mine")
+    for program in kinds(lambda: variable + 1):
+        with pytest.raises(ValueError, match=WORDS.format("`mine:0`")):
+            strategy.run(program)
+        with pytest.raises(ValueError, match=WORDS.format("`mine:0`")):
+            tf.function(lambda program=program: strategy.run(program))()
+    assert variable.assign_add(1).numpy() == 2
+
+
+# It got TensorFlow's own error, which does not say what to do.
+def test_variable_that_was_made_outside_of_the_scope_is_refused_as_an_argument(strategy: Any) -> None:
+    with strategy.scope():
+        mine = tf.Variable(2.0)
+    other = tf.Variable(1.0)
+    for program in kinds(lambda first, second: first + second):
+        assert strategy.run(program, (mine, mine)).numpy() == 4
+        for _ in range(2):
+            with pytest.raises(ValueError, match=WORDS.format("`second`")):
+                strategy.run(program, (mine, other))
+        assert strategy.run(program, (mine, mine)).numpy() == 4
+
+
+def test_all_variables_of_another_device_are_named(strategy: Any) -> None:
+    variables = [tf.Variable(1.0, name=name) for name in ("first", "second")]
+    with strategy.scope():
+        mine = tf.Variable(1.0, name="third")
+    with pytest.raises(ValueError, match=r"`first:0` on `.*`, `second:0` on") as info:
+        strategy.run(tf.function(lambda: tf.add_n([*variables, mine])))
+    assert "third" not in str(info.value)
+
+
+def test_model_that_was_made_outside_of_the_scope_is_refused(strategy: Any) -> None:
+    model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=r"uses variables .* of another device: `.*bias"):
+        strategy.run(tf.function(lambda model: model(tf.ones([1, 2]))), (model,))
+
+
+def test_iterator_of_the_host_is_refused(strategy: Any) -> None:
+    iterator = iter(tf.data.Dataset.range(3))
+    for program in kinds(lambda iterator: next(iterator)):
+        with pytest.raises(ValueError, match=WORDS.format("`iterator`")):
+            strategy.run(program, (iterator,))
+    for program in kinds(lambda: next(iterator)):
+        with pytest.raises(ValueError, match=WORDS.format("`captured state 0`")):
+            strategy.run(program)
+    assert next(iterator).numpy() == 0
+
+
+def test_variable_of_another_ipu_device_is_refused() -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = [1, 1]
+    config.configure_ipu_system()
+    first, second = ipu.IPUStrategy(), ipu.IPUStrategy("/device:IPU:1")
+    with second.scope():
+        variable = tf.Variable(1.0)
+    program = tf.function(lambda: variable + 1)
+    assert second.run(program).numpy() == 2
+    with pytest.raises(ValueError, match=r"runs on `.*IPU:0`, but uses variables .*on `.*IPU:1`"):
+        first.run(program)
+    assert second.run(program).numpy() == 2

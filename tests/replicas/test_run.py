@@ -1,0 +1,370 @@
+"""`IPUStrategy.run`: what can be a program, what goes in, and what comes out."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+
+ONE = tf.TensorSpec([], tf.float32)
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def double_if_positive(x: Any) -> Any:
+    if x > 0:
+        x = 2 * x
+    return x
+
+
+class Scale:
+    """An object with methods that are graph functions."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    @tf.function(jit_compile=True)
+    def compiled(self, x: Any) -> Any:
+        return self.factor * x
+
+    @tf.function
+    def plain(self, x: Any) -> Any:
+        return self.factor * x
+
+
+SCALE = Scale(2)  # TensorFlow's bound methods do not keep their object alive.
+
+# Concrete functions could not run at all: a compiled one was taken for a `tf.function`, and to ask the others whether
+# they are compiled put an empty attribute into their definition.
+PROGRAMS = {
+    "jit_compile absent": lambda: tf.function(double),
+    "jit_compile=False": lambda: tf.function(double, jit_compile=False),
+    "jit_compile=None": lambda: tf.function(double, jit_compile=None),
+    "jit_compile=True": lambda: tf.function(double, jit_compile=True),
+    "input_signature": lambda: tf.function(double, input_signature=[ONE]),
+    "reduce_retracing": lambda: tf.function(double, reduce_retracing=True),
+    "autograph=False": lambda: tf.function(double, autograph=False),
+    "concrete": lambda: tf.function(double).get_concrete_function(ONE),
+    "concrete, compiled": lambda: tf.function(double, jit_compile=True).get_concrete_function(ONE),
+    "partial inside": lambda: tf.function(functools.partial(lambda factor, x: factor * x, 2)),
+    "bound method": lambda: SCALE.plain,
+    "bound method, compiled": lambda: SCALE.compiled,
+    "nested": lambda: tf.function(lambda x: tf.function(double)(x)),
+    "nested, compiled inside": lambda: tf.function(lambda x: tf.function(double, jit_compile=True)(x)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_graph_function_of_any_kind_runs(name: str, strategy: Any) -> None:
+    program = PROGRAMS[name]()
+    for value in (1.5, 4.0):
+        result = strategy.run(program, (tf.constant(value),))
+        assert result.dtype == tf.float32
+        assert result.numpy() == 2 * value
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_graph_function_of_any_kind_runs_inside_a_graph_function(name: str, strategy: Any) -> None:
+    program = PROGRAMS[name]()
+    outer = tf.function(lambda x: strategy.run(program, (x,)) + 1)
+    assert outer(tf.constant(3.0)).numpy() == 7
+
+
+def _unknown_to_xla(x: Any) -> Any:
+    """What only runs outside of a compiled program."""
+    return tf.reshape(tf.numpy_function(lambda value: value, [x], tf.float32), [])
+
+
+UNCOMPILABLE = {
+    "jit_compile absent": lambda: tf.function(_unknown_to_xla),
+    "jit_compile=False": lambda: tf.function(_unknown_to_xla, jit_compile=False),
+    "jit_compile=True": lambda: tf.function(_unknown_to_xla, jit_compile=True),
+    "concrete": lambda: tf.function(_unknown_to_xla).get_concrete_function(ONE),
+    "nested": lambda: tf.function(lambda x: tf.function(_unknown_to_xla)(x)),
+}
+
+
+@pytest.mark.parametrize("name", UNCOMPILABLE)
+def test_program_is_compiled_whole_so_it_may_hold_nothing_that_xla_lacks(name: str, strategy: Any) -> None:
+    program = UNCOMPILABLE[name]()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
+        strategy.run(program, (tf.constant(1.0),))
+
+
+@pytest.mark.parametrize("jit_compile", [None, False, True])
+def test_program_inside_a_graph_function_is_compiled_whole(jit_compile: bool | None, strategy: Any) -> None:
+    programs = [_unknown_to_xla, tf.function(_unknown_to_xla, jit_compile=jit_compile)]
+    for program in programs:
+        outer = tf.function(lambda x, program=program: strategy.run(program, (x,)))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
+            outer(tf.constant(1.0))
+
+
+def test_function_that_is_not_compiled_stays_so_for_other_callers(strategy: Any) -> None:
+    program = tf.function(lambda x: tf.identity(x) + 1)
+    assert strategy.run(program, (tf.constant(1),)).numpy() == 2
+    assert not program._jit_compile
+    assert program(tf.constant(5)).numpy() == 6
+
+
+def test_programs_run_on_the_device_of_the_strategy(strategy: Any) -> None:
+    result = strategy.run(tf.function(double), (tf.constant(1.0),))
+    assert result.device.endswith("device:IPU:0")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [double, lambda x: x, functools.partial(tf.function(double), tf.constant(1.0)), SCALE.__init__],
+    ids=["function", "lambda", "partial of a graph function", "method"],
+)
+def test_eager_plain_callable_is_refused(fn: Any, strategy: Any) -> None:
+    with pytest.raises(ValueError, match=r"`IPUStrategyV1.run` does not support eager execution.*@tf.function"):
+        strategy.run(fn, (tf.constant(1.0),))
+    with strategy.scope(), pytest.raises(ValueError, match="does not support eager execution"):
+        strategy.run(fn, (tf.constant(1.0),))
+
+
+def test_plain_callable_inside_a_graph_function_is_a_program(strategy: Any) -> None:
+    @tf.function
+    def outer(x: Any) -> Any:
+        return strategy.run(double_if_positive, (x,))
+
+    assert outer(tf.constant(2.0)).numpy() == 4
+    assert outer(tf.constant(-2.0)).numpy() == -2
+
+
+# TensorFlow compiled the outer function for the host, and did not find the variables of the device.
+@pytest.mark.parametrize("inner", [None, True])
+def test_compiled_function_around_a_program_runs_on_the_host(inner: bool | None, strategy: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    program = tf.function(lambda x: variable.assign_add(x), jit_compile=inner)
+
+    @tf.function(jit_compile=True)
+    def outer(x: Any, n: Any = 2) -> Any:
+        total = 0.0
+        for _ in tf.range(n):
+            if x > 0:
+                total += strategy.run(program, (x,))
+        return total
+
+    assert outer(tf.constant(1.0)).numpy() == 2 + 3
+    assert outer(tf.constant(-1.0)).numpy() == 0
+    around = tf.function(lambda x: outer(x))
+    assert around(tf.constant(1.0)).numpy() == 4 + 5
+    concrete = outer.get_concrete_function(tf.constant(1.0))
+    assert concrete(x=tf.constant(1.0)).numpy() == 6 + 7
+
+
+def test_run_in_a_merge_call_is_part_of_the_program(strategy: Any) -> None:
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.from_tensors([1.0, 2.0]))
+
+    def merge(merging: Any, x: Any) -> Any:
+        return merging.reduce("SUM", x, axis=0)
+
+    @tf.function
+    def program(iterator: Any) -> Any:
+        return tf.distribute.get_replica_context().merge_call(merge, args=(next(iterator),))
+
+    assert strategy.run(program, (iterator,)).numpy() == 3
+
+
+@pytest.mark.parametrize("fn", [None, 3, "program", tf.constant(1.0)])
+def test_what_cannot_be_called_is_refused(fn: Any, strategy: Any) -> None:
+    with pytest.raises(TypeError, match=r"`fn` must be a `tf.function`, but is"):
+        strategy.run(fn)
+
+
+# A bare tensor was taken apart along its first axis, into that many arguments.
+@pytest.mark.parametrize("args", [tf.constant([1.0]), tf.constant(1.0), 1, None, {"x": 1}, (i for i in [1])])
+def test_args_that_are_no_list_or_tuple_are_refused(args: Any, strategy: Any) -> None:
+    with pytest.raises(ValueError, match=r"`args` must be a list or tuple of `fn`'s arguments, but is"):
+        strategy.run(tf.function(double), args)
+
+
+def test_kwargs_that_are_no_mapping_are_refused(strategy: Any) -> None:
+    with pytest.raises(ValueError, match=r"`kwargs` must map names to `fn`'s arguments, but is \[1\]"):
+        strategy.run(tf.function(double), (), [1])
+
+
+def test_arguments_that_do_not_fit_the_function_are_refused(strategy: Any) -> None:
+    concrete = tf.function(double, jit_compile=True).get_concrete_function(ONE)
+    for program in (tf.function(double), tf.function(double, jit_compile=True), concrete):
+        with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+            strategy.run(program)
+        with pytest.raises(TypeError, match="too many positional arguments"):
+            strategy.run(program, (tf.constant(1.0), tf.constant(1.0)))
+
+
+def test_options_are_run_options(strategy: Any) -> None:
+    program = tf.function(double)
+    options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
+    assert strategy.run(program, (tf.constant(1.0),), options=options).numpy() == 2
+    with pytest.raises(TypeError, match=r"`options` must be a `tf.distribute.RunOptions`, but is \{\}"):
+        strategy.run(program, (tf.constant(1.0),), options={})
+
+
+def test_experimental_run_v2_says_to_call_run(strategy: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"`experimental_run_v2` is no more. Call `run`"):
+        strategy.experimental_run_v2(tf.function(double), args=(1,))
+
+
+def test_arguments_by_name_and_with_defaults_reach_the_function(strategy: Any) -> None:
+    @tf.function
+    def program(x: Any, y: Any, *rest: Any, z: Any = 100.0, **more: Any) -> Any:
+        return [x, y, *rest, z, more]
+
+    values = [tf.constant(float(i)) for i in range(5)]
+    result = strategy.run(program, values[:3], {"k": values[3]})
+    assert [float(x) for x in result[:4]] == [0, 1, 2, 100]
+    assert result[4]["k"].numpy() == 3
+    result = strategy.run(program, args=[values[0]], kwargs={"y": values[1], "z": values[4]})
+    assert [float(x) for x in result[:3]] == [0, 1, 4]
+
+
+def test_concrete_function_takes_its_arguments_by_name(strategy: Any) -> None:
+    def difference(x: Any, y: Any) -> Any:
+        return {"difference": x - y}
+
+    for jit_compile in (None, True):
+        program = tf.function(difference, jit_compile=jit_compile).get_concrete_function(ONE, ONE)
+        result = strategy.run(program, kwargs={"y": tf.constant(1.0), "x": tf.constant(5.0)})
+        assert result["difference"].numpy() == 4
+
+
+def test_concrete_functions_with_the_same_code_are_different_programs(strategy: Any) -> None:
+    with strategy.scope():
+        variables = [tf.Variable(1.0), tf.Variable(2.0)]
+
+    def program(variable: tf.Variable) -> Any:
+        return tf.function(lambda: variable + 1).get_concrete_function()
+
+    programs = [program(variable) for variable in variables]
+    assert [strategy.run(program).numpy() for program in programs] == [2, 3]
+
+
+def test_any_python_object_is_an_argument(strategy: Any) -> None:
+    class Settings:
+        rate = 0.5
+
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+        optimizer = tf.keras.optimizers.SGD(0.25)
+        variable = tf.Variable(3.0)
+        iterator = iter(tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat())
+    queue = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program(settings: Any, model: Any, optimizer: Any, variable: Any, iterator: Any, queue: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(next(iterator))) * settings.rate
+        kernel = model.layers[0].kernel
+        optimizer.apply_gradients([(tape.gradient(loss, kernel), kernel)])
+        queue.enqueue(loss)
+        return variable.assign_add(loss)
+
+    for _ in range(3):
+        last = strategy.run(program, (Settings, model, optimizer, variable, iterator, queue))
+    # The weights start at 1, and each step takes 0.25 off them.
+    np.testing.assert_allclose(queue.dequeue(), [3.0, 2.25, 1.5])
+    assert last.numpy() == pytest.approx(3 + 6.75)
+
+
+def test_results_keep_their_structure(strategy: Any) -> None:
+    @tf.function
+    def program(x: Any) -> Any:
+        return {"a": (x, [x + 1, None]), "b": 3, "c": tf.constant([[1, 2]]), "d": np.float32(0.5)}
+
+    result = strategy.run(program, (tf.constant(1),))
+    tf.nest.assert_same_structure(result, {"a": (0, [0, None]), "b": 0, "c": 0, "d": 0})
+    assert result["a"][0].numpy() == 1
+    assert result["a"][1][0].numpy() == 2
+    assert result["a"][1][1] is None
+    assert (int(result["b"]), float(result["d"])) == (3, 0.5)
+    np.testing.assert_array_equal(result["c"], [[1, 2]])
+
+
+def test_function_that_returns_nothing_returns_none(strategy: Any) -> None:
+    assert strategy.run(tf.function(lambda: None)) is None
+
+
+@pytest.mark.parametrize(
+    "dtype", [tf.float16, tf.bfloat16, tf.float32, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64]
+)
+def test_types_of_tensors_go_in_and_come_out(dtype: tf.DType, strategy: Any) -> None:
+    result = strategy.run(tf.function(lambda x: x + x), (tf.constant([1, 2], dtype),))
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(tf.cast(result, tf.int32), [2, 4])
+
+
+def test_gradient_of_a_run_reaches_variables_and_inputs(strategy: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(3.0)
+    program = tf.function(lambda x: variable * variable * x, jit_compile=True)
+    x = tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = strategy.run(program, (x,))
+    assert [gradient.numpy() for gradient in tape.gradient(result, [variable, x])] == [12, 9]
+
+
+def test_run_inside_a_program_is_refused(strategy: Any) -> None:
+    inner = tf.function(double)
+
+    @tf.function
+    def program() -> Any:
+        return strategy.run(inner, (tf.constant(1.0),))
+
+    with pytest.raises(RuntimeError, match="cross-replica context"):
+        strategy.run(program)
+
+
+def test_exception_in_a_traced_function_leaves_all_usable(strategy: Any) -> None:
+    fail = True
+
+    @tf.function
+    def program(x: Any) -> Any:
+        if fail:
+            raise KeyError("no such thing")
+        return x + 1
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no such thing"):
+            strategy.run(program, (tf.constant(1),))
+        assert not tf.distribute.has_strategy()
+        assert tf.executing_eagerly()
+        assert ipu.IPUStrategy() is not None
+    fail = False
+    assert strategy.run(program, (tf.constant(1),)).numpy() == 2
+    with strategy.scope():
+        assert tf.Variable(1.0).device.endswith("IPU:0")
+
+
+def test_run_that_fails_on_the_device_leaves_all_usable(strategy: Any) -> None:
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.from_tensors(1.0))
+    program = tf.function(lambda iterator: next(iterator))
+    assert strategy.run(program, (iterator,)).numpy() == 1
+    with pytest.raises(tf.errors.OutOfRangeError):
+        strategy.run(program, (iterator,))
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.from_tensors(2.0))
+    assert strategy.run(program, (iterator,)).numpy() == 2
+
+
+def test_functions_that_are_told_to_run_eagerly_are_compiled_all_the_same(strategy: Any) -> None:
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
+            strategy.run(tf.function(_unknown_to_xla), (tf.constant(1.0),))
+        assert strategy.run(tf.function(double), (tf.constant(1.0),)).numpy() == 2
+    finally:
+        tf.config.run_functions_eagerly(False)

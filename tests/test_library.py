@@ -1,0 +1,123 @@
+"""The door to the kernels: it opens once, early enough, for the right build, or says in words why it does not."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu import _library
+from tensorflow_ipu.errors import IpuError, LibraryError
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> tuple[Path, Path]:
+    """A library and the file that its build wrote beside it, for TensorFlow 2.21.0."""
+    library, info = tmp_path / "libtensorflow_ipu.so", tmp_path / "build_info.json"
+    library.write_bytes(b"not looked into")
+    info.write_text(json.dumps({"tensorflow": "2.21.0"}))
+    return library, info
+
+
+def test_library_of_the_running_tensorflow_is_taken(build: Any) -> None:
+    _library.check_build(*build, "2.21.0")
+
+
+def test_library_that_is_loaded_was_built_for_the_running_tensorflow() -> None:
+    assert json.loads(_library.BUILD_INFO.read_text())["tensorflow"] == tf.__version__
+    assert _library.LIBRARY.is_file()
+
+
+@pytest.mark.parametrize("running", ["2.20.0", "2.21.1", "2.22.0-rc0"])
+def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running: str, build: Any) -> None:
+    with pytest.raises(LibraryError, match="was built for TensorFlow `2.21.0`") as info:
+        _library.check_build(*build, running)
+    for words in (f"TensorFlow `{running}` runs", "pip install", "make build", "tensorflow-cpu==2.21.0"):
+        assert words in str(info.value)
+    assert isinstance(info.value, IpuError)
+
+
+def test_library_that_was_never_built_is_refused_with_how_to_build_it(build: Any) -> None:
+    library, info = build
+    library.unlink()
+    with pytest.raises(LibraryError, match=r"is missing.*g\+\+.*`make build`") as error:
+        _library.check_build(library, info, "2.21.0")
+    assert f"`{library}`" in str(error.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", "null", '{"tensorflow": null}', '"2.21.0"', "\x00"])
+def test_record_of_the_build_that_says_nothing_is_refused(text: str | None, build: Any) -> None:
+    library, info = build
+    info.unlink() if text is None else info.write_text(text)
+    with pytest.raises(LibraryError, match="which TensorFlow|was built for"):
+        _library.check_build(library, info, "2.21.0")
+
+
+def test_library_that_does_not_load_is_refused_in_words(build: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(_library, "LIBRARY", build[0])
+    with pytest.raises(LibraryError, match=r"does not load: .*`pip install --force-reinstall"):
+        _library._load_ops()
+    with pytest.raises(LibraryError, match=r"is not of this version of the package: .*`pip install --force-reinstall"):
+        _library._load_native()
+
+
+# A library of an older checkout ended the import with an AttributeError of ctypes.
+def test_library_that_lacks_a_function_is_refused_in_words(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_library, "LIBRARY", ctypes.util.find_library("m"))
+    with pytest.raises(LibraryError, match=r"is not of this version of the package: .*undefined symbol: ipu_"):
+        _library._load_native()
+
+
+def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_words(run_script: Any) -> None:
+    done = run_script(
+        """
+        import os
+
+        import tensorflow as tf
+
+        def attempt():
+            try:
+                import tensorflow_ipu
+            except (RuntimeError, ValueError) as exc:
+                print(type(exc).__name__, exc)
+
+        os.environ["TENSORFLOW_IPU_DEVICES"] = "many"
+        attempt()
+        del os.environ["TENSORFLOW_IPU_DEVICES"]
+        tf.constant(1) + 1
+        attempt()
+        """
+    )
+    malformed, late = done.stdout.splitlines()
+    assert malformed.startswith("ValueError `TENSORFLOW_IPU_DEVICES=many` is not a positive whole number")
+    assert late.startswith("LibraryError TensorFlow's runtime started before `import tensorflow_ipu`")
+    assert "Import `tensorflow_ipu` before the first tensor is made" in late
+
+
+def test_import_starts_no_runtime_and_changes_nothing_of_tensorflow(run_script: Any) -> None:
+    done = run_script(
+        """
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        before = tf.data.Dataset.__iter__, tf.distribute.get_strategy(), tf.config.get_soft_device_placement
+        import tensorflow_ipu
+
+        assert not context.context()._initialized
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+        assert before == (tf.data.Dataset.__iter__, tf.distribute.get_strategy(), tf.config.get_soft_device_placement)
+        print(len(tf.config.list_logical_devices("CPU")), len(tf.config.list_logical_devices("IPU")))
+        strategy = tensorflow_ipu.IPUStrategy(cpu_device="/device:CPU:1")
+        places = []
+        with strategy.scope():
+            tf.Variable(lambda: places.append(tf.identity(1.0).device) or 1.0)
+        print(places[0].rpartition("/")[2])
+        """
+    )
+    assert done.stdout.split() == ["2", "8", "device:CPU:1"]
