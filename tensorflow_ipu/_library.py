@@ -87,7 +87,8 @@ def check_runtime_not_started() -> None:
     """
     from tensorflow.python.eager import context
 
-    if context.context()._initialized:
+    current = context.context_safe()
+    if current is not None and current._initialized:
         raise LibraryError(
             "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."
             " Import `tensorflow_ipu` before the first tensor is made or the first device is listed; in a notebook,"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
@@ -192,8 +193,10 @@ class _Scope:
             self._entered.append(entered.pop_all())
         return self._strategy
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._entered.pop().__exit__(*exc_info)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered.pop().__exit__(kind, error, traceback)
 
 
 def _ordinal(argument: str, value: Any, kind: str) -> int:

@@ -84,6 +84,15 @@ def test_no_import_goes_through_a_private_name_of_another_package():
     assert not private
 
 
+def test_kernels_are_reached_through_the_one_door_alone():
+    doors = [
+        str(file.relative_to(ROOT))
+        for file in sorted(ROOT.rglob("*.py"))
+        if any(call in file.read_text() for call in ("load_op_library(", "load_library(", "CDLL("))
+    ]
+    assert doors == ["_library.py"]
+
+
 @pytest.mark.parametrize("upper", ["feeds", "replicas", "config"])
 def test_a_layer_is_found_to_reach_up_when_it_does(upper):
     """The check itself can fail."""

@@ -33,10 +33,15 @@ _CONFIG = here(
 
 # Modules of operations. They are in `tensorflow.python.ipu.ops`, and in `tensorflow.python.ipu` itself.
 _OPS: dict[str, dict[str, Target]] = {
-    "all_to_all_op": absent("all_gather", "all_to_all"),
+    "all_to_all_op": here("tensorflow_ipu.ops.all_to_all_op", "all_gather", "all_to_all"),
     "application_compile_op": absent("experimental_application_compile_op", reason=_NO_BINARIES),
     "control_flow_ops": absent("barrier"),
-    "cross_replica_ops": absent("assume_equal_across_replicas", "cross_replica_mean", "cross_replica_sum"),
+    "cross_replica_ops": here(
+        "tensorflow_ipu.ops.cross_replica_ops",
+        "assume_equal_across_replicas",
+        "cross_replica_mean",
+        "cross_replica_sum",
+    ),
     "custom_ops": absent("codelet_expression_op", "cpu_user_operation", "precompiled_user_op", reason=_NO_VERTICES),
     "embedded_runtime": absent(
         "RuntimeContext",
@@ -94,11 +99,11 @@ _OPS: dict[str, dict[str, Target]] = {
         "recomputation_checkpoint",
     ),
     "rand_ops": absent("dropout"),
-    "reduce_scatter_op": absent("reduce_scatter"),
-    "replication_ops": absent("replication_index"),
+    "reduce_scatter_op": here("tensorflow_ipu.ops.reduce_scatter_op", "reduce_scatter"),
+    "replication_ops": here("tensorflow_ipu.ops.replication_ops", "replication_index"),
     "slicing_ops": absent("sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"),
     "statistics_ops": absent("fixed_width_bins", "histogram", "histogram_normalize", "histogram_update"),
-    "within_replica_ops": absent("all_gather", "all_reduce", "reduce_scatter"),
+    "within_replica_ops": here("tensorflow_ipu.ops.within_replica_ops", "all_gather", "all_reduce", "reduce_scatter"),
 }
 
 # Modules of optimizers. They are in `tensorflow.python.ipu.optimizers`, and in `tensorflow.python.ipu` itself.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.config import _selection
 from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
-from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.config._options import IpuOptions
 from tensorflow_ipu.config._tree import Option, options_of
 from tensorflow_ipu.config._values import listing, show

@@ -74,7 +74,7 @@ class Feed:
                     self._states[device] = state
                     self._twin(device, 0, 1)
                 return state
-            graph = framework_ops.get_default_graph()
+            graph: Any = framework_ops.get_default_graph()
             states = self._graph_states.setdefault(graph, {})
             if device not in states:
                 states[device] = self._make_state(device, 0, 1)

@@ -32,7 +32,7 @@ def on_device() -> Iterator[None]:
     global _scopes  # noqa: PLW0603
     with _lock:
         _scopes += 1
-        dataset_ops.DatasetV2.__iter__ = _iter
+        dataset_ops.DatasetV2.__iter__ = _iter  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:

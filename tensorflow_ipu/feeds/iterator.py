@@ -136,7 +136,12 @@ class IPUIterator(iterator_ops.OwnedIterator):
     def _gather_saveables_for_checkpoint(self) -> Any:
         raise NotImplementedError("an IPU dataset iterator is not saveable: leave it out of the checkpoint")
 
-    _serialize_to_tensors = _restore_from_tensors = _gather_saveables_for_checkpoint
+    def _serialize_to_tensors(self) -> Any:
+        return self._gather_saveables_for_checkpoint()
+
+    def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+        del restored_tensors
+        return self._gather_saveables_for_checkpoint()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self._infeed_queue!r}>"

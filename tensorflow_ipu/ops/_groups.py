@@ -58,10 +58,9 @@ def sized(argument: str, value: Any) -> tuple[ReplicaGroups, int]:
       TypeError: It is neither a group size nor a `ReplicaGroups` with a size.
       ValueError: The size is below 1.
     """
-    groups = value if isinstance(value, ReplicaGroups) else None
-    size = value if groups is None else groups.size
+    size: Any = value.size if isinstance(value, ReplicaGroups) else value
     _check_size(argument, size, optional=False)
-    return groups or ReplicaGroups(size), size
+    return value if isinstance(value, ReplicaGroups) else ReplicaGroups(size), size
 
 
 def _check_size(argument: str, size: Any, optional: bool) -> None:

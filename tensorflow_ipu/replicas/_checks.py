@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 # Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
-# By identity: a program may be used as a key of nothing else.
+# By number: a `WeakKeyDictionary` would cost more at each run.
 _passed: dict[int, tuple[weakref.ref[Any], str, tuple[int, ...]]] = {}
 
 
@@ -30,7 +30,7 @@ def check(program: Any, inputs: Sequence[Any], device: str) -> None:
         known = _check_program(program, len(inputs), device)
     handles = known[2]
     if handles:
-        _check_places({program.inputs[at].op.name: inputs[at].device for at in handles}, device)
+        _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
 
 
 def _check_program(program: Any, count: int, device: str) -> tuple[weakref.ref[Any], str, tuple[int, ...]]:
@@ -40,7 +40,7 @@ def _check_program(program: Any, count: int, device: str) -> tuple[weakref.ref[A
     for at, tensor in enumerate(program.captured_inputs):
         if tensor.dtype == tf.resource:
             places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
-    _check_places(dict(places.values()), device)
+    _check_places(places.values(), device)
     handles = tuple(at for at, tensor in enumerate(program.inputs[:count]) if tensor.dtype == tf.resource)
     key = id(program)
     known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
@@ -56,11 +56,11 @@ def _check_types(kind: str, tensors: list[Any]) -> None:
             )
 
 
-def _check_places(places: Mapping[str, str], device: str) -> None:
-    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places.items()) if place and place != device]
+def _check_places(places: Iterable[tuple[str, str]], device: str) -> None:
+    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places) if place and place != device]
     if elsewhere:
         raise ValueError(
             f"the program runs on `{device}`, but uses variables (or iterators, or queues) of another device:"
             f" {', '.join(elsewhere)}. Make them, as the model and the optimizer, inside `strategy.scope()` of the strategy"
-            " that runs the program"
+            " that runs the program; a lookup table stays on the host, so look up where the dataset is made"
         )

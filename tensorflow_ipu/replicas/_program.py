@@ -15,7 +15,7 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 
-from tensorflow_ipu.replicas._callers import tracing_program
+from tensorflow_ipu.replicas._tracing import tracing_program
 
 Function = polymorphic_function.Function
 ConcreteFunction = concrete_function.ConcreteFunction
@@ -87,8 +87,7 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared | 
     """
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
-        bound = function_type_utils.canonicalize_function_inputs(args, kwargs, function.function_type)
-        return function, function.function_type.unpack_inputs(bound)
+        return function, _inputs_of_concrete(function, args, kwargs)
     config = _config(function)
     if config is None:
         return None
@@ -133,6 +132,23 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
                 " first call alone"
             )
     return program, _flat(program, bound)
+
+
+def _inputs_of_concrete(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The flat inputs of a concrete function, which takes its tensors alone as well, without the Python values."""
+    try:
+        bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
+        return program.function_type.unpack_inputs(bound)
+    except TypeError:
+        rest = program._arg_keywords[len(args) :]
+        tensors = [*args, *(kwargs.get(name) for name in rest)]
+        if (
+            kwargs.keys() != set(rest)
+            or len(tensors) != len(program._arg_keywords)
+            or not all(map(tf.is_tensor, tensors))
+        ):
+            raise
+        return tensors
 
 
 def _config(function: Any) -> Any:

@@ -82,6 +82,29 @@ TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
   CHECK(threads.size() < kTasks);
 }
 
+#if defined(__x86_64__)
+// What went wrong: a program that went on after a wait had other results where they were subnormal.
+TEST(tasks_flush_subnormal_numbers_whoever_hands_them_in) {
+  const unsigned before = __builtin_ia32_stmxcsr();
+  for (const unsigned flush : {0x0000u, 0x8040u}) {
+    __builtin_ia32_ldmxcsr((before & ~0x8040u) | flush);
+    constexpr int kTasks = 8;
+    check::Count running;
+    check::Count done;
+    for (int task = 0; task < kTasks; ++task) {
+      Executor::Global().Run([&] {
+        running.Add();
+        CHECK(running.Await(kTasks));  // So that new threads start for some.
+        CHECK_EQ(__builtin_ia32_stmxcsr() & 0x8040u, 0x8040u);
+        done.Add();
+      });
+    }
+    CHECK(done.Await(kTasks));
+  }
+  __builtin_ia32_ldmxcsr(before);
+}
+#endif
+
 TEST(what_a_task_holds_goes_when_it_has_run) {
   check::Count gone;
   Executor::Global().Run([held = std::shared_ptr<int>(new int(0), [&gone](const int* number) {

@@ -141,6 +141,21 @@ TEST(the_result_may_take_the_place_of_any_input) {
   }
 }
 
+TEST(inputs_that_lie_askew_are_summed_as_well) {
+  constexpr int64_t kCount = 2500;
+  std::vector<std::byte> bytes(2 * kCount * sizeof(int32_t) + 1);
+  for (int64_t i = 0; i < 2 * kCount; ++i) {
+    const int32_t value = static_cast<int32_t>(i);
+    std::memcpy(bytes.data() + 1 + i * sizeof(int32_t), &value, sizeof(value));
+  }
+  std::vector<int32_t> sum(kCount);
+  Reduce(DataType::kS32, Reduction::kSum, {bytes.data() + 1, bytes.data() + 1 + kCount * sizeof(int32_t)}, kCount,
+         reinterpret_cast<std::byte*>(sum.data()));
+  bool right = true;
+  for (int64_t i = 0; i < kCount; ++i) right = right && sum[i] == 2 * i + kCount;
+  CHECK(right);
+}
+
 TEST(nan_wins_wherever_it_stands) {
   for (const Reduction reduction : {Reduction::kMin, Reduction::kMax, Reduction::kSum}) {
     for (int place = 0; place < 3; ++place) {

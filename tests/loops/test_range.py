@@ -132,6 +132,46 @@ def test_loops_nest(run: Any, iterator_of: Any, numbers: Any) -> None:
     np.testing.assert_array_equal(result["total"], [1 + 2, 4 + 5, 7 + 8])
 
 
+# XLA wanted to know the length of the inner range, which nothing uses, when it compiled.
+def test_inner_loop_may_run_as_often_as_the_outer_one_says(run: Any, iterator_of: Any, numbers: Any) -> None:
+    def program(iterator: Any) -> Any:
+        total = 0
+        for i in tf.range(next(iterator), next(iterator) + 3):
+            for _ in tf.range(i):
+                total += next(iterator)
+        return total
+
+    # The outer loop runs over 0, 1, 2 and 3.
+    assert run(program, iterator_of(numbers)).numpy() == 2 + (3 + 4) + (5 + 6 + 7)
+
+
+def test_range_that_is_used_is_a_tensor_as_ever(run: Any) -> None:
+    def program(x: Any) -> Any:
+        steps = tf.range(4)
+        total = 0
+        for i in steps:
+            total += i * x
+        return total, steps, tf.range(3)
+
+    total, steps, other = run(program, tf.constant(10))
+    assert total.numpy() == 60
+    np.testing.assert_array_equal(steps, [0, 1, 2, 3])
+    np.testing.assert_array_equal(other, [0, 1, 2])
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_loop_over_a_range_with_a_start_and_a_step_runs_its_numbers(step: int, run: Any) -> None:
+    queue = ipu.IPUOutfeedQueue()
+
+    def program(start: Any, limit: Any, step: Any) -> None:
+        for i in tf.range(start, limit, step):
+            queue.enqueue(i)
+
+    start, limit = (2, 7) if step > 0 else (7, 2)
+    run(program, tf.constant(start), tf.constant(limit), tf.constant(step))
+    np.testing.assert_array_equal(queue.dequeue(), range(start, limit, step))
+
+
 def test_several_iterators_and_queues_serve_one_loop(run: Any, iterator_of: Any, numbers: Any) -> None:
     queues = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
 

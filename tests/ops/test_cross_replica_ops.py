@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu.ops import ReplicaGroups
 from tensorflow_ipu.ops.cross_replica_ops import (
     assume_equal_across_replicas,
@@ -183,6 +184,18 @@ def test_a_single_replica_sums_what_it_has(strategy):
     value, gradient = strategy.run(program, (tf.constant([2.0, 3.0]),))
     np.testing.assert_array_equal(value, [8.0, 27.0])
     np.testing.assert_array_equal(gradient, [12.0, 27.0])
+
+
+def test_a_program_of_a_session_sums_in_loops_and_gradients():
+    def body(x):
+        _, x = tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, cross_replica_sum(x) * 2.0), [0, x])
+        return x, tf.compat.v1.gradients(cross_replica_mean(x * x), [x])[0]
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            outputs = ipu.compiler.compile(body, [tf.constant(1.0)])
+        for _ in range(2):
+            assert session.run(outputs) == [8.0, 16.0]
 
 
 def test_a_group_size_that_does_not_divide_is_refused_when_the_program_runs(replicated, strategy):

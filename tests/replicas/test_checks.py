@@ -118,6 +118,17 @@ def test_all_variables_of_another_device_are_named(strategy: Any) -> None:
     assert "third" not in str(info.value)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_variable_of_the_same_name_hides_none(first: bool, strategy: Any) -> None:
+    with strategy.scope():
+        mine = tf.Variable(1.0)
+    other = tf.Variable(1.0)
+    assert mine.name == other.name
+    variables = (other, mine) if first else (mine, other)
+    with pytest.raises(ValueError, match=WORDS.format("`Variable:0`")):
+        strategy.run(tf.function(lambda: tf.add_n(variables)))
+
+
 def test_model_that_was_made_outside_of_the_scope_is_refused(strategy: Any) -> None:
     model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
     with pytest.raises(ValueError, match=r"uses variables .* of another device: `.*bias"):

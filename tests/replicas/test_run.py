@@ -240,6 +240,20 @@ def test_concrete_function_takes_its_arguments_by_name(strategy: Any) -> None:
         assert result["difference"].numpy() == 4
 
 
+def test_concrete_function_takes_its_tensors_alone(strategy: Any) -> None:
+    def scaled(factor: float, x: Any, name: str, y: Any) -> Any:
+        return factor * x - y
+
+    for jit_compile in (None, True):
+        program = tf.function(scaled, jit_compile=jit_compile).get_concrete_function(3.0, ONE, "name", ONE)
+        x, y = tf.constant(2.0), tf.constant(1.0)
+        for args, kwargs in (((3.0, x, "name", y), {}), ((x, y), {}), ((x,), {"y": y}), ((), {"y": y, "x": x})):
+            assert strategy.run(program, args, kwargs).numpy() == 5
+        for args, kwargs in (((x,), {}), ((x, y, y), {}), ((x, y), {"y": y}), ((x,), {"z": y}), ((x, "y"), {})):
+            with pytest.raises(TypeError):
+                strategy.run(program, args, kwargs)
+
+
 def test_concrete_functions_with_the_same_code_are_different_programs(strategy: Any) -> None:
     with strategy.scope():
         variables = [tf.Variable(1.0), tf.Variable(2.0)]

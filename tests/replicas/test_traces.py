@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -96,6 +99,39 @@ def test_queues_and_iterators_of_the_same_elements_share_a_trace(strategy: Any) 
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("jit_compile", [None, True])
+@pytest.mark.parametrize("kind", ["function", "concrete", "inserted"])
+def test_function_that_nobody_holds_goes_with_all_that_it_holds(jit_compile: Any, kind: str, strategy: Any) -> None:
+    class Thing:
+        variable: tf.Variable | None = None
+
+    def use() -> list[weakref.ref[Any]]:
+        thing = Thing()
+
+        def program(x: Any) -> Any:
+            if thing.variable is None:
+                thing.variable = tf.Variable(1.0)
+            return x + thing.variable
+
+        function = tf.function(program, jit_compile=jit_compile)
+        x = tf.constant(1.0)
+        used = [function]
+        if kind == "function":
+            strategy.run(function, (x,))
+        elif kind == "concrete":
+            with strategy.scope():
+                used.append(function.get_concrete_function(x))
+            strategy.run(used[-1], (x,))
+        else:
+            used.append(tf.function(lambda x: strategy.run(function, (x,))))
+            used[-1](x)
+        return [weakref.ref(each) for each in (thing, program, *used)]
+
+    references = use()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
+
+
 def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(run_script: Any, tmp_path: Any) -> None:
     dump = tmp_path / "dump"
     run_script(
@@ -134,8 +170,10 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(run
         for size in (1, 2, 1, 2):
             strategy.run(shapes, (tf.ones([size]),))
 
+        # The range of the loop, which nothing uses, had the program compiled for each length of it.
         def fed(iterator, queue, n):
-            ipu.loops.repeat(n, lambda: queue.enqueue(next(iterator)))
+            for _ in tf.range(n):
+                queue.enqueue(next(iterator))
 
         fed = tf.function(fed, jit_compile=True)
         for epoch in range(3):

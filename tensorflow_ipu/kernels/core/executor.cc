@@ -10,6 +10,14 @@ namespace tensorflow_ipu::core {
 
 namespace {
 constexpr std::chrono::seconds kIdle{2};
+
+// As TensorFlow's threads do, on which a program begins: its results must not depend on where it goes on.
+void FlushSubnormalFloats() {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#endif
+}
+
 }  // namespace
 
 Executor& Executor::Global() {
@@ -31,6 +39,7 @@ void Executor::Run(std::function<void()> task) {
 
 void Executor::Work() {
   pthread_setname_np(pthread_self(), "ipu-program");  // Else it bears the name of the thread that started it.
+  FlushSubnormalFloats();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     ++waiting_;

@@ -14,13 +14,14 @@ namespace {
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kSmallBlock = 16;
 
-uint32_t Bits(float value) {
-  uint32_t bits;
+// Signed, since processors of old can compare no other numbers several at once.
+int32_t Bits(float value) {
+  int32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
-float FromBits(uint32_t bits) {
+float FromBits(int32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
@@ -48,14 +49,21 @@ struct Wide {
 struct BF16 {
   using Stored = uint16_t;
   using Held = float;
-  static Held Load(Stored stored) { return FromBits(static_cast<uint32_t>(stored) << 16); }
+  static Held Load(Stored stored) { return FromBits(static_cast<int32_t>(static_cast<uint32_t>(stored) << 16)); }
   static Stored Store(Held held) {
-    const uint32_t bits = Bits(held);
+    const uint32_t bits = static_cast<uint32_t>(Bits(held));
     const uint32_t to_nearest_even = 0x7fff + ((bits >> 16) & 1);
     const uint32_t quiet_nan = (bits >> 16) | 0x40;
     return static_cast<Stored>(held != held ? quiet_nan : (bits + to_nearest_even) >> 16);
   }
 };
+
+// By masks: of a condition GCC makes a branch, to be spared the arithmetic that may trap, and branches do not
+// vectorize.
+int32_t Select(bool condition, int32_t then, int32_t otherwise) {
+  const int32_t mask = -static_cast<int32_t>(condition);
+  return (then & mask) | (otherwise & ~mask);
+}
 
 struct F16 {
   using Stored = uint16_t;
@@ -63,23 +71,23 @@ struct F16 {
   // The biases of the exponents differ by 112; what is infinite or no number gets all ones. No step has a subnormal
   // float in it, which would be slow.
   static Held Load(Stored stored) {
-    const uint32_t sign = static_cast<uint32_t>(stored & 0x8000) << 16;
-    const uint32_t magnitude = static_cast<uint32_t>(stored & 0x7fff) << 13;
-    const uint32_t subnormal = Bits(static_cast<float>(stored & 0x3ff) * 0x1p-24f);
-    uint32_t bits = magnitude < 0x00800000 ? subnormal : magnitude + 0x38000000;
-    bits = magnitude >= 0x0f800000 ? magnitude | 0x7f800000 : bits;
+    const int32_t sign = static_cast<int32_t>(static_cast<uint32_t>(stored & 0x8000) << 16);
+    const int32_t magnitude = (stored & 0x7fff) << 13;
+    const int32_t subnormal = Bits(static_cast<float>(stored & 0x3ff) * 0x1p-24f);
+    int32_t bits = Select(magnitude < 0x00800000, subnormal, magnitude + 0x38000000);
+    bits = Select(magnitude >= 0x0f800000, magnitude | 0x7f800000, bits);
     return FromBits(sign | bits);
   }
   static Stored Store(Held held) {
-    const uint32_t sign = (Bits(held) >> 16) & 0x8000;
-    const uint32_t magnitude = Bits(held) & 0x7fffffff;
+    const int32_t sign = (Bits(held) >> 16) & 0x8000;
+    const int32_t magnitude = Bits(held) & 0x7fffffff;
     // A subnormal number: the sum with 0.5 has its last bit where the half's last bit is, and is rounded there.
-    const uint32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
-    // The subtraction may wrap around for those that are subnormal, and then goes unused.
-    const uint32_t normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-    uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
-    half = magnitude >= 0x477ff000 ? 0x7c00 : half;  // From 65520, which is rounded to infinity.
-    half = magnitude > 0x7f800000 ? 0x7e00 : half;
+    const int32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
+    // Goes unused where it is negative.
+    const int32_t normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    int32_t half = Select(magnitude < 0x38800000, subnormal, normal);
+    half = Select(magnitude >= 0x477ff000, 0x7c00, half);  // From 65520, which is rounded to infinity.
+    half = Select(magnitude > 0x7f800000, 0x7e00, half);
     return static_cast<Stored>(sign | half);
   }
 };
@@ -139,27 +147,38 @@ struct Or {
   }
 };
 
+// A block of an input: where it is, or if it is short or lies askew, a copy. What a short one lacks is computed along
+// and not kept.
+template <typename Stored, int64_t size>
+const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[size]) {
+  if (bytes == sizeof(copy) && reinterpret_cast<std::uintptr_t>(input) % alignof(Stored) == 0) {
+    return reinterpret_cast<const Stored*>(input);
+  }
+  std::memset(copy, 0, sizeof(copy));
+  std::memcpy(copy, input, bytes);
+  return copy;
+}
+
 template <typename Type, typename Operation, int64_t size>
 void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int64_t count, bool mean, std::byte* out) {
   using Stored = typename Type::Stored;
   using Held = typename Type::Held;
-  Stored stored[size];
+  Stored copy[size];
   Held held[size];
   const std::size_t offset = static_cast<std::size_t>(first) * sizeof(Stored);
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(Stored);
-  if (count < size) std::memset(stored, 0, sizeof(stored));  // The rest is computed along, and not kept.
-  std::memcpy(stored, inputs[0] + offset, bytes);
-  for (int64_t i = 0; i < size; ++i) held[i] = Type::Load(stored[i]);
+  const Stored* block = Block(inputs[0] + offset, bytes, copy);
+  for (int64_t i = 0; i < size; ++i) held[i] = Type::Load(block[i]);
   for (std::size_t input = 1; input < inputs.size(); ++input) {
-    std::memcpy(stored, inputs[input] + offset, bytes);
-    for (int64_t i = 0; i < size; ++i) held[i] = Operation::Of(held[i], Type::Load(stored[i]));
+    block = Block(inputs[input] + offset, bytes, copy);
+    for (int64_t i = 0; i < size; ++i) held[i] = Operation::Of(held[i], Type::Load(block[i]));
   }
   if (mean) {
     const Held divisor = static_cast<Held>(inputs.size());
     for (int64_t i = 0; i < size; ++i) held[i] = held[i] / divisor;
   }
-  for (int64_t i = 0; i < size; ++i) stored[i] = Type::Store(held[i]);
-  std::memcpy(out + offset, stored, bytes);
+  for (int64_t i = 0; i < size; ++i) copy[i] = Type::Store(held[i]);
+  std::memcpy(out + offset, copy, bytes);
 }
 
 template <typename Type, typename Operation>

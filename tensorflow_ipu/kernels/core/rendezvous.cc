@@ -1,8 +1,6 @@
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -16,7 +14,7 @@ struct Domain::Meeting {
   int64_t arrived = 0;
   // By rank; a null `deliver` has not arrived.
   std::vector<Contribution> contributions;
-  std::vector<Site::Deliver> delivers;
+  std::vector<Deliver> delivers;
   std::optional<Deadlines::Ticket> deadline;
 
   bool HasArrived(int64_t rank) const { return delivers[rank] != nullptr; }
@@ -33,11 +31,6 @@ constexpr std::size_t kSharedBytes = std::size_t{1} << 20;
 // The process computes as long as it uses this part of a processor's time.
 constexpr double kBusy = 0.05;
 
-int64_t Cores() {
-  static const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  return cores;
-}
-
 std::string Listed(const std::vector<int64_t>& replicas) {
   std::string words = replicas.size() == 1 ? "replica " : "replicas ";
   for (std::size_t i = 0; i < replicas.size(); ++i) words += (i == 0 ? "" : ", ") + std::to_string(replicas[i]);
@@ -52,52 +45,12 @@ std::string Described(const Contribution& contribution) {
   return words;
 }
 
-// Gives those who waited their answer, and with it a thread: what is delivered may be the rest of a whole program.
-//
-// Not on the thread that completed the meeting: that one has a program of its own to go on with, and on a machine with
-// cores to spare would run one after the other what can run at once. Not on a thread for each either: with more
-// replicas than cores they would only take turns, at the price of a wake-up each. So as many threads as there are cores
-// share the answers; each wakes the next one before it starts, and goes on to another answer when its program waits
-// again, which in a program of small steps is before the next thread has woken up. No program blocks (see Domain), so
-// none that is still to be resumed waits for longer than the cores are busy.
-class Answers : public std::enable_shared_from_this<Answers> {
- public:
-  // `delivers` may have null ones among them.
-  static void Give(std::vector<Site::Deliver> delivers, Outcome outcome) {
-    delivers.erase(std::remove(delivers.begin(), delivers.end(), nullptr), delivers.end());
-    if (delivers.empty()) return;
-    std::make_shared<Answers>(std::move(delivers), std::move(outcome))->WakeOne();
-  }
-
-  Answers(std::vector<Site::Deliver> delivers, Outcome outcome)
-      : delivers_(std::move(delivers)), outcome_(std::move(outcome)) {}
-
- private:
-  void WakeOne() {
-    Executor::Global().Run([self = shared_from_this()] { self->Work(); });
-  }
-
-  void Work() {
-    bool woke = ++threads_ >= Cores();
-    for (std::size_t at = next_.fetch_add(1); at < delivers_.size(); at = next_.fetch_add(1)) {
-      if (!woke && at + 1 < delivers_.size()) WakeOne();
-      woke = true;
-      const Site::Deliver deliver = std::move(delivers_[at]);
-      deliver(outcome_);
-    }
-  }
-
-  std::vector<Site::Deliver> delivers_;
-  const Outcome outcome_;
-  std::atomic<std::size_t> next_{0};
-  std::atomic<int64_t> threads_{0};
-};
-
 // A complete meeting, from the last arrival to the answers.
 class Work {
  public:
-  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Site::Deliver> delivers)
-      : exchange_(collective, std::move(contributions)), delivers_(std::move(delivers)) {}
+  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Deliver> delivers,
+       std::shared_ptr<Pace> pace)
+      : exchange_(collective, std::move(contributions)), delivers_(std::move(delivers)), pace_(std::move(pace)) {}
 
   // Performs the collective. Returns whether it is done; if not, other threads are at it, and answer the caller too.
   //
@@ -108,19 +61,20 @@ class Work {
       const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
       for (int64_t i = 0; i < helpers; ++i) {
         Executor::Global().Run([work] {
-          if (work->exchange_.DoSome()) Answers::Give(std::move(work->delivers_), Outcome::Ok());
+          if (work->exchange_.DoSome()) Answer(std::move(work->delivers_), work->pace_);
         });
       }
     }
     if (!work->exchange_.DoSome()) return false;
     work->delivers_[own_rank] = nullptr;
-    Answers::Give(std::move(work->delivers_), Outcome::Ok());
+    Answer(std::move(work->delivers_), work->pace_);
     return true;
   }
 
  private:
   Exchange exchange_;
-  std::vector<Site::Deliver> delivers_;  // Of the thread that does the last piece.
+  std::vector<Deliver> delivers_;  // Of the thread that does the last piece.
+  const std::shared_ptr<Pace> pace_;
 };
 
 }  // namespace
@@ -188,7 +142,7 @@ void Domain::Close(Meeting& meeting) {
 
 void Domain::Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) {
   Close(*meeting);
-  Answers::Give(std::move(meeting->delivers), why);
+  AnswerLater(std::move(meeting->delivers), why);
   open_.erase(meeting);
 }
 
@@ -276,7 +230,7 @@ std::optional<Outcome> Site::Arrive(int64_t replica, int64_t replicas, const Col
   }
   // From here on the meeting is this thread's: neither Leave nor Abort may touch buffers that are being written.
   const auto work =
-      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers));
+      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers), pace_);
   if (!Work::Perform(work, rank)) return std::nullopt;
   return Outcome::Ok();
 }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/exchange.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
@@ -25,14 +26,17 @@ class Site;
 
 // The replicas of one device, and the run that they are in.
 //
-// Why no run hangs. Arrive never blocks, so no thread that a replica needs to get on is held by another one's wait. A
-// replica that waits gets its answer from one of these: the last arrival of its group; the Leave of a replica that it
-// waits for, which the runner calls for every replica whose program ends, however it ends; Abort; the limit for waits.
-// So a run hangs only if all replicas wait for each other without end. Replicas run one executable, whose dependencies
-// order its collectives alike on all of them; take those that are open, and one of them that no other must come before:
-// everybody who waits for nothing else gets there, so it is completed. What remains are replicas that took different
-// branches, and so reach different call sites. These the watch finds: when all that are left wait, no one arrives, no
-// feed is waited for and the process computes nothing, the run is failed.
+// Why no run hangs. Arrive never blocks, so no thread that a replica needs to get on is held by another one's wait;
+// what it may run for others (see answers.h) returns where their programs wait again. A replica that waits gets its
+// answer from one of these: the last arrival of its group; the Leave of a replica that it waits for, which the runner
+// calls for every replica whose program ends, however it ends; Abort; the limit for waits. So a run hangs only if all
+// replicas wait for each other without end.
+//
+// Replicas that take the same branches do not. They run one executable, whose dependencies order its collectives alike
+// on all of them. Of those that some replica has still to pass, take one that no other must come before: nothing keeps
+// any replica from it, so all arrive there, and pass it. What is left are replicas that took different branches, and so
+// stand at different call sites. These the watch finds: when all that run wait, none arrives, no feed is waited for,
+// and the process computes nothing, the run is failed.
 //
 // Thread-safe; lives in a shared_ptr.
 class Domain : public std::enable_shared_from_this<Domain> {
@@ -99,9 +103,6 @@ class Domain : public std::enable_shared_from_this<Domain> {
 // Thread-safe; lives in a shared_ptr.
 class Site : public std::enable_shared_from_this<Site> {
  public:
-  // Gets how the meeting ended. Called on a thread of the executor, or on the one that completed the meeting's work.
-  using Deliver = std::function<void(Outcome)>;
-
   Site(std::string name, std::shared_ptr<Domain> domain) : name_(std::move(name)), domain_(std::move(domain)) {}
 
   Site(const Site&) = delete;
@@ -140,6 +141,7 @@ class Site : public std::enable_shared_from_this<Site> {
 
   const std::string name_;
   const std::shared_ptr<Domain> domain_;
+  const std::shared_ptr<Pace> pace_ = std::make_shared<Pace>();
 
   // Guarded by the domain's mutex, and void once that has another run.
   int64_t run_ = 0;

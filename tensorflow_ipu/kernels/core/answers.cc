@@ -1,0 +1,90 @@
+#include "tensorflow_ipu/kernels/core/answers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <thread>
+#include <utility>
+
+#include "tensorflow_ipu/kernels/core/executor.h"
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+// Programs that all together run for less than that are not worth another thread, which has to wake up, to fetch what
+// they work on into its cache, and to contend for locks.
+constexpr int64_t kWorthAThread = 60000;  // Nanoseconds.
+
+thread_local bool answering = false;
+
+void Call(const Deliver& deliver, const Outcome& outcome, Pace* pace) {
+  const auto start = std::chrono::steady_clock::now();
+  deliver(outcome);
+  if (pace != nullptr) pace->Note((std::chrono::steady_clock::now() - start) / std::chrono::nanoseconds(1));
+}
+
+// Answers that threads share. Not a thread for each: with more programs than cores they would only take turns, at the
+// price of a wake-up each. So there are as many threads as cores; each wakes the next one before it starts, and goes on
+// to another answer when its program waits again. No program blocks (see rendezvous.h), so none that is still to be
+// resumed waits for longer than the cores are busy.
+class Answers : public std::enable_shared_from_this<Answers> {
+ public:
+  Answers(std::vector<Deliver> delivers, Outcome outcome, std::shared_ptr<Pace> pace)
+      : delivers_(std::move(delivers)), outcome_(std::move(outcome)), pace_(std::move(pace)) {}
+
+  void WakeOne() {
+    Executor::Global().Run([self = shared_from_this()] { self->Work(); });
+  }
+
+ private:
+  void Work() {
+    bool woke = ++threads_ >= Cores();
+    for (std::size_t at = next_.fetch_add(1); at < delivers_.size(); at = next_.fetch_add(1)) {
+      if (!woke && at + 1 < delivers_.size()) WakeOne();
+      woke = true;
+      const Deliver deliver = std::move(delivers_[at]);
+      Call(deliver, outcome_, pace_.get());
+    }
+  }
+
+  std::vector<Deliver> delivers_;
+  const Outcome outcome_;
+  const std::shared_ptr<Pace> pace_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<int64_t> threads_{0};
+};
+
+void Share(std::vector<Deliver> delivers, const Outcome& outcome, std::shared_ptr<Pace> pace) {
+  delivers.erase(std::remove(delivers.begin(), delivers.end(), nullptr), delivers.end());
+  if (delivers.empty()) return;
+  std::make_shared<Answers>(std::move(delivers), outcome, std::move(pace))->WakeOne();
+}
+
+}  // namespace
+
+void AnswerLater(std::vector<Deliver> delivers, const Outcome& outcome) {
+  Share(std::move(delivers), outcome, /*pace=*/nullptr);
+}
+
+// This thread has a program of its own to go on with, and where cores are idle, one thread would run one after the
+// other what can run at once. But in a program of small steps it has run all of it before another thread has woken up.
+// One answer inside of another goes to another thread, for the sake of the stack.
+void Answer(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace) {
+  if (answering || pace->nanoseconds() > kWorthAThread / static_cast<int64_t>(delivers.size() + 1)) {
+    return Share(std::move(delivers), Outcome::Ok(), pace);
+  }
+  answering = true;
+  for (Deliver& each : delivers) {
+    const Deliver deliver = std::move(each);
+    if (deliver != nullptr) Call(deliver, Outcome::Ok(), pace.get());
+  }
+  answering = false;
+}
+
+int64_t Cores() {
+  static const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  return cores;
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,27 @@
+"""Ranges that a program has and does not use, which would have it compiled anew for each of their lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def leave_out(graph: Any) -> None:
+    """Has the function that TensorFlow is about to make of a graph do without the ranges that nothing uses.
+
+    `for _ in tf.range(n)` becomes a loop over numbers, and leaves the tensor of `tf.range` behind. XLA has to know the
+    length of a tensor when it compiles: with that tensor, a program would be compiled once for each value of `n`, and not
+    at all where a loop around computes `n`.
+
+    Args:
+      graph: The `FuncGraph` of a traced function.
+    """
+    if any(map(_is_left_over, graph.get_operations())):
+        # TensorFlow deletes no operation of a graph, and makes the function of those that the graph names.
+        operations = graph.get_operations
+        graph.get_operations = lambda: [op for op in operations() if not _is_left_over(op)]
+
+
+def _is_left_over(op: Any) -> bool:
+    if op.type != "Range" or op.outputs[0].consumers():
+        return False
+    return not any(op.outputs[0] is output for output in op.graph.outputs)
