@@ -55,10 +55,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // The pump's call: appends an element of so many bytes, after a wait for room. Cancelled once the queue is closed.
   Outcome Push(Element element, std::size_t bytes) {
     const auto has_room = [this] { return pushed_ - taken_ < room_ || !open_; };
-    const bool full = !has_room();
-    if (full && !grown_) SpinUntil(kProducerSpin, has_room);
     std::unique_lock<std::mutex> lock(mutex_);
-    was_full_ = was_full_ || full;
+    was_full_ = was_full_ || !has_room();
     bytes_ = bytes;
     producer_sleeps_ = true;
     room_made_.wait(lock, has_room);
@@ -161,7 +159,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  static constexpr std::chrono::microseconds kProducerSpin{20};
   static constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
   static constexpr int64_t kPatienceMost = 20000;
   static constexpr int64_t kPatienceLeast = 500;
@@ -224,7 +221,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     const int64_t most = static_cast<int64_t>(kGrownBytes / std::max<std::size_t>(1, bytes_));
     if (2 * room_ > most) return;
     room_ = 2 * room_;
-    grown_ = true;
   }
 
   void Wait(int64_t lane, Deliver deliver) {
@@ -299,7 +295,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   std::atomic<int64_t> pushed_{0};
   std::atomic<int64_t> taken_{0};
   std::atomic<int64_t> room_{depth_};
-  std::atomic<bool> grown_{false};
   std::atomic<int64_t> patience_ns_{kPatienceMost};
 };
 
