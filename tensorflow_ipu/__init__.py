@@ -1,6 +1,8 @@
 """Graphcore's IPU programming model for stock TensorFlow: emulated devices, feeds, loops and the strategy."""
 
-from tensorflow_ipu import compat, compiler, config, errors, feeds, loops, ops, optimizers, pipelining, scopes
+from ctypes import c_int32 as _Count
+
+from tensorflow_ipu import compat, compiler, config, errors, feeds, keras, loops, ops, optimizers, pipelining, scopes
 from tensorflow_ipu._library import native as _native
 from tensorflow_ipu.config import IPUConfig, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
@@ -18,6 +20,7 @@ __all__ = [
     "config",
     "errors",
     "feeds",
+    "keras",
     "loops",
     "ops",
     "optimizers",
@@ -25,4 +28,4 @@ __all__ = [
     "scopes",
 ]
 
-_state.set_device_listener(lambda ipus: _native.ipu_configure_devices(len(ipus)))
+_state.set_device_listener(lambda ipus: _native.ipu_configure_devices((_Count * len(ipus))(*ipus), len(ipus)))

@@ -9,6 +9,9 @@ import tensorflow as tf
 from tensorflow.python.distribute import device_util, distribute_lib, distribute_utils, reduce_util
 from tensorflow.python.framework import indexed_slices
 
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.ops import reductions, replication_ops
+
 
 def reduction(reduce_op: Any) -> Any:
     """The `tf.distribute.ReduceOp` that a user named, by itself or by its name.
@@ -35,6 +38,11 @@ class IPUReplicaContext(distribute_lib.ReplicaContext):
     def devices(self) -> tuple[str, ...]:
         """The one device of the strategy."""
         return (self._strategy.extended.ipu_device,)
+
+    @property
+    def replica_id_in_sync_group(self) -> Any:
+        """Which replica runs: an int32 scalar in a program, 0 outside of one."""
+        return replication_ops.replication_index() if reductions.in_program() else 0
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`.
@@ -139,12 +147,33 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         return super().batch_reduce_to(reduction(reduce_op), value_destination_pairs, options)
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        del reduce_op, destinations, options
-        return value
+        del destinations, options
+        return self._reduced(reduce_op, value)
+
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list[Any]:
+        del options
+        return self._reduced(reduce_op, [value for value, _ in value_destination_pairs])
 
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        del reduce_op, options
-        return tf.nest.map_structure(_identity, value)
+        del options
+        reduced = self._reduced(reduce_op, value)
+        return tf.nest.map_structure(_identity, value) if reduced is value else reduced
+
+    def _reduced(self, reduce_op: Any, value: Any) -> Any:
+        """Reduces all tensors of a structure over the replicas, in one meeting of theirs; on the host, there is one."""
+        if not reductions.in_program():
+            return value
+        leaves = tf.nest.flatten(value)
+        if _state.ipus_of_device(self.ordinal) == 1:
+            # Who is alone has the sum already; so sparse gradients stay sparse, and with them what optimizers do.
+            places = [at for at, leaf in enumerate(leaves) if not isinstance(leaf, indexed_slices.IndexedSlices)]
+        else:
+            places = list(range(len(leaves)))
+        dense = [tf.convert_to_tensor(leaves[at]) for at in places]
+        reduced = reductions.all_reduce(dense, reduction(reduce_op) is reduce_util.ReduceOp.MEAN)
+        for at, tensor in zip(places, reduced, strict=True):
+            leaves[at] = tensor
+        return tf.nest.pack_sequence_as(value, leaves)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
         del destinations, axis, options

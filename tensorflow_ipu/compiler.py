@@ -69,9 +69,7 @@ def _called(program: Any, values: list[Any]) -> list[Any]:
             return replicas.run(replicas.trace(program, values, {}), device_util.canonicalize(device), ordinal)
     # `tf.device(None)` would take away the device of the scope around.
     with tf.device(device) if device else contextlib.nullcontext():
-        outputs = program(*values)
-    _checked(outputs[0].op.device)
-    return outputs
+        return replicas.insert(program, values, {}, _checked(tf.constant(0).device))
 
 
 class _Results:

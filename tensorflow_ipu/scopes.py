@@ -12,6 +12,8 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 
+from tensorflow_ipu.replicas import note_shards
+
 __all__ = [
     "SHARD_ATTRIBUTE",
     "frontend_attribute",
@@ -107,6 +109,8 @@ def outside_compilation_scope(name: str = "outside") -> Iterator[None]:
 def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
     """Records the IPU, or IPUs, of the operations inside, in their attribute `_IpuShard`.
 
+    A program whose highest IPU is n takes as many IPUs a replica as the next power of two from n + 1 on.
+
     Args:
       index: The number of an IPU within the device, 0 or more, or a list of them.
 
@@ -115,6 +119,7 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
       ValueError: A number is negative, or the list is empty.
     """
     shards = _shards(index)
+    note_shards(max(shards))
     attribute = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=shards))
     with framework_ops.get_default_graph()._attr_scope({SHARD_ATTRIBUTE: attribute}):
         yield

@@ -9,6 +9,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_v2_func_graphs
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native
 from tensorflow_ipu.feeds import _feed
 
@@ -66,6 +67,13 @@ def _device(function: str) -> str:
     if spec.device_type == "IPU":
         return f"/device:IPU:{spec.device_index or 0}"
     return f"/device:IPU:{getattr(tf.distribute.get_strategy().extended, 'ordinal', 0)}"
+
+
+def on_ipu() -> bool:
+    """Whether a program for an IPU device is being traced."""
+    if tf.executing_eagerly():
+        return False
+    return replicas.is_tracing() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type == "IPU"
 
 
 def in_condition() -> bool:

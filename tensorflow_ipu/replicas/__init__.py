@@ -4,15 +4,20 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
+from tensorflow_ipu.replicas._shards import note_shards, shards_of
+from tensorflow_ipu.replicas._tracing import is_tracing
 
 __all__ = [
     "active",
     "find",
     "insert",
     "is_graph_function",
+    "is_tracing",
+    "note_shards",
     "run",
     "run_interruptibly",
     "running",
+    "shards_of",
     "trace",
     "wait_until_idle",
 ]

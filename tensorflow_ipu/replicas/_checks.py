@@ -57,10 +57,18 @@ def _check_types(kind: str, tensors: list[Any]) -> None:
 
 
 def _check_places(places: Iterable[tuple[str, str]], device: str) -> None:
-    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places) if place and place != device]
+    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places) if place and not _same(place, device)]
     if elsewhere:
         raise ValueError(
             f"the program runs on `{device}`, but uses variables (or iterators, or queues) of another device:"
             f" {', '.join(elsewhere)}. Make them, as the model and the optimizer, inside `strategy.scope()` of the strategy"
             " that runs the program; a lookup table stays on the host, so look up where the dataset is made"
         )
+
+
+def _same(place: str, device: str) -> bool:
+    """Whether two names are of one device: a graph may leave out what goes without saying."""
+    if place == device:
+        return True
+    one, other = tf.DeviceSpec.from_string(place), tf.DeviceSpec.from_string(device)
+    return (one.device_type, one.device_index or 0) == (other.device_type, other.device_index or 0)

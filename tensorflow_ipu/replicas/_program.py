@@ -15,6 +15,7 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 
+from tensorflow_ipu.replicas import _replicated
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 Function = polymorphic_function.Function
@@ -182,17 +183,24 @@ def _flat(program: Any, bound: Any) -> list[Any]:
     return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
 
 
-def call(program: Any, inputs: list[Any]) -> Any:
-    """Executes a program.
+def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
+    """Executes a program, or puts its execution into the graph. The caller has entered the device.
+
+    Args:
+      program: The concrete function.
+      inputs: Its flat inputs, without those that it captured.
+      ordinal: The device's number: a device of several IPUs runs the program on replicas.
 
     Returns:
-      What its Python function returned, with tensors for the symbolic ones.
+      What its Python function returned, with tensors for the symbolic ones; on replicas, what that of the first returned.
 
     Raises:
       ValueError: The program gets a queue twice.
       tf.errors.OpError: The program failed.
     """
     captured = program.captured_inputs
+    if _replicated.wanted(ordinal):
+        return _replicated.call(program, inputs, captured)
     try:
         return program._call_flat(inputs, captured_inputs=captured)
     except tf.errors.UnimplementedError as exc:

@@ -52,7 +52,7 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         with _runs.running():
-            return run_interruptibly(lambda: _program.call(program, inputs))
+            return run_interruptibly(lambda: _program.call(program, inputs, ordinal))
     if connection is DeviceConnectionType.PRE_COMPILE:
         return tf.nest.map_structure(_zeros, program.structured_outputs)
     raise tf.errors.FailedPreconditionError(
@@ -84,7 +84,7 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
     """
     program, inputs = _program.trace(fn, args, kwargs)
     _checks.check(program, inputs, device)
-    return _program.call(program, inputs)
+    return _program.call(program, inputs, tf.DeviceSpec.from_string(device).device_index or 0)
 
 
 def _zeros(output: Any) -> Any:

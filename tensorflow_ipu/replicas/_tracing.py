@@ -22,7 +22,7 @@ _thread = threading.local()
 @contextlib.contextmanager
 def tracing_program() -> Iterator[None]:
     """A block that traces a program; one inside of another is part of that program."""
-    inside = _is_tracing()
+    inside = is_tracing()
     if not inside:
         _note_callers()
     _thread.inside = True
@@ -32,7 +32,8 @@ def tracing_program() -> Iterator[None]:
         _thread.inside = inside
 
 
-def _is_tracing() -> bool:
+def is_tracing() -> bool:
+    """Whether this thread traces a program."""
     return getattr(_thread, "inside", False)
 
 
@@ -46,7 +47,7 @@ def _note_callers() -> None:
 
 def _transform(graph: Any) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
-    if _is_tracing():
+    if is_tracing():
         _ranges.leave_out(graph)
 
 

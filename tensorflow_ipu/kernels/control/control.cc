@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/sites.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -58,8 +59,10 @@ namespace core = tensorflow_ipu::core;
 
 extern "C" {
 
-// The system has devices /device:IPU:0 to /device:IPU:<count - 1>.
-void ipu_configure_devices(int32_t count) { tensorflow_ipu::configured_devices = count; }
+// The system has devices /device:IPU:0 to /device:IPU:<count - 1>, of so many IPUs each.
+void ipu_configure_devices(const int32_t* ipus, int32_t count) {
+  tensorflow_ipu::ConfigureDevices(std::vector<int32_t>(ipus, ipus + count));
+}
 
 // A new infeed, not started yet; `depth` elements a replica are kept ready.
 int64_t ipu_infeed_new(const char* name, int64_t depth) {

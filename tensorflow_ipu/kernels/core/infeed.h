@@ -135,6 +135,19 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Interrupted());
   }
 
+  // Brings all lanes to the row of the one that is furthest: after a run whose replicas ended at different places, the
+  // next starts with a whole row. No program may use the queue meanwhile.
+  void Align() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t furthest = 0;
+    for (const int64_t row : rows_) furthest = std::max(furthest, row);
+    Element dropped;
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      while (rows_[lane] < furthest && Pop(lane, &dropped)) {
+      }
+    }
+  }
+
   // Elements that were pushed and not yet taken.
   int64_t ready() const {
     std::lock_guard<std::mutex> lock(mutex_);

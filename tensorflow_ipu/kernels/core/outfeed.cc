@@ -110,6 +110,20 @@ Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout) 
   return taken;
 }
 
+void Outfeed::Align() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t rows = ReadyLocked();
+  for (Lane& lane : lanes_) {
+    while (lane.count > rows) {
+      Rows& piece = lane.pieces.back();
+      const int64_t excess = std::min(lane.count - rows, piece.end - piece.begin);
+      piece.end -= excess;
+      lane.count -= excess;
+      if (piece.end == piece.begin) lane.pieces.pop_back();
+    }
+  }
+}
+
 int64_t Outfeed::layout() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return layout_;

@@ -4,11 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/replicas/copies.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -16,6 +19,39 @@ namespace {
 namespace tf = tensorflow;
 
 constexpr int kDefaultDevices = 8;  // As in _environment.py.
+
+// Ops that take a variable and do not write it. A function's ops are seen one by one, unless it is compiled.
+bool OnlyReads(const tf::OpKernel& kernel) {
+  static const auto* const readers = new absl::flat_hash_set<std::string>{"Case",
+                                                                          "DestroyResourceOp",
+                                                                          "If",
+                                                                          "IpuReplicaRead",
+                                                                          "IpuReplicaWrite",
+                                                                          "IpuReplicatedRun",
+                                                                          "PartitionedCall",
+                                                                          "ReadVariableOp",
+                                                                          "ResourceGather",
+                                                                          "ResourceGatherNd",
+                                                                          "StatefulPartitionedCall",
+                                                                          "StatelessIf",
+                                                                          "StatelessWhile",
+                                                                          "VarIsInitializedOp",
+                                                                          "VariableShape",
+                                                                          "While"};
+  return readers->contains(kernel.type_string()) && kernel.def().attr().count("_XlaMustCompile") == 0;
+}
+
+// A variable that has copies on replicas is about to be written from elsewhere.
+void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input_dtype(i) != tf::DT_RESOURCE || !context->has_input(i)) continue;
+    if (OnlyReads(kernel)) return;
+    tf::core::RefCountPtr<tf::Var> variable;
+    if (tf::LookupResource(context, tf::HandleFromInput(context, i), &variable).ok()) {
+      Copies::Global().NoteWrite(variable.get());
+    }
+  }
+}
 
 class IpuDevice : public tf::ThreadPoolDevice {
  public:
@@ -31,12 +67,15 @@ class IpuDevice : public tf::ThreadPoolDevice {
   }
 
   void Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) override {
-    if (Exists(context)) ThreadPoolDevice::Compute(kernel, context);
+    if (!Exists(context)) return;
+    if (Copies::Any()) NoteWrites(*kernel, context);
+    ThreadPoolDevice::Compute(kernel, context);
   }
 
   void ComputeAsync(tf::AsyncOpKernel* kernel, tf::OpKernelContext* context,
                     tf::AsyncOpKernel::DoneCallback done) override {
     if (Exists(context)) {
+      if (Copies::Any()) NoteWrites(*kernel, context);
       ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
     } else {
       done();

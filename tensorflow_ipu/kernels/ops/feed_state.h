@@ -13,6 +13,9 @@ struct FeedState {
   int64_t lanes;  // How many replicas there are.
   int64_t count;  // How often this program has used the feed: what makes each use depend on the one before.
 };
+
+// What the names of the variables begin with that hold such a value.
+constexpr char kFeedStatePrefix[] = "ipu_feed_";
 constexpr int64_t kFeedStateSize = sizeof(FeedState) / sizeof(int64_t);
 
 }  // namespace tensorflow_ipu

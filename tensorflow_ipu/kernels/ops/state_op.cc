@@ -47,7 +47,7 @@ class FeedStateOp : public tf::OpKernel {
                 absl::InvalidArgumentError(absl::StrCat("`initial` must have ", kFeedStateSize, " elements, but has ",
                                                         initial.NumElements(), ".")));
     const auto value = initial.flat<int64_t>();
-    const std::string name = absl::StrCat("ipu_feed_", value(0), "_lane_", value(1), "_of_", value(2));
+    const std::string name = absl::StrCat(kFeedStatePrefix, value(0), "_lane_", value(1), "_of_", value(2));
     tf::ResourceMgr* const resources = context->resource_manager();
     tf::core::RefCountPtr<tf::Var> variable;
     OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(

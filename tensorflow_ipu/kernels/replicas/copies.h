@@ -1,0 +1,89 @@
+// The copies that the replicas of a program have of its variables.
+#ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_COPIES_H_
+#define TENSORFLOW_IPU_KERNELS_REPLICAS_COPIES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace tensorflow_ipu {
+
+// Replica 0 has the variable itself, so that what the host reads and saves is replica 0's; the others have copies, made
+// at the first run of a replicated program that uses the variable. Copies keep their values from run to run. What the
+// host writes to the variable reaches all copies with the next run, and so does what another program wrote that ran on
+// another number of replicas.
+//
+// A copy shares the variable's buffer until one of them is written: XLA writes in place only where nobody else holds
+// the buffer. So a variable that no program writes costs its memory once, whatever the number of replicas.
+//
+// Copies live in the resource manager of the variable's device, under names of their own, since that is where compiled
+// programs look for variables; they go with the variable.
+//
+// Thread-safe, but for two runs that use one variable at once.
+class Copies {
+ public:
+  static Copies& Global();
+
+  // The handles for `replicas` replicas, the first of them `handle` itself.
+  absl::Status Handles(tensorflow::ResourceMgr* resources, const tensorflow::ResourceHandle& handle,
+                       tensorflow::Var* variable, int64_t replicas, std::vector<tensorflow::ResourceHandle>* handles);
+
+  // The handles of a variable that is for programs alone, of which each replica has its own from the start: that of
+  // replica r begins as `value(r)`. The first replica has a copy as well.
+  absl::Status OwnHandles(tensorflow::ResourceMgr* resources, const tensorflow::ResourceHandle& handle,
+                          tensorflow::Var* variable, int64_t replicas,
+                          const std::function<tensorflow::Tensor(int64_t)>& value,
+                          std::vector<tensorflow::ResourceHandle>* handles);
+
+  // Reads what one replica has. A replica that has no copy yet has what the variable has.
+  absl::Status Read(tensorflow::Var* variable, int64_t replica, tensorflow::Tensor* value);
+
+  // Gives one of `replicas` replicas a value of its own.
+  absl::Status Write(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replica, int64_t replicas,
+                     const tensorflow::Tensor& value);
+
+  // The variable was written, or may have been, other than by its replicas.
+  void NoteWrite(const tensorflow::Var* variable);
+
+  // Whether there are copies at all: most processes have none, and then nothing needs to be noted.
+  static bool Any() { return any_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Entry {
+    tensorflow::core::WeakPtr<tensorflow::Var> variable;  // Drops the entry when the variable goes.
+    tensorflow::ResourceMgr* resources;
+    std::string container;
+    std::vector<std::string> names;
+    std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> copies;  // Of replicas 1, 2, ...
+    bool stale = true;
+  };
+
+  // These need mutex_ held.
+  absl::Status Find(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replicas, Entry** found);
+  void Refresh(tensorflow::Var* variable, Entry* entry);
+  void AddHandles(const Entry& entry, const tensorflow::ResourceHandle& like,
+                  std::vector<tensorflow::ResourceHandle>* handles) const;
+
+  void Drop(const tensorflow::Var* variable);
+
+  static std::atomic<bool> any_;
+
+  std::mutex mutex_;
+  // All below are guarded by mutex_.
+  std::unordered_map<const tensorflow::Var*, Entry> entries_;
+  // A resource manager: names in it whose copies are gone. Managers hold on to names, so these are used again.
+  std::unordered_map<tensorflow::ResourceMgr*, std::vector<std::string>> free_names_;
+  int64_t last_name_ = 0;
+};
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_REPLICAS_COPIES_H_

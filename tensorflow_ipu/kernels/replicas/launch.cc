@@ -1,0 +1,191 @@
+#include "tensorflow_ipu/kernels/replicas/launch.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/ops/feed_state.h"
+#include "tensorflow_ipu/kernels/replicas/copies.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// How often the waits of a run that has failed are ended: a replica may come to wait at any time until its program
+// ends.
+constexpr std::chrono::milliseconds kEndWaitsEvery{20};
+
+tf::Tensor StateOf(int64_t feed, int64_t lane, int64_t lanes) {
+  tf::Tensor state(tf::DT_INT64, tf::TensorShape({kFeedStateSize}));
+  auto value = state.vec<int64_t>();
+  value(0) = feed;
+  value(1) = lane;
+  value(2) = lanes;
+  value(3) = 0;
+  return state;
+}
+
+// After a failure: replicas that ran ahead of the others in a feed are no longer.
+void Align(int64_t feed) {
+  if (const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(feed)) outfeed->Align();
+  const std::shared_ptr<Infeed> infeed = Infeeds().Find(feed);
+  const std::shared_ptr<InfeedQueue> queue = infeed == nullptr ? nullptr : infeed->queue();
+  if (queue != nullptr) queue->Align();
+}
+
+}  // namespace
+
+Launch::Launch(tf::OpKernelContext* context, Program program, int64_t ordinal, int64_t replicas,
+               std::function<void()> done)
+    : context_(context), program_(program), count_(replicas), done_(std::move(done)), domain_(DomainOf(ordinal)) {}
+
+void Launch::Start() {
+  if (absl::Status status = Prepare(); !status.ok()) {
+    context_->SetStatus(status);
+    done_();
+    return;
+  }
+  running_ = count_;
+  if (count_ > 1) domain_->Begin(count_);
+  for (int64_t replica = 1; replica < count_; ++replica) {
+    core::Executor::Global().Run([self = shared_from_this(), replica] { self->Run(replica); });
+  }
+  core::Executor::Global().Run([self = shared_from_this()] { self->Run(0); });
+}
+
+absl::Status Launch::Prepare() {
+  const int inputs = context_->num_inputs();
+  replicas_.resize(count_);
+  for (int i = 0; i < inputs; ++i) input_attributes_.push_back(context_->input_alloc_attr(i));
+  for (int i = 0; i < context_->num_outputs(); ++i) output_attributes_.push_back(context_->output_alloc_attr(i));
+  for (int i = 0; i < inputs; ++i) {
+    if (count_ > 1 && context_->input_dtype(i) == tf::DT_RESOURCE) {
+      if (absl::Status status = PrepareResource(i); !status.ok()) return status;
+      continue;
+    }
+    for (Replica& replica : replicas_) replica.inputs.push_back(context_->input(i));
+  }
+  for (Replica& replica : replicas_) {
+    for (tf::Tensor& input : replica.inputs) replica.values.emplace_back(&input);
+    tf::OpKernelContext::Params& params = replica.params;
+    params.step_id = context_->step_id();
+    params.op_kernel = program_.kernel;
+    params.device = context_->device();
+    params.output_attr_array = output_attributes_.data();
+    params.resource_manager = context_->resource_manager();
+    params.step_container = context_->step_container();
+    params.rendezvous = context_->rendezvous();
+    params.session_config = context_->session_config();
+    params.session_metadata = context_->session_metadata();
+    params.cancellation_manager = context_->cancellation_manager();
+    params.inputs = replica.values;
+    params.input_alloc_attrs = input_attributes_;
+    params.function_library = program_.library;
+    params.runner = context_->runner();
+    replica.context = std::make_unique<tf::OpKernelContext>(&params, context_->num_outputs());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launch::PrepareResource(int input) {
+  const tf::ResourceHandle& handle = context_->input(input).scalar<tf::ResourceHandle>()();
+  tf::core::RefCountPtr<tf::Var> variable;
+  if (absl::Status status = tf::LookupResource(context_, handle, &variable); !status.ok()) return status;
+  tf::ResourceMgr* const resources = context_->resource_manager();
+  std::vector<tf::ResourceHandle> handles;
+  absl::Status status;
+  if (absl::StartsWith(handle.name(), kFeedStatePrefix)) {
+    int64_t feed;
+    {
+      tf::tf_shared_lock reading(*variable->mu());
+      feed = variable->tensor()->vec<int64_t>()(0);
+    }
+    feeds_.push_back(feed);
+    status = Copies::Global().OwnHandles(
+        resources, handle, variable.get(), count_,
+        [this, feed](int64_t replica) { return StateOf(feed, replica, count_); }, &handles);
+  } else {
+    status = Copies::Global().Handles(resources, handle, variable.get(), count_, &handles);
+  }
+  if (!status.ok()) return status;
+  for (int64_t replica = 0; replica < count_; ++replica) {
+    tf::Tensor own(tf::DT_RESOURCE, tf::TensorShape({}));
+    own.scalar<tf::ResourceHandle>()() = std::move(handles[replica]);
+    replicas_[replica].inputs.push_back(std::move(own));
+  }
+  return absl::OkStatus();
+}
+
+void Launch::Run(int64_t replica) {
+  tf::OpKernelContext* const context = replicas_[replica].context.get();
+  if (tf::AsyncOpKernel* const async = program_.kernel->AsAsync()) {
+    async->ComputeAsync(context, [self = shared_from_this(), replica] { self->Ended(replica); });
+  } else {
+    program_.kernel->Compute(context);
+    Ended(replica);
+  }
+}
+
+void Launch::Ended(int64_t replica) {
+  const absl::Status& status = replicas_[replica].context->status();
+  if (!status.ok()) Fail(status);
+  if (count_ > 1) domain_->Leave(replica);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (--running_ > 0) return;
+  }
+  Finish();
+}
+
+void Launch::Fail(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = status;
+  }
+  if (count_ == 1) return;
+  domain_->Abort({static_cast<core::Code>(status.code()), std::string(status.message())});
+  EndWaits();
+}
+
+void Launch::EndWaits() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (running_ == 0) return;
+  }
+  for (const int64_t feed : feeds_) {
+    const std::shared_ptr<Infeed> infeed = Infeeds().Find(feed);
+    const std::shared_ptr<InfeedQueue> queue = infeed == nullptr ? nullptr : infeed->queue();
+    if (queue != nullptr) queue->Interrupt();
+  }
+  core::Deadlines::Global().Add(core::Deadlines::Clock::now() + kEndWaitsEvery, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->EndWaits();
+  });
+}
+
+void Launch::Finish() {
+  if (failure_.ok()) {
+    for (int i = 0; i < context_->num_outputs(); ++i) {
+      const tf::TensorValue output = replicas_[0].context->release_output(i);
+      if (output.tensor == nullptr) continue;
+      context_->set_output(i, *output.tensor);
+      delete output.tensor;
+    }
+  } else {
+    for (const int64_t feed : feeds_) Align(feed);
+    context_->SetStatus(failure_);
+  }
+  replicas_.clear();  // Before the op's end: they refer to its context.
+  done_();
+}
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,35 @@
+"""What strategies and optimizers reduce: any number of tensors over all replicas, in one meeting of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow_ipu.ops import _collectives, _gradients, _sites  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops._groups import ReplicaGroups
+
+__all__ = ["all_reduce", "in_program"]
+
+
+def in_program() -> bool:
+    """Whether a program for an IPU device is being traced, in which there are replicas."""
+    return _sites.on_ipu()
+
+
+def all_reduce(values: Sequence[Any], mean: bool = False) -> list[Any]:
+    """Sums tensors over all replicas, in the order of the replicas, or takes their mean.
+
+    Args:
+      values: Tensors of numbers, of any types and shapes.
+      mean: Whether to divide by the number of replicas.
+
+    Returns:
+      Tensors of the same types and shapes, equal on all replicas.
+
+    Raises:
+      RuntimeError: No program is being traced.
+      TypeError: A tensor holds no numbers.
+    """
+    if not values:
+        return []
+    return _collectives.all_reduce("all_reduce", values, "mean" if mean else "sum", ReplicaGroups())

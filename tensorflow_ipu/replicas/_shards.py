@@ -1,0 +1,45 @@
+"""How many of a device's IPUs one replica of a program uses: noted while the program is traced, read when it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.python.framework import func_graph, ops
+
+# On the graph of a function: how many IPUs what was traced in it uses.
+ATTRIBUTE = "_ipu_shards"
+
+
+def note_shards(index: int) -> None:
+    """Notes that what is being traced uses the IPU `index` of its replica.
+
+    The note goes to the function that is being traced and to all around it, since which of them becomes a program is not
+    known yet. Outside of a function it goes nowhere.
+
+    Args:
+      index: The number of an IPU within a replica, 0 or more.
+    """
+    graph: Any = ops.get_default_graph()
+    while isinstance(graph, func_graph.FuncGraph):
+        setattr(graph, ATTRIBUTE, max(getattr(graph, ATTRIBUTE, 1), index + 1))
+        graph = graph.outer_graph
+
+
+def shards_of(program: Any) -> int:
+    """How many IPUs one replica of a program uses: the highest number noted and 1; 1 where nothing was noted.
+
+    Args:
+      program: A traced function, or its graph. Functions that it calls count, traced with it or before.
+    """
+    most = 1
+    waiting = [getattr(program, "graph", program)]
+    seen = set()
+    while waiting:
+        graph = waiting.pop()
+        if id(graph) in seen:
+            continue
+        seen.add(id(graph))
+        most = max(most, getattr(graph, ATTRIBUTE, 1))
+        called = (getattr(function, "graph", None) for function in getattr(graph, "_functions", {}).values())
+        waiting += [graph for graph in called if graph is not None]
+    return most
