@@ -54,7 +54,7 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     )
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     # Loops are traced differently for XLA: with bounded stacks for their gradients, for one.
-    with polymorphic_function.OptionalXlaContext(True):
+    with polymorphic_function.OptionalXlaContext(True), replicas.tracing_program():
         program = tracing_compilation.trace_function(tuple(flat), {}, options)
     return results[-1].packed(_called(program, flat))
 

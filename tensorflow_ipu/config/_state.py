@@ -15,6 +15,7 @@ from tensorflow_ipu.errors import NotConfiguredError
 _logger = logging.getLogger(__name__)
 
 DeviceListener = Callable[[Sequence[int]], None]
+SeedListener = Callable[["int | None", "DeviceSeed | None"], None]
 Hook = Callable[[], None]
 
 # What there is before anything was configured: one device of one IPU.
@@ -49,6 +50,7 @@ class System:
         self._seeds: dict[int, DeviceSeed] = {}
         self._generation = 0
         self._listener: DeviceListener | None = None
+        self._seed_listener: SeedListener | None = None
         self._idle_waits: list[Hook] = []
         self._reset_hooks: list[Hook] = []
 
@@ -78,8 +80,7 @@ class System:
         """Waits until no program runs, then forgets the configuration; where there is none, only the seeds go."""
         with self._changing:
             if not self.records():
-                with self._lock:
-                    self._seeds.clear()
+                self._forget_seeds()
                 return
             self._wait_until_idle()
             self._install(())
@@ -127,6 +128,8 @@ class System:
         with self._lock:
             _count(_ipus(self._records), ordinal)
             self._seeds[ordinal] = seed
+        if self._seed_listener is not None:
+            self._seed_listener(ordinal, seed)
 
     def device_seed(self, ordinal: int) -> DeviceSeed | None:
         """The seed of a device; `None` if none was set since the system was configured.
@@ -144,6 +147,10 @@ class System:
             if listener is not None:
                 listener(self.ipus())
             self._listener = listener
+
+    def set_seed_listener(self, listener: SeedListener | None) -> None:
+        """Has `listener` called with each device and seed that is set, and with None for both when all are forgotten."""
+        self._seed_listener = listener
 
     def on_idle_wait(self, wait: Hook) -> Hook:
         """Registers a function that returns when no program of its layer runs; usable as a decorator."""
@@ -164,7 +171,13 @@ class System:
         with self._lock:
             self._records = records
             self._generation += 1
+        self._forget_seeds()
+
+    def _forget_seeds(self) -> None:
+        with self._lock:
             self._seeds.clear()
+        if self._seed_listener is not None:
+            self._seed_listener(None, None)
 
     def _wait_until_idle(self) -> None:
         for wait in self._snapshot(self._idle_waits):
@@ -203,5 +216,6 @@ connection_type = _system.connection_type
 set_device_seed = _system.set_device_seed
 device_seed = _system.device_seed
 set_device_listener = _system.set_device_listener
+set_seed_listener = _system.set_seed_listener
 on_idle_wait = _system.on_idle_wait
 on_reset = _system.on_reset

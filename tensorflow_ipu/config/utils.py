@@ -53,16 +53,16 @@ def reset_ipu_seed(
 ) -> None:
     """Has the random numbers of a device start anew from `seed`: the same seed gives the same numbers afterwards.
 
-    The seed is recorded for the device, and `tf.random.set_seed(seed)` is called, which governs TensorFlow's own
-    random operations, eager or in a graph, on every device and on the host. Operations that XLA compiles draw from a
-    source that TensorFlow cannot seed; where a compiled program must be repeatable, use `tf.random.stateless_*` with
-    the seed as an argument.
+    It governs `tf.random.uniform`, `normal` and the like, `tf.nn.dropout` and all else that draws through them in
+    programs of the device, each replica from a stream of its own; without a seed, no two processes draw the same. Besides,
+    `tf.random.set_seed(seed)` is called, for TensorFlow's own random operations outside of programs. `tf.random.Generator`
+    and Keras's `SeedGenerator` keep a seed of their own, from which each replica derives its own.
 
     Args:
       seed: Any whole number of 64 bits, with or without a sign.
       device: The IPU device, such as `"/device:IPU:0"`.
       cpu_device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
-      experimental_identical_replicas: Whether all replicas draw the same numbers. It is recorded with the seed.
+      experimental_identical_replicas: Whether all replicas draw the same numbers.
 
     Raises:
       TypeError: An argument has the wrong type.
@@ -76,7 +76,8 @@ def reset_ipu_seed(
             "`experimental_identical_replicas` must be `True` or `False`, and"
             f" `{experimental_identical_replicas!r}` is neither"
         )
-    _state.set_device_seed(device_ordinal(device), _state.DeviceSeed(number, experimental_identical_replicas))
+    ordinal = device_ordinal(device)
+    _state.set_device_seed(ordinal, _state.DeviceSeed(number, experimental_identical_replicas))
 
     import tensorflow as tf
 

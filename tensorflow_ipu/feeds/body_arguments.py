@@ -17,3 +17,8 @@ def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
     """How many arguments an element is by position, and the names of those by name."""
     positional, named = _element.arguments(queue.element_spec)
     return len(positional), tuple(named)
+
+
+def specs(queue: IPUInfeedQueue) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that an element is, as `tf.TensorSpec`: by position, and by name."""
+    return _element.arguments(queue.element_spec)

@@ -10,6 +10,7 @@ from tensorflow.python.framework import composite_tensor
 from tensorflow_ipu import _environment
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure
+from tensorflow_ipu.replicas import ReplicaGroups
 
 _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
@@ -84,6 +85,7 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
         device_ordinal: int | None = None,
         prefetch_depth: int | None = None,
         optimise_latency: bool = False,
+        replica_groups: ReplicaGroups | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the queue. No element is read before `initializer`.
@@ -93,11 +95,13 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
           device_ordinal: The number of the IPU device; that of the current strategy if omitted, else 0.
           prefetch_depth: How many elements a replica are kept ready, 1 to 255; 3 if omitted or 0.
           optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
+          replica_groups: Which replicas get the same elements: with `ReplicaGroups(k)`, element t * (R / k) + g goes to all
+            k replicas of group g. Each replica gets elements of its own if omitted.
           **kwargs: Ignored, as in the original, whose internal arguments travel here.
 
         Raises:
           ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
-          TypeError: `dataset` is no dataset, or `optimise_latency` no bool.
+          TypeError: `dataset` is no dataset, `optimise_latency` no bool, or `replica_groups` no `ReplicaGroups`.
         """
         del kwargs
         if not isinstance(dataset, tf.data.Dataset) and not isinstance(dataset, tf.compat.v1.data.Dataset):
@@ -107,10 +111,13 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
         self._prefetch_depth: int | None = depth
         _arguments.check_bool("optimise_latency", optimise_latency)
         self._optimise_latency = optimise_latency
+        if replica_groups is not None and not isinstance(replica_groups, ReplicaGroups):
+            raise TypeError(f"`replica_groups` must be a `ReplicaGroups`, but is {replica_groups!r}")
+        sharing = replica_groups or ReplicaGroups(1)
         self._element = _element.ElementSpec(dataset.element_spec)
         self._dataset: Any = _without_injected_prefetch(dataset)
         self._name = _feed.unique_name("infeed")
-        number = native.ipu_infeed_new(self._name.encode(), depth)
+        number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal)
         # The dataset's Python functions live as long as the dataset's object.
         self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=self._dataset)
         self._handle: Any = None

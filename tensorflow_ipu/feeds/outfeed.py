@@ -163,6 +163,11 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
         return self._device
 
     @property
+    def outfeed_mode(self) -> IPUOutfeedMode:
+        """What the queue keeps."""
+        return self._mode
+
+    @property
     def buffer_depth(self) -> int | None:
         """As given; None where the queue is a traced argument, which stands for any."""
         return self._buffer_depth

@@ -1,19 +1,35 @@
-"""Operations for compiled programs: what replicas exchange, and what the shards of one replica do."""
+"""Operations for compiled programs: what replicas exchange, what the shards of one do, and the arithmetic of layers."""
 
 from tensorflow_ipu.ops import (
     all_to_all_op,
     cross_replica_ops,
+    embedding_ops,
+    math_ops,
+    nn_ops,
+    normalization_ops,
+    rand_ops,
+    random_streams,
     reduce_scatter_op,
+    reductions,
+    replica_variables,
     replication_ops,
     within_replica_ops,
 )
-from tensorflow_ipu.ops._groups import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = [
     "ReplicaGroups",
     "all_to_all_op",
     "cross_replica_ops",
+    "embedding_ops",
+    "math_ops",
+    "nn_ops",
+    "normalization_ops",
+    "rand_ops",
+    "random_streams",
     "reduce_scatter_op",
+    "reductions",
+    "replica_variables",
     "replication_ops",
     "within_replica_ops",
 ]

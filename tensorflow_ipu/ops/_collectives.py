@@ -10,7 +10,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.ops import _sites
-from tensorflow_ipu.ops._groups import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups
 
 # The reductions that users name, and what the kernels call them.
 REDUCTIONS = {

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.ops import _collectives
-from tensorflow_ipu.ops._groups import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups
 
 
 def _groups(op: Any) -> ReplicaGroups:

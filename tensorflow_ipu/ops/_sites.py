@@ -15,6 +15,8 @@ from tensorflow_ipu.feeds import _feed
 
 # A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
 _identities: dict[str, _feed.Feed] = {}
+# A device: the feed whose state names its random streams to programs.
+_random: dict[str, _feed.Feed] = {}
 
 
 def new(function: str, name: str) -> Any:
@@ -49,6 +51,22 @@ def identity(function: str) -> Any:
     if device not in _identities:
         _identities[device] = _make(device, "the replica's index")
     return _in_function(_identities[device].state(device))
+
+
+def random(function: str) -> Any:
+    """The resource that names the random streams of the device to the program being traced.
+
+    Args:
+      function: What the user called, for messages.
+
+    Raises:
+      RuntimeError: No program is being traced.
+    """
+    device = _device(function)
+    if device not in _random:
+        number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
+        _random[device] = _feed.Feed(number, native.ipu_random_drop)
+    return _in_function(_random[device].state(device))
 
 
 def _make(device: str, place: str) -> _feed.Feed:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
-from tensorflow_ipu.ops._groups import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = ["all_gather", "all_to_all"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
-from tensorflow_ipu.ops._groups import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = ["reduce_scatter"]
 

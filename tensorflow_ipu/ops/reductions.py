@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorflow_ipu.ops import _collectives, _gradients, _sites  # noqa: F401  (Registers the gradients.)
-from tensorflow_ipu.ops._groups import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = ["all_reduce", "in_program"]
 

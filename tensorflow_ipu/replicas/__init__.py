@@ -1,14 +1,17 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
+from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
 from tensorflow_ipu.replicas._shards import note_shards, shards_of
-from tensorflow_ipu.replicas._tracing import is_tracing
+from tensorflow_ipu.replicas._tracing import is_tracing, tracing_program
 
 __all__ = [
+    "ReplicaGroups",
     "active",
+    "check_size",
     "find",
     "insert",
     "is_graph_function",
@@ -19,5 +22,6 @@ __all__ = [
     "running",
     "shards_of",
     "trace",
+    "tracing_program",
     "wait_until_idle",
 ]

@@ -199,9 +199,9 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
       tf.errors.OpError: The program failed.
     """
     captured = program.captured_inputs
-    if _replicated.wanted(ordinal):
-        return _replicated.call(program, inputs, captured)
     try:
+        if _replicated.wanted(program, ordinal):
+            return _replicated.call(program, inputs, captured)
         return program._call_flat(inputs, captured_inputs=captured)
     except tf.errors.UnimplementedError as exc:
         resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]

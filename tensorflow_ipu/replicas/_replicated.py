@@ -18,12 +18,12 @@ from tensorflow_ipu.replicas._shards import shards_of
 _shards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def wanted(ordinal: int) -> bool:
+def wanted(program: Any, ordinal: int) -> bool:
     """Whether a program on this device is to run on replicas.
 
-    A device of one IPU runs it by itself. So does what is traced as a part of a program around it.
+    A device of one IPU runs a program of one IPU by itself. So does what is traced as a part of a program around it.
     """
-    if ordinal >= len(_state.ipus()) or _state.ipus()[ordinal] == 1:
+    if ordinal >= len(_state.ipus()) or (_state.ipus()[ordinal] == 1 and ipus_of_replica(program) == 1):
         return False
     return tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph())
 
@@ -64,3 +64,13 @@ def call(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
         for result, output in zip(results, program.outputs, strict=True):
             result.set_shape(output.shape)
     return program.function_type.pack_output(list(results or ()))
+
+
+@tf.RegisterGradient("IpuReplicatedRun")
+def _refuse(op: Any, *gradients: Any) -> None:
+    """What a tape around a run asks for."""
+    del op, gradients
+    raise NotImplementedError(
+        "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
+        " inside of the program, where `tf.GradientTape` and optimizers see all replicas"
+    )

@@ -16,6 +16,7 @@
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/replicas/random.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -64,9 +65,11 @@ void ipu_configure_devices(const int32_t* ipus, int32_t count) {
   tensorflow_ipu::ConfigureDevices(std::vector<int32_t>(ipus, ipus + count));
 }
 
-// A new infeed, not started yet; `depth` elements a replica are kept ready.
-int64_t ipu_infeed_new(const char* name, int64_t depth) {
-  return Infeeds().Add(std::make_shared<tensorflow_ipu::Infeed>(name, depth));
+// A new infeed, not started yet; `depth` elements a replica are kept ready. Groups of `group_size` replicas share each
+// element: neighbours, or with `orthogonal`, replicas as far apart as there are groups. 0 makes one group of all.
+int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal) {
+  return Infeeds().Add(
+      std::make_shared<tensorflow_ipu::Infeed>(name, depth, core::Grouping{group_size, orthogonal != 0}));
 }
 
 // Ends an infeed and everything on it. Its number is void from then on.
@@ -144,6 +147,22 @@ int64_t ipu_site_new(int64_t device, const char* name) {
 void ipu_site_drop(int64_t number) {
   if (const auto site = tensorflow_ipu::Sites().Remove(number)) site->Close();
 }
+
+// A number for programs to name the random streams of a device by.
+int64_t ipu_random_new(int64_t device) {
+  return tensorflow_ipu::RandomStreams().Add(tensorflow_ipu::RandomStreamsOf(device));
+}
+
+// Ends such a number.
+void ipu_random_drop(int64_t number) { tensorflow_ipu::RandomStreams().Remove(number); }
+
+// Has the random streams of a device start anew from a seed; with `identical`, all replicas draw the same.
+void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
+  tensorflow_ipu::RandomStreamsOf(device)->Reset(seed, identical != 0);
+}
+
+// Has the random streams of all devices start anew from seeds that nobody knows.
+void ipu_random_forget() { tensorflow_ipu::ForgetSeeds(); }
 
 // How long a program may wait for data; 0: for ever.
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }

@@ -19,6 +19,7 @@
 
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
@@ -31,6 +32,8 @@ namespace tensorflow_ipu::core {
 // last row reaches no lane, however the threads' times fall. Elements ready for lanes that lag stay until they are
 // taken.
 //
+// Replicas may share: then a row has an element a group, and all replicas of group g get the row's element g.
+//
 // Only the pump blocks (in Push, until there is room or the queue is closed). A program never does: it takes what is
 // ready, or leaves word where to deliver (TakeLater), which happens on a thread of the executor.
 //
@@ -42,7 +45,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   using Deliver = std::function<void(Outcome, Element)>;
   enum class Took { kElement, kNothing, kFailed };
 
-  Infeed(std::string name, int64_t depth) : name_(std::move(name)), depth_(depth) {}
+  Infeed(std::string name, int64_t depth, Grouping sharing = {1, false})
+      : name_(std::move(name)), depth_(depth), sharing_(sharing) {}
 
   Infeed(const Infeed&) = delete;
   Infeed& operator=(const Infeed&) = delete;
@@ -62,9 +66,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     room_made_.wait(lock, has_room);
     producer_sleeps_ = false;
     if (!open_) return Closed();
-    slots_.emplace_back(std::move(element));
+    slots_.push_back({std::move(element), shares_});
     ++pushed_;
-    if (lanes_ == 0 || pushed_ % lanes_ != 0) return Outcome::Ok();
+    if (lanes_ == 0 || pushed_ % width_ != 0) return Outcome::Ok();
     for (int64_t lane = 0; lane < lanes_; ++lane) {
       if (!waiters_[lane].empty()) Serve(lane);
     }
@@ -121,7 +125,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
   void Close() {
-    std::deque<std::optional<Element>> dropped;  // Goes after the lock: elements may be large, or not ours alone.
+    std::deque<Slot> dropped;  // Goes after the lock: elements may be large, or not ours alone.
     std::lock_guard<std::mutex> lock(mutex_);
     open_ = false;
     dropped.swap(slots_);
@@ -152,7 +156,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   int64_t ready() const {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t count = 0;
-    for (const auto& slot : slots_) count += slot.has_value();
+    for (const Slot& slot : slots_) count += slot.left > 0;
     return count;
   }
 
@@ -165,6 +169,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
  private:
+  struct Slot {
+    Element element;
+    int64_t left;  // How many lanes have yet to take it.
+  };
+
   struct Waiter {
     int64_t number;
     Deliver deliver;
@@ -178,10 +187,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // All private members below that are not atomic are guarded by mutex_, and all functions below need it held.
 
-  int64_t NextOf(int64_t lane) const { return rows_[lane] * lanes_ + lane; }
+  int64_t NextOf(int64_t lane) const {
+    return rows_[lane] * width_ + (shares_ == 1 ? lane : Group::Of(sharing_, lane, lanes_).number);
+  }
 
   // Whether the row that this lane is at is ready.
-  bool Whole(int64_t lane) const { return (rows_[lane] + 1) * lanes_ <= pushed_; }
+  bool Whole(int64_t lane) const { return (rows_[lane] + 1) * width_ <= pushed_; }
 
   Outcome Closed() const {
     return Outcome::Cancelled("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
@@ -195,10 +206,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     if (!open_) return Closed();
     if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
     if (lanes_ == 0) {
+      if (!sharing_.Divides(lanes)) {
+        return Outcome::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
+                                        std::to_string(sharing_.size) + " replicas, and the program has " +
+                                        std::to_string(lanes) + ". Make the group size a divisor of that.");
+      }
       lanes_ = lanes;
+      shares_ = sharing_.size == 0 ? lanes : sharing_.size;
+      width_ = lanes / shares_;
+      for (Slot& slot : slots_) slot.left = shares_;
       rows_.assign(lanes, 0);
       waiters_.resize(lanes);
-      room_ = depth_ * lanes;
+      room_ = depth_ * width_;
       room_made_.notify_all();
     }
     if (lanes_ != lanes) {
@@ -213,16 +232,19 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     if (!Whole(lane)) return false;
     const int64_t index = NextOf(lane);
     const int64_t first = pushed_ - static_cast<int64_t>(slots_.size());
-    std::optional<Element>& slot = slots_[index - first];
-    *element = std::move(*slot);
-    slot.reset();
+    Slot& slot = slots_[index - first];
+    if (--slot.left == 0) {
+      *element = std::move(slot.element);
+    } else {
+      *element = slot.element;
+    }
     ++rows_[lane];
-    while (!slots_.empty() && !slots_.front().has_value()) slots_.pop_front();
+    while (!slots_.empty() && slots_.front().left == 0) slots_.pop_front();
     taken_ = pushed_ - static_cast<int64_t>(slots_.size());
     // Refilled by halves, so that one wake of the pump serves several elements; but what is left of a row that is not
     // whole can be more than half, and nobody takes from it.
     const int64_t left = pushed_ - taken_;
-    if (producer_sleeps_ && (2 * left <= room_ || left < lanes_)) room_made_.notify_one();
+    if (producer_sleeps_ && (2 * left <= room_ || left < width_)) room_made_.notify_one();
     return true;
   }
 
@@ -289,16 +311,19 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
   const std::string name_;
-  const int64_t depth_;  // Elements a lane that are kept ready.
+  const int64_t depth_;     // Rows that are kept ready.
+  const Grouping sharing_;  // Which lanes get the same elements.
 
   mutable std::mutex mutex_;
   std::condition_variable room_made_;
   bool producer_sleeps_ = false;
-  bool was_full_ = false;                     // The pump found no room since the queue last was empty.
-  std::size_t bytes_ = 0;                     // Of the latest element.
-  std::deque<std::optional<Element>> slots_;  // Empty where a lane ran ahead and took its own.
+  bool was_full_ = false;  // The pump found no room since the queue last was empty.
+  std::size_t bytes_ = 0;  // Of the latest element.
+  std::deque<Slot> slots_;
   std::optional<Outcome> end_;
   int64_t lanes_ = 0;          // 0 until a program takes.
+  int64_t shares_ = 1;         // Lanes that get the same element.
+  int64_t width_ = 0;          // Elements of a row.
   std::vector<int64_t> rows_;  // A lane: how many elements it has taken.
   std::vector<std::deque<Waiter>> waiters_;
   int64_t next_waiter_ = 0;

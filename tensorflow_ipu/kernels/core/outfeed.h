@@ -63,8 +63,8 @@ class Outfeed {
   // other than 0, hands nothing over where the elements have another: the caller could not read them.
   Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0);
 
-  // Drops the elements that are no whole row: after a run whose replicas ended at different places, the next starts a row
-  // of its own. No program may use the queue meanwhile.
+  // Drops the elements that are no whole row: after a run whose replicas ended at different places, the next starts a
+  // row of its own. No program may use the queue meanwhile.
   void Align();
 
   // The number of the elements' layout; 0 as long as none has come.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tensorflow_ipu/kernels/core/activity.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
@@ -188,7 +189,7 @@ void Domain::Watch() {
   const std::clock_t clock = std::clock();
   const double computed = static_cast<double>(clock - seen_clock_) / CLOCKS_PER_SEC;
   const bool busy = computed > kBusy * std::chrono::duration<double>(now - seen_at_).count();
-  const bool idle = AllWait() && arrivals_ == seen_arrivals_ && !busy && !others_wait;
+  const bool idle = AllWait() && arrivals_ == seen_arrivals_ && !busy && !others_wait && !OthersCompute();
   idle_looks_ = idle ? idle_looks_ + 1 : 0;
   seen_arrivals_ = arrivals_;
   seen_clock_ = clock;

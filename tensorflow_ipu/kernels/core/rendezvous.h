@@ -36,7 +36,7 @@ class Site;
 // on all of them. Of those that some replica has still to pass, take one that no other must come before: nothing keeps
 // any replica from it, so all arrive there, and pass it. What is left are replicas that took different branches, and so
 // stand at different call sites. These the watch finds: when all that run wait, none arrives, no feed is waited for,
-// and the process computes nothing, the run is failed.
+// and the process computes nothing, nor would if it had a processor, the run is failed.
 //
 // Thread-safe; lives in a shared_ptr.
 class Domain : public std::enable_shared_from_this<Domain> {
@@ -44,7 +44,7 @@ class Domain : public std::enable_shared_from_this<Domain> {
   // `device` is for messages. `others_wait` says whether a program waits for something else, such as data. Replicas
   // that wait for each other are found after two to three times `watch`.
   explicit Domain(std::string device, std::function<bool()> others_wait = nullptr,
-                  std::chrono::nanoseconds watch = std::chrono::seconds(5));
+                  std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
 
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;

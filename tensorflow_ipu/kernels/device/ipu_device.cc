@@ -20,14 +20,21 @@ namespace tf = tensorflow;
 
 constexpr int kDefaultDevices = 8;  // As in _environment.py.
 
-// Ops that take a variable and do not write it. A function's ops are seen one by one, unless it is compiled.
+// Ops that take a variable and do not write it: those that read, those that hand it on, and those that call functions,
+// whose ops are seen one by one unless they are compiled.
 bool OnlyReads(const tf::OpKernel& kernel) {
   static const auto* const readers = new absl::flat_hash_set<std::string>{"Case",
                                                                           "DestroyResourceOp",
+                                                                          "Enter",
+                                                                          "Exit",
+                                                                          "Identity",
+                                                                          "IdentityN",
                                                                           "If",
                                                                           "IpuReplicaRead",
                                                                           "IpuReplicaWrite",
                                                                           "IpuReplicatedRun",
+                                                                          "Merge",
+                                                                          "NextIteration",
                                                                           "PartitionedCall",
                                                                           "ReadVariableOp",
                                                                           "ResourceGather",
@@ -35,16 +42,20 @@ bool OnlyReads(const tf::OpKernel& kernel) {
                                                                           "StatefulPartitionedCall",
                                                                           "StatelessIf",
                                                                           "StatelessWhile",
+                                                                          "Switch",
                                                                           "VarIsInitializedOp",
                                                                           "VariableShape",
-                                                                          "While"};
+                                                                          "While",
+                                                                          "_Retval",
+                                                                          "_SwitchN"};
   return readers->contains(kernel.type_string()) && kernel.def().attr().count("_XlaMustCompile") == 0;
 }
 
 // A variable that has copies on replicas is about to be written from elsewhere.
 void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
-    if (context->input_dtype(i) != tf::DT_RESOURCE || !context->has_input(i)) continue;
+    // Loops and branches have inputs that never come, which have no type either.
+    if (!context->has_input(i) || context->input_dtype(i) != tf::DT_RESOURCE) continue;
     if (OnlyReads(kernel)) return;
     tf::core::RefCountPtr<tf::Var> variable;
     if (tf::LookupResource(context, tf::HandleFromInput(context, i), &variable).ok()) {

@@ -16,7 +16,7 @@ core::Outcome NotStarted(const std::string& name) {
 }
 
 std::shared_ptr<InfeedQueue> Infeed::Restart() {
-  auto queue = std::make_shared<InfeedQueue>(name_, depth_);
+  auto queue = std::make_shared<InfeedQueue>(name_, depth_, sharing_);
   Replace(queue);
   return queue;
 }

@@ -27,7 +27,9 @@ class Pump;
 // Thread-safe.
 class Infeed {
  public:
-  Infeed(std::string name, int64_t depth) : name_(std::move(name)), depth_(depth) {}
+  // `sharing` says which replicas get the same elements.
+  Infeed(std::string name, int64_t depth, core::Grouping sharing = {1, false})
+      : name_(std::move(name)), depth_(depth), sharing_(sharing) {}
 
   Infeed(const Infeed&) = delete;
   Infeed& operator=(const Infeed&) = delete;
@@ -54,6 +56,7 @@ class Infeed {
 
   const std::string name_;
   const int64_t depth_;
+  const core::Grouping sharing_;
 
   mutable std::mutex mutex_;
   std::shared_ptr<InfeedQueue> queue_;  // Guarded by mutex_.

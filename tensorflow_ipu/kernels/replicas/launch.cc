@@ -68,9 +68,12 @@ absl::Status Launch::Prepare() {
   for (int i = 0; i < inputs; ++i) input_attributes_.push_back(context_->input_alloc_attr(i));
   for (int i = 0; i < context_->num_outputs(); ++i) output_attributes_.push_back(context_->output_alloc_attr(i));
   for (int i = 0; i < inputs; ++i) {
-    if (count_ > 1 && context_->input_dtype(i) == tf::DT_RESOURCE) {
-      if (absl::Status status = PrepareResource(i); !status.ok()) return status;
-      continue;
+    if (context_->input_dtype(i) == tf::DT_RESOURCE) {
+      if (count_ > 1) {
+        if (absl::Status status = PrepareResource(i); !status.ok()) return status;
+        continue;
+      }
+      if (Copies::Any()) NoteWrite(i);
     }
     for (Replica& replica : replicas_) replica.inputs.push_back(context_->input(i));
   }
@@ -123,6 +126,13 @@ absl::Status Launch::PrepareResource(int input) {
     replicas_[replica].inputs.push_back(std::move(own));
   }
   return absl::OkStatus();
+}
+
+void Launch::NoteWrite(int input) {
+  tf::core::RefCountPtr<tf::Var> variable;
+  if (tf::LookupResource(context_, tf::HandleFromInput(context_, input), &variable).ok()) {
+    Copies::Global().NoteWrite(variable.get());
+  }
 }
 
 void Launch::Run(int64_t replica) {

@@ -1,0 +1,49 @@
+#include "tensorflow_ipu/kernels/core/random_streams.h"
+
+#include <random>
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+uint64_t Entropy() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+// The finalizer of SplitMix64: neighbouring numbers become unrelated ones (Steele, Lea, Flood: Fast Splittable
+// Pseudorandom Number Generators, OOPSLA 2014).
+uint64_t Mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
+
+}  // namespace
+
+RandomStreams::RandomStreams() : seed_(Entropy()) {}
+
+void RandomStreams::Reset(uint64_t seed, bool identical) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  seed_ = seed;
+  identical_ = identical;
+  counts_.clear();
+}
+
+void RandomStreams::Forget() { Reset(Entropy(), false); }
+
+RandomSeed RandomStreams::Draw(int64_t replica) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (replica >= static_cast<int64_t>(counts_.size())) counts_.resize(replica + 1);
+  const uint64_t stream = identical_ ? 0 : static_cast<uint64_t>(replica);
+  return {static_cast<int64_t>(Mixed(Mixed(seed_) + kGolden * (stream + 1))), counts_[replica]++};
+}
+
+int64_t RandomStreams::StreamOf(int64_t replica) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return identical_ ? 0 : replica;
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,45 @@
+// The seeds that the programs of a device draw for their random numbers: a stream a replica.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace tensorflow_ipu::core {
+
+// What one use of random numbers is seeded with: no two draws of a process have the same pair, unless all replicas are
+// to draw the same.
+struct RandomSeed {
+  int64_t key;    // Of the stream.
+  int64_t count;  // Of the draw in the stream.
+};
+
+// Thread-safe.
+class RandomStreams {
+ public:
+  // Starts all streams from a number that no other process has.
+  RandomStreams();
+
+  // Starts all streams anew, from `seed`. With `identical`, all replicas draw what replica 0 draws.
+  void Reset(uint64_t seed, bool identical);
+
+  // Starts all streams anew, as at first.
+  void Forget();
+
+  RandomSeed Draw(int64_t replica);
+
+  // Which stream a replica draws from: its own number, or 0 where all draw the same.
+  int64_t StreamOf(int64_t replica) const;
+
+ private:
+  mutable std::mutex mutex_;
+  // All below are guarded by mutex_.
+  uint64_t seed_;
+  bool identical_ = false;
+  std::vector<int64_t> counts_;  // A replica: how often it has drawn.
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_

@@ -1,0 +1,58 @@
+// The custom calls that draw a seed, and that tell a replica its random stream.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "tensorflow_ipu/kernels/ffi/reply.h"
+#include "tensorflow_ipu/kernels/ops/feed_state.h"
+#include "tensorflow_ipu/kernels/replicas/random.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+core::Outcome Gone() {
+  return core::Outcome::NotFound("The random numbers of this program were deleted with the function that was traced.");
+}
+
+ffi::Error DrawSeed(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
+                    ffi::ResultBuffer<ffi::S64> seed) {
+  FeedState at;
+  std::memcpy(&at, state.untyped_data(), sizeof(at));
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.feed);
+  if (streams == nullptr) return ToError(Gone());
+  const core::RandomSeed drawn = streams->Draw(at.lane);
+  seed->typed_data()[0] = drawn.key;
+  seed->typed_data()[1] = drawn.count;
+  ++at.count;
+  std::memcpy(next_state->untyped_data(), &at, sizeof(at));
+  return ffi::Error::Success();
+}
+
+ffi::Error TellStream(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
+                      ffi::ResultBuffer<ffi::S64> stream) {
+  FeedState at;
+  std::memcpy(&at, state.untyped_data(), sizeof(at));
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.feed);
+  if (streams == nullptr) return ToError(Gone());
+  stream->typed_data()[0] = streams->StreamOf(at.lane);
+  std::memcpy(next_state->untyped_data(), &at, sizeof(at));
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kDrawSeed, DrawSeed,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::Buffer<ffi::S64>>()    // state
+                           .Ret<ffi::Buffer<ffi::S64>>()    // next_state
+                           .Ret<ffi::Buffer<ffi::S64>>());  // seed
+XLA_FFI_DEFINE_HANDLER(kTellStream, TellStream,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::Buffer<ffi::S64>>()    // state
+                           .Ret<ffi::Buffer<ffi::S64>>()    // next_state
+                           .Ret<ffi::Buffer<ffi::S64>>());  // stream
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_random_seed", "Host", kDrawSeed);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_random_stream", "Host", kTellStream);
+
+}  // namespace
+}  // namespace tensorflow_ipu

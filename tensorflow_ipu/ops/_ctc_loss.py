@@ -1,0 +1,94 @@
+"""The loss of connectionist temporal classification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def ctc_loss_v2(
+    labels: Any,
+    logits: Any,
+    label_length: Any,
+    logit_length: Any,
+    blank_index: int,
+    out_dtype: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The loss of connectionist temporal classification, of logits: `tf.nn.ctc_loss` with dense labels.
+
+    Args:
+      labels: The classes: integers [batch, the longest], filled up with anything.
+      logits: A tensor [time, batch, classes].
+      label_length: How many labels each sequence has: integers [batch].
+      logit_length: How many steps of time each sequence has: integers [batch].
+      blank_index: The class that means nothing; a negative one counts from the last.
+      out_dtype: The type of the result; None for that of `logits`.
+      name: A name for the operation.
+
+    Returns:
+      A loss for each sequence, of shape [batch].
+
+    Raises:
+      ValueError: `out_dtype` is float16 while `logits` is not, or there is no such class.
+    """
+    return _loss("logits", False, labels, logits, label_length, logit_length, blank_index, out_dtype, name)
+
+
+def ctc_loss_with_log_probs(
+    labels: Any,
+    data: Any,
+    label_length: Any,
+    data_length: Any,
+    blank_index: int,
+    out_dtype: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The loss of connectionist temporal classification, of logarithms of probabilities.
+
+    Nothing makes the probabilities of a step sum up to 1, so that the gradient is that of the logarithms themselves.
+    See `ctc_loss_v2`; `data` is in the place of `logits`.
+    """
+    return _loss("data", True, labels, data, label_length, data_length, blank_index, out_dtype, name)
+
+
+def blank_class(blank_index: int, classes: int) -> int:
+    """The number of the class that means nothing, counted from the first.
+
+    Raises:
+      ValueError: There is no such class.
+    """
+    if not -classes <= blank_index < classes:
+        raise ValueError(f"`blank_index={blank_index}` is out of range: there are {classes} classes")
+    return blank_index % classes
+
+
+def _loss(
+    which: str,
+    are_log_probs: bool,
+    labels: Any,
+    data: Any,
+    label_length: Any,
+    data_length: Any,
+    blank_index: int,
+    out_dtype: Any,
+    name: str | None,
+) -> Any:
+    with tf.name_scope(name or "ctc_loss"):
+        data = tf.convert_to_tensor(data, name=which)
+        dtype = data.dtype if out_dtype is None else tf.as_dtype(out_dtype)
+        if dtype == tf.float16 and data.dtype != tf.float16:
+            raise ValueError(f"`out_dtype` is float16, which cannot hold the loss of `{which}` of {data.dtype.name}")
+        blank = blank_class(blank_index, data.shape[-1])
+        # A loss adds many logarithms up, which half precision cannot.
+        values = tf.cast(data, tf.float32) if data.dtype == tf.float16 else data
+        loss = tf.nn.ctc_loss(
+            tf.cast(labels, tf.int32), values, label_length, data_length, logits_time_major=True, blank_index=blank
+        )
+        if are_log_probs:
+            # `tf.nn.ctc_loss` divides by the sum of each step's probabilities; this takes it back.
+            sums = tf.reduce_logsumexp(values, axis=-1)
+            used = tf.range(tf.shape(values)[0])[:, tf.newaxis] < tf.cast(data_length, tf.int32)
+            loss -= tf.reduce_sum(tf.where(used, sums, tf.zeros([], sums.dtype)), axis=0)
+        return tf.cast(loss, dtype)

@@ -1,0 +1,110 @@
+"""Random numbers in programs: a stream a replica, that `config.utils.reset_ipu_seed` starts anew.
+
+XLA draws what TensorFlow's stateful operations ask for from a source of the executable, which nobody can seed, and which
+replicas would share. So while a program is traced, those operations become stateless ones, seeded by the replica's own
+stream. Outside of programs they are what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import gen_random_ops
+
+from tensorflow_ipu import replicas
+from tensorflow_ipu._library import native, ops
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.ops import _sites
+
+__all__ = ["seed", "stream"]
+
+
+def seed() -> Any:
+    """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
+    return ops.ipu_random_seed(_sites.random("seed"), advance=not _sites.in_condition())
+
+
+def stream() -> Any:
+    """Which random stream the replica draws from, an int64 scalar: its index, or 0 where all replicas draw the same."""
+    return ops.ipu_random_stream(_sites.random("stream"))
+
+
+def _uniform(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+    return tf.random.stateless_uniform(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
+
+
+def _uniform_int(shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+    lowest = tf.convert_to_tensor(minval)
+    return tf.random.stateless_uniform(shape, _seed_of(seed, seed2), lowest, maxval, lowest.dtype, name=name)
+
+
+def _normal(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+    return tf.random.stateless_normal(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
+
+
+def _truncated_normal(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+    return tf.random.stateless_truncated_normal(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
+
+
+def _bounded_normal(
+    shape: Any, means: Any, stdevs: Any, minvals: Any, maxvals: Any, seed: int = 0, seed2: int = 0, name: Any = None
+) -> Any:
+    return tf.random.stateless_parameterized_truncated_normal(
+        shape, _seed_of(seed, seed2), means, stdevs, minvals, maxvals, name
+    )
+
+
+def _shuffle(value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+    # By the order of random numbers, since XLA compiles no stateless shuffle.
+    value = tf.convert_to_tensor(value)
+    count = tf.shape(value)[:1]
+    order = tf.random.stateless_uniform(count, _seed_of(seed, seed2), None, None, tf.int64)
+    return tf.gather(value, tf.argsort(order), name=name)
+
+
+def _categorical(
+    logits: Any, num_samples: Any, seed: int = 0, seed2: int = 0, output_dtype: Any = tf.int64, name: Any = None
+) -> Any:
+    narrow = tf.cast(_seed_of(seed, seed2), tf.int32)  # XLA compiles this one with no other seeds.
+    return tf.random.stateless_categorical(logits, num_samples, narrow, output_dtype, name)
+
+
+def _seed_of(one: int | None, two: int | None) -> Any:
+    """A new seed. What an operation was given of its own tells it apart from others with the same stream."""
+    return seed() + tf.constant([(one or 0) * 31 + (two or 0), 0], tf.int64)
+
+
+_STATELESS: dict[str, Callable[..., Any]] = {
+    "multinomial": _categorical,
+    "parameterized_truncated_normal": _bounded_normal,
+    "random_shuffle": _shuffle,
+    "random_standard_normal": _normal,
+    "random_uniform": _uniform,
+    "random_uniform_int": _uniform_int,
+    "truncated_normal": _truncated_normal,
+}
+
+
+def _in_programs(stateful: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stateful)
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        return (stateless if replicas.is_tracing() else stateful)(*args, **kwargs)
+
+    return draw
+
+
+for _name, _function in _STATELESS.items():
+    setattr(gen_random_ops, _name, _in_programs(getattr(gen_random_ops, _name), _function))
+
+
+def _start_anew(ordinal: int | None, device_seed: _state.DeviceSeed | None) -> None:
+    if ordinal is None or device_seed is None:
+        native.ipu_random_forget()
+    else:
+        native.ipu_random_reset(ordinal, device_seed.seed % 2**64, device_seed.identical_replicas)
+
+
+_state.set_seed_listener(_start_anew)

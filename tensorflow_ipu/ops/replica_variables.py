@@ -1,0 +1,115 @@
+"""What each replica has of a variable, seen from the host: values that differ by replica, or by group of replicas."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._library import ops
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.replicas import ReplicaGroups
+
+__all__ = ["VariableRetrievalMode", "assign_groups", "read_groups"]
+
+
+class VariableRetrievalMode(enum.Enum):
+    """Which replicas' values `read_groups` returns."""
+
+    OnePerGroup = 0
+    AllReplicas = 1
+
+
+def assign_groups(variable: Any, values: Any, groups: ReplicaGroups | None = None) -> None:
+    """Gives each group of replicas a value of its own.
+
+    8 replicas of which neighbours in pairs hold one of 4 shards of a table:
+
+        table = tf.Variable(tf.zeros([250, 64]))  # in the strategy's scope
+        assign_groups(table, tf.reshape(full_table, [4, 250, 64]), ReplicaGroups(2))
+
+    The variable itself, which is what the host reads and saves, is replica 0's: it gets the value of the first group. The
+    others keep theirs from run to run, until the host assigns to the variable as a whole.
+
+    Args:
+      variable: A `tf.Variable` or Keras variable on an IPU device of R IPUs. Call this in eager execution.
+      values: A tensor of the variable's type, of shape [number of groups] + the variable's shape.
+      groups: The groups; each replica is its own if omitted, which takes R values.
+
+    Raises:
+      RuntimeError: The call is not in eager execution.
+      TypeError: `variable` is no variable.
+      ValueError: `values` has another shape, the group size does not divide R, or the variable is on no IPU device.
+    """
+    handle, replicas = _handle(variable)
+    size, numbers = _numbers(groups, replicas)
+    tensor = tf.convert_to_tensor(values, variable.dtype)
+    wanted = [replicas // size, *variable.shape]
+    if tensor.shape.as_list() != wanted:
+        raise ValueError(
+            f"`values` must have the shape {wanted}, a value a group, but has {tensor.shape.as_list()}: there are {replicas}"
+            f" replicas in groups of {size}"
+        )
+    with tf.device(handle.device):
+        for replica, number in enumerate(numbers):
+            ops.ipu_replica_write(handle, replica, replicas, tensor[number])
+
+
+def read_groups(
+    variable: Any,
+    groups: ReplicaGroups | None = None,
+    retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
+) -> tf.Tensor:
+    """Reads what replicas have of a variable.
+
+    Args:
+      variable: A `tf.Variable` or Keras variable on an IPU device of R IPUs. Call this in eager execution.
+      groups: The groups; each replica is its own if omitted.
+      retrieval_mode: Whether to read the first replica of each group, or all R replicas.
+
+    Returns:
+      A tensor of shape [number of groups] + the variable's shape, or [R] + the variable's shape.
+
+    Raises:
+      RuntimeError: The call is not in eager execution.
+      TypeError: `variable` is no variable, or `retrieval_mode` no `VariableRetrievalMode`.
+      ValueError: The group size does not divide R, or the variable is on no IPU device.
+    """
+    if not isinstance(retrieval_mode, VariableRetrievalMode):
+        raise TypeError(f"`retrieval_mode` must be a `VariableRetrievalMode`, but is {retrieval_mode!r}")
+    handle, replicas = _handle(variable)
+    _, numbers = _numbers(groups, replicas)
+    chosen = list(range(replicas))
+    if retrieval_mode is VariableRetrievalMode.OnePerGroup:
+        chosen = [numbers.index(number) for number in range(max(numbers) + 1)]
+    with tf.device(handle.device):
+        values = [ops.ipu_replica_read(handle, replica, dtype=variable.dtype) for replica in chosen]
+    return tf.stack(values)
+
+
+def _handle(variable: Any) -> tuple[Any, int]:
+    """The handle of a variable, and how many replicas there are on its device."""
+    if not tf.executing_eagerly():
+        raise RuntimeError("what each replica has of a variable can only be read or assigned in eager execution")
+    inner = getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
+    if not isinstance(inner, tf.Variable):
+        raise TypeError(f"`variable` must be a `tf.Variable` or a Keras variable, but is {variable!r}")
+    spec = tf.DeviceSpec.from_string(inner.device)
+    if spec.device_type != "IPU":
+        raise ValueError(
+            f"`variable` is on `{inner.device}`, where there are no replicas. Make it inside of `strategy.scope()`"
+        )
+    return inner.handle, _state.ipus_of_device(spec.device_index or 0)
+
+
+def _numbers(groups: ReplicaGroups | None, replicas: int) -> tuple[int, list[int]]:
+    """The size of a group, and the number of each replica's group."""
+    groups = ReplicaGroups(1) if groups is None else groups
+    if not isinstance(groups, ReplicaGroups):
+        raise TypeError(f"`groups` must be a `ReplicaGroups`, but is {groups!r}")
+    size = groups.size or replicas
+    if replicas % size:
+        raise ValueError(f"`groups` has groups of {size}, which does not divide the {replicas} replicas of the device")
+    count = replicas // size
+    return size, [replica % count if groups.orthogonal else replica // size for replica in range(replicas)]
