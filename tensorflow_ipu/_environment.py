@@ -6,7 +6,7 @@ import functools
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
@@ -39,37 +39,6 @@ class PoplarFlags:
     def synthetic(self, category: str) -> bool:
         """Whether data of `category` (for instance `"infeed"`, in any case) is synthetic."""
         return self.use_synthetic_data or category.lower() in self.synthetic_data_categories
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The environment variables of the package at one moment.
-
-    Attributes:
-      devices: How many `/device:IPU:n` are registered with TensorFlow.
-      ipu_count: How many emulated IPUs the system offers in all.
-      poplar_flags: The parsed `TF_POPLAR_FLAGS`.
-    """
-
-    devices: int = DEFAULT_DEVICES
-    ipu_count: int = DEFAULT_COUNT
-    poplar_flags: PoplarFlags = field(default_factory=PoplarFlags)
-
-
-def read(environ: Mapping[str, str] | None = None) -> Environment:
-    """Reads the variables as they stand now.
-
-    Args:
-      environ: Where to read them; the process's environment if omitted.
-
-    Raises:
-      ValueError: A variable has a malformed value.
-    """
-    return Environment(
-        devices=_positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, environ),
-        ipu_count=ipu_count(environ),
-        poplar_flags=poplar_flags(environ),
-    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import device_util, distribute_lib, distribute_utils, reduce_util
 from tensorflow.python.framework import indexed_slices
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import reductions, replication_ops
 
@@ -78,6 +79,12 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         self.cpu_device = device_util.canonicalize(f"/device:CPU:{cpu_ordinal}")
         self._as_replica: _AsReplica | None = None
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
+
+    @property
+    def ipus(self) -> int:
+        """How many IPUs the device has in the present configuration; 1 where it does not exist."""
+        ipus = _state.ipus()
+        return ipus[self.ordinal] if self.ordinal < len(ipus) else 1
 
     # Variables.
 
@@ -163,17 +170,12 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         """Reduces all tensors of a structure over the replicas, in one meeting of theirs; on the host, there is one."""
         if not reductions.in_program():
             return value
-        leaves = tf.nest.flatten(value)
-        if _state.ipus_of_device(self.ordinal) == 1:
-            # Who is alone has the sum already; so sparse gradients stay sparse, and with them what optimizers do.
-            places = [at for at, leaf in enumerate(leaves) if not isinstance(leaf, indexed_slices.IndexedSlices)]
-        else:
-            places = list(range(len(leaves)))
-        dense = [tf.convert_to_tensor(leaves[at]) for at in places]
+        replicas.tie_to(self.ipus)
+        if self.ipus == 1:
+            return value  # Who is alone has the sum already.
+        dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         reduced = reductions.all_reduce(dense, reduction(reduce_op) is reduce_util.ReduceOp.MEAN)
-        for at, tensor in zip(places, reduced, strict=True):
-            leaves[at] = tensor
-        return tf.nest.pack_sequence_as(value, leaves)
+        return tf.nest.pack_sequence_as(value, reduced)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
         del destinations, axis, options

@@ -66,7 +66,7 @@ def _called(program: Any, values: list[Any]) -> list[Any]:
         device = _checked(device or _eager_device())
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
         with tf.device(device):
-            return replicas.run(replicas.trace(program, values, {}), device_util.canonicalize(device), ordinal)
+            return replicas.run(replicas.trace(program, values, {}, 1), device_util.canonicalize(device), ordinal)
     # `tf.device(None)` would take away the device of the scope around.
     with tf.device(device) if device else contextlib.nullcontext():
         return replicas.insert(program, values, {}, _checked(tf.constant(0).device))

@@ -48,8 +48,8 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
           cpu_device: The device on which initial values are computed.
           enable_dataset_iterators: Whether `iter(dataset)` inside the scope gives an `IPUIterator`, whose `next` runs in
             the program.
-          enable_keras_extensions: Whether Keras models that are made inside the scope get the IPU's extensions. Recorded:
-            models run Keras's own loops either way.
+          enable_keras_extensions: Whether Keras models that are made inside the scope get the IPU's extensions: `fit` and
+            the like then run their loops on the device. Without, they run Keras's own loops.
 
         Raises:
           ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU.
@@ -118,12 +118,13 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         if not eager:
             with distribute_lib.StrategyBase.scope(self):
                 return extended.call_on_device(replicas.insert, (*call, extended.ipu_device), {})
+        ipus = extended.ipus
         with tf.device(extended.ipu_device):
             with extended.as_replica():
-                prepared = replicas.find(*call)
+                prepared = replicas.find(*call, ipus)
             if prepared is None:
                 with distribute_lib.StrategyBase.scope(self):
-                    prepared = extended.call_on_device(replicas.trace, call, {})
+                    prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
             return replicas.run(prepared, extended.ipu_device, extended.ordinal)
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
@@ -179,6 +180,19 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
 IPUStrategy = IPUStrategyV1
 
 
+# What upper layers add to a scope.
+_scope_extensions: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+
+
+def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Has each scope of a strategy with Keras extensions hold what `extension()` gives, for as long as the scope lasts.
+
+    Args:
+      extension: Gives a context manager. It is called with the strategy in force already.
+    """
+    _scope_extensions.append(extension)
+
+
 class _Scope:
     """The scope of a strategy as TensorFlow has it, in which `iter(dataset)` feeds programs besides."""
 
@@ -190,6 +204,9 @@ class _Scope:
         with contextlib.ExitStack() as entered:
             entered.enter_context(distribute_lib.StrategyBase.scope(self._strategy))
             entered.enter_context(dataset_iteration.on_device())
+            if self._strategy._enable_keras_extensions:
+                for extension in _scope_extensions:
+                    entered.enter_context(extension())
             self._entered.append(entered.pop_all())
         return self._strategy
 

@@ -47,6 +47,7 @@ class System:
         self._changing = threading.RLock()
         self._lock = threading.Lock()
         self._records: tuple[IpuOptions, ...] = ()
+        self._ipus = _DEFAULT_DEVICES
         self._seeds: dict[int, DeviceSeed] = {}
         self._generation = 0
         self._listener: DeviceListener | None = None
@@ -99,7 +100,7 @@ class System:
 
     def ipus(self) -> tuple[int, ...]:
         """How many IPUs each device has; one device of one IPU where nothing was configured."""
-        return _ipus(self.records())
+        return self._ipus  # Without the lock: each run asks.
 
     def ipus_of_device(self, ordinal: int) -> int:
         """How many IPUs the device has.
@@ -107,7 +108,7 @@ class System:
         Raises:
           NotConfiguredError: There is no such device.
         """
-        return _count(_ipus(self.records()), ordinal)
+        return _count(self._ipus, ordinal)
 
     def connection_type(self, ordinal: int) -> DeviceConnectionType:
         """How the device is connected.
@@ -170,6 +171,7 @@ class System:
             self._listener(_ipus(records))
         with self._lock:
             self._records = records
+            self._ipus = _ipus(records)
             self._generation += 1
         self._forget_seeds()
 

@@ -94,6 +94,24 @@ class Feed:
             return ops.ipu_feed_state(initial=tf.constant([self.number, lane, lanes, count], tf.int64))
 
 
+class Queue:
+    """What infeed and outfeed queues have in common: the feed that they own, or the state that they were passed as."""
+
+    _device: str
+    _feed: Feed | None
+    _handle: Any
+
+    def _state(self) -> Any:
+        """The resource that names the queue to the program being traced."""
+        if self._feed is None:
+            return self._handle
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return self._feed.state(self._device)
+        if self._handle is None:
+            self._handle = self._feed.state(self._device)
+        return self._handle
+
+
 def _release(number: int, drop: Callable[[int], object], states: dict[Any, Any]) -> None:
     if os.getpid() != _owner:
         return  # A forked child has none of the threads, one of which may have held a lock when the fork came.

@@ -59,7 +59,7 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
         return queue
 
 
-class IPUInfeedQueue(composite_tensor.CompositeTensor):
+class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
     """Streams the elements of a dataset into programs, each element to one dequeue, in the dataset's order.
 
         queue = ipu.IPUInfeedQueue(dataset)
@@ -146,16 +146,6 @@ class IPUInfeedQueue(composite_tensor.CompositeTensor):
         if self._spec is None:
             self._spec = IPUInfeedQueueSpec(self._element.nested, self._device)
         return self._spec
-
-    def _state(self) -> Any:
-        """The resource that names the queue to the program being traced."""
-        if self._feed is None:
-            return self._handle
-        if not tf.compat.v1.executing_eagerly_outside_functions():
-            return self._feed.state(self._device)
-        if self._handle is None:
-            self._handle = self._feed.state(self._device)
-        return self._handle
 
     @property
     def element_spec(self) -> Any:

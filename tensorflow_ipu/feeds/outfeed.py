@@ -66,7 +66,7 @@ class IPUOutfeedQueueSpec(tf.TypeSpec):
         return queue
 
 
-class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
+class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
     """Streams results out of programs, in the order in which the program enqueues them.
 
         queue = ipu.IPUOutfeedQueue()
@@ -146,16 +146,6 @@ class IPUOutfeedQueue(composite_tensor.CompositeTensor, Iterable):
     @property
     def _type_spec(self) -> IPUOutfeedQueueSpec:
         return IPUOutfeedQueueSpec(self._mode.value, self._device)
-
-    def _state(self) -> Any:
-        """The resource that names the queue to the program being traced."""
-        if self._feed is None:
-            return self._handle
-        if not tf.compat.v1.executing_eagerly_outside_functions():
-            return self._feed.state(self._device)
-        if self._handle is None:
-            self._handle = self._feed.state(self._device)
-        return self._handle
 
     @property
     def device(self) -> str:

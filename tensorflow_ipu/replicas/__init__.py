@@ -5,7 +5,7 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
-from tensorflow_ipu.replicas._shards import note_shards, shards_of
+from tensorflow_ipu.replicas._shards import note_shards, shards_of, tie_to
 from tensorflow_ipu.replicas._tracing import is_tracing, tracing_program
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "run_interruptibly",
     "running",
     "shards_of",
+    "tie_to",
     "trace",
     "tracing_program",
     "wait_until_idle",

@@ -77,11 +77,17 @@ class _Untraced(Exception):  # noqa: N818  (No error: the answer of a look-up.)
     """There is no program for these arguments yet."""
 
 
-def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared | None:
+def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) -> Prepared | None:
     """Finds the program of `fn` for these arguments.
 
     It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
     their program, and are to be quick.
+
+    Args:
+      fn: A `tf.function` or concrete function.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+      ipus: How many IPUs the device has.
 
     Returns:
       The program and its flat inputs; None where it has to be traced first.
@@ -94,13 +100,15 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared | 
         return None
     bound = _bind(function, args, kwargs)
     try:
-        program = tracing_compilation.trace_function(bound.args, bound.kwargs, _looking_up(function, config))
+        program = tracing_compilation.trace_function(
+            bound.args, bound.kwargs, _options(function, config, ipus, look_up=True)
+        )
     except _Untraced:
         return None
     return program, _flat(program, bound)
 
 
-def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
+def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) -> Prepared:
     """Finds or traces the program of `fn` for these arguments.
 
     This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
@@ -110,13 +118,14 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
       fn: A `tf.function`, a concrete function, or a callable.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
+      ipus: How many IPUs the device has: what is traced for one number holds for no other.
 
     Returns:
       The program, and its flat inputs without the captured ones.
     """
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
-        prepared = find(function, args, kwargs)
+        prepared = find(function, args, kwargs, ipus)
         assert prepared is not None
         return prepared
     # While-loops are traced differently for XLA: with bounded stacks for their gradients, for one.
@@ -126,7 +135,8 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
                 function.get_concrete_function(*args, **kwargs)
             created = bool(function._created_variables)
         bound = _bind(function, args, kwargs)
-        program = tracing_compilation.trace_function(bound.args, bound.kwargs, _config(function))
+        options = _options(function, _config(function), ipus)
+        program = tracing_compilation.trace_function(bound.args, bound.kwargs, options)
         if function._created_variables and not created:
             raise ValueError(
                 "the function made variables on a call that is not its first; make them once, outside of it or on the"
@@ -159,14 +169,21 @@ def _config(function: Any) -> Any:
     return function._variable_creation_config
 
 
-def _looking_up(function: Any, config: Any) -> Any:
-    """`config` for a look-up alone: in place of a trace, it raises."""
+def _options(function: Any, config: Any, ipus: int, look_up: bool = False) -> Any:
+    """What the program for a device of so many IPUs is traced by, or with `look_up`, found by: then it raises instead."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
-    known = getattr(function, "_ipu_look_up", None)
+    known = getattr(function, "_ipu_options", None)
     if known is None or known[0] is not config:
-        known = (config, dataclasses.replace(config, python_function=_miss, autograph=False))
-        function._ipu_look_up = known
-    return known[1]
+        known = function._ipu_options = (config, {})
+    options = known[1].get((ipus, look_up))
+    if options is None:
+        options = config
+        if ipus > 1:  # Of all that makes up the key of a trace, this is free for anything.
+            options = dataclasses.replace(options, scope_type=(options.scope_type, ipus))
+        if look_up:
+            options = dataclasses.replace(options, python_function=_miss, autograph=False)
+        known[1][ipus, look_up] = options
+    return options
 
 
 def _miss(*_args: Any, **_kwargs: Any) -> Any:

@@ -18,12 +18,30 @@ from tensorflow_ipu.replicas._shards import shards_of
 _shards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
+def ipus_or_one(ordinal: int) -> int:
+    """How many IPUs a device has; 1 where it does not exist, which the run will say in words."""
+    ipus = _state.ipus()
+    return ipus[ordinal] if ordinal < len(ipus) else 1
+
+
+def expect(ipus: int, why_not: str = "") -> Any:
+    """An operation for a graph that holds a program: it fails where the device has another number of IPUs by then.
+
+    Args:
+      ipus: How many IPUs the device has now.
+      why_not: Why the program cannot run, where it cannot: then the operation fails with these words.
+    """
+    if control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph()):
+        return tf.no_op()  # Compiled along with a program around, which has been checked.
+    return ops.ipu_expect_ipus(ipus=ipus, why_not=why_not)
+
+
 def wanted(program: Any, ordinal: int) -> bool:
     """Whether a program on this device is to run on replicas.
 
     A device of one IPU runs a program of one IPU by itself. So does what is traced as a part of a program around it.
     """
-    if ordinal >= len(_state.ipus()) or (_state.ipus()[ordinal] == 1 and ipus_of_replica(program) == 1):
+    if ipus_or_one(ordinal) == 1 and ipus_of_replica(program) == 1:
         return False
     return tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph())
 

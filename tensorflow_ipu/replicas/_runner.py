@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import IpuError
-from tensorflow_ipu.replicas import _checks, _program, _runs
+from tensorflow_ipu.replicas import _checks, _program, _replicated, _runs
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared
 
@@ -48,26 +48,21 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
     program, inputs = prepared
-    _checks.check(program, inputs, device)
+    _checks.check(program, inputs, device, _state.ipus_of_device(ordinal))
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         with _runs.running():
             return run_interruptibly(lambda: _program.call(program, inputs, ordinal))
     if connection is DeviceConnectionType.PRE_COMPILE:
         return tf.nest.map_structure(_zeros, program.structured_outputs)
-    raise tf.errors.FailedPreconditionError(
-        None,
-        None,
-        f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"
-        " system with `DeviceConnectionType.ALWAYS` to run",
-    )
+    raise tf.errors.FailedPreconditionError(None, None, _never(device))
 
 
 def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
     """Puts `fn` as one compiled program into the graph that is being built.
 
-    The caller has entered the device and the context in which `fn` is to be traced. Whether the device can run is known
-    when the graph runs.
+    The caller has entered the device and the context in which `fn` is to be traced. A device that was configured never
+    to run has the graph fail as it runs; one that only compiles gives zeros.
 
     Args:
       fn: A `tf.function`, a concrete function, or a callable.
@@ -82,9 +77,23 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
       TypeError: An input or output is float64.
       ValueError: The program uses variables of another device.
     """
-    program, inputs = _program.trace(fn, args, kwargs)
-    _checks.check(program, inputs, device)
-    return _program.call(program, inputs, tf.DeviceSpec.from_string(device).device_index or 0)
+    ordinal = tf.DeviceSpec.from_string(device).device_index or 0
+    ipus = _replicated.ipus_or_one(ordinal)
+    program, inputs = _program.trace(fn, args, kwargs, ipus)
+    _checks.check(program, inputs, device, ipus)
+    connection = _state.connection_type(ordinal) if ordinal < len(_state.ipus()) else DeviceConnectionType.ALWAYS
+    if connection is DeviceConnectionType.PRE_COMPILE:
+        return tf.nest.map_structure(_zeros, program.structured_outputs)
+    never = _never(device) if connection is DeviceConnectionType.NEVER else ""
+    with tf.control_dependencies([_replicated.expect(ipus, never)]):
+        return _program.call(program, inputs, ordinal)
+
+
+def _never(device: str) -> str:
+    return (
+        f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"
+        " system with `DeviceConnectionType.ALWAYS` to run"
+    )
 
 
 def _zeros(output: Any) -> Any:

@@ -9,6 +9,9 @@ from tensorflow.python.framework import func_graph, ops
 # On the graph of a function: how many IPUs what was traced in it uses.
 ATTRIBUTE = "_ipu_shards"
 
+# On the graph of a function: how many IPUs the device had to which what was traced in it is tied.
+_TIED = "_ipu_tied_to"
+
 
 def note_shards(index: int) -> None:
     """Notes that what is being traced uses the IPU `index` of its replica.
@@ -31,7 +34,38 @@ def shards_of(program: Any) -> int:
     Args:
       program: A traced function, or its graph. Functions that it calls count, traced with it or before.
     """
-    most = 1
+    return max(getattr(graph, ATTRIBUTE, 1) for graph in _graphs(program))
+
+
+def tie_to(ipus: int) -> None:
+    """Notes that what is being traced holds for a device of so many IPUs alone.
+
+    Args:
+      ipus: How many IPUs the device has.
+    """
+    graph: Any = ops.get_default_graph()
+    while isinstance(graph, func_graph.FuncGraph):
+        setattr(graph, _TIED, ipus)
+        graph = graph.outer_graph
+
+
+def tied_to_others(program: Any, ipus: int) -> int | None:
+    """For which other number of IPUs a function that the program calls was traced; None where there is none.
+
+    Args:
+      program: A traced function, or its graph.
+      ipus: How many IPUs the device has.
+    """
+    for graph in _graphs(program):
+        tied = getattr(graph, _TIED, ipus)
+        if tied != ipus:
+            return tied
+    return None
+
+
+def _graphs(program: Any) -> list[Any]:
+    """The graph of a program, and those of all functions that it calls."""
+    graphs = []
     waiting = [getattr(program, "graph", program)]
     seen = set()
     while waiting:
@@ -39,7 +73,7 @@ def shards_of(program: Any) -> int:
         if id(graph) in seen:
             continue
         seen.add(id(graph))
-        most = max(most, getattr(graph, ATTRIBUTE, 1))
+        graphs.append(graph)
         called = (getattr(function, "graph", None) for function in getattr(graph, "_functions", {}).values())
         waiting += [graph for graph in called if graph is not None]
-    return most
+    return graphs

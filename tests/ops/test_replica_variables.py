@@ -113,7 +113,7 @@ def test_a_group_shares_its_elements(four: Any, groups: Any, expected: Any) -> N
     infeed = ipu.IPUInfeedQueue(dataset, replica_groups=groups)
     outfeed = ipu.IPUOutfeedQueue()
     with four.scope():
-        infeed.initializer
+        infeed.initializer  # noqa: B018
 
         @tf.function(jit_compile=True)
         def program(n: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_group_size_that_does_not_divide_the_replicas_is_refused(four: Any) ->
         variable = tf.Variable(0.0)
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(1.0).repeat(), replica_groups=ReplicaGroups(3))
         outfeed = ipu.IPUOutfeedQueue()
-        infeed.initializer
+        infeed.initializer  # noqa: B018
 
         @tf.function(jit_compile=True)
         def program() -> None:

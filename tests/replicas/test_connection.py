@@ -60,6 +60,45 @@ def test_pre_compiling_device_returns_zeros_and_runs_nothing(strategy: Any) -> N
     assert variable.numpy() == 1
 
 
+def test_a_graph_that_holds_a_program_heeds_the_connection(strategy: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+
+    def held() -> Any:
+        return tf.function(lambda: strategy.run(program, (variable, tf.constant(2.0)))["sum"])
+
+    configure(DeviceConnectionType.PRE_COMPILE)
+    assert held()().numpy() == 0
+    configure(DeviceConnectionType.NEVER)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"`device_connection.type` is `NEVER`"):
+        held()()
+    assert variable.numpy() == 1
+
+
+def test_a_graph_that_holds_a_program_of_another_number_of_ipus_is_refused(strategy: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    held = tf.function(lambda: strategy.run(program, (variable, tf.constant(2.0)))["sum"])
+    assert held().numpy() == 5
+    configure(DeviceConnectionType.ALWAYS, [2])
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"had 1 IPU\(s\), and it has 2 now"):
+        held()
+
+
+def test_a_function_that_reduced_for_another_number_of_ipus_is_refused(strategy: Any) -> None:
+    @tf.function
+    def inner(x: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce("SUM", x)
+
+    outer = tf.function(lambda x: inner(x), jit_compile=True)
+    assert strategy.run(outer, (tf.constant(2.0),)).numpy() == 2
+    configure(DeviceConnectionType.ALWAYS, [2])
+    with pytest.raises(ValueError, match=r"traced while .* had 1 IPU\(s\), and it has 2 now"):
+        strategy.run(outer, (tf.constant(2.0),))
+    anew = tf.function(lambda x: tf.distribute.get_replica_context().all_reduce("SUM", x), jit_compile=True)
+    assert strategy.run(anew, (tf.constant(2.0),)).numpy() == 4
+
+
 def test_device_that_is_connected_again_runs_the_same_program(strategy: Any) -> None:
     configure(DeviceConnectionType.PRE_COMPILE)
     with strategy.scope():

@@ -50,6 +50,9 @@ std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::s
     aliases[i].first.push_back(static_cast<int64_t>(i) + 1);
     aliases[i].second.first = static_cast<int64_t>(i) + 1;
   }
+  if (options.advance) {  // The state too is advanced where it lies, so that a loop need not copy it back.
+    aliases.push_back({{0}, {0, {}}});
+  }
   const xla::XlaOp call = xla::CustomCallWithLayout(
       context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), argument_shapes, attributes,
       /*has_side_effect=*/true, aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,

@@ -36,7 +36,40 @@ REGISTER_OP("IpuReplicatedRun")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
+// Fails where the device has not `ipus` IPUs, or with `why_not`, whatever it has.
+REGISTER_OP("IpuExpectIpus")
+    .Attr("ipus: int >= 1")
+    .Attr("why_not: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs);
+
 namespace {
+
+class ExpectIpusOp : public tf::OpKernel {
+ public:
+  explicit ExpectIpusOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("ipus", &expected_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("why_not", &why_not_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES(context, why_not_.empty(), absl::FailedPreconditionError(why_not_));
+    const int64_t ordinal = context->device()->parsed_name().id;
+    const int64_t ipus = IpusOf(ordinal);
+    OP_REQUIRES(context, ipus == expected_,
+                absl::FailedPreconditionError(
+                    absl::StrCat("This function holds a program that was traced while `/device:IPU:", ordinal, "` had ",
+                                 expected_, " IPU(s), and it has ", ipus,
+                                 " now. Make the `tf.function` (or the graph) anew after the system was "
+                                 "configured.")));
+  }
+
+ private:
+  int64_t expected_;
+  std::string why_not_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuExpectIpus").Device(tf::DEVICE_CPU), ExpectIpusOp);
 
 // Runs of one device come one after the other: their replicas meet in the device's one domain.
 core::Turns& TurnsOf(int64_t device) {

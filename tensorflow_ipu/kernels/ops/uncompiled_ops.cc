@@ -16,7 +16,8 @@ class UncompiledOp : public tf::OpKernel {
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`", type_string(),
                      "` runs in a compiled program alone. Call the function that uses it with "
-                     "`IPUStrategy.run`, or decorate it with `@tf.function(jit_compile=True)`.")));
+                     "`IPUStrategy.run` (in a graph for a session: with `compiler.compile`), or decorate it with "
+                     "`@tf.function(jit_compile=True)`.")));
   }
 };
 
@@ -26,6 +27,8 @@ REGISTER_KERNEL_BUILDER(Name("IpuAllToAll").Device(tf::DEVICE_CPU), UncompiledOp
 REGISTER_KERNEL_BUILDER(Name("IpuBroadcast").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedDequeue").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuOutfeedEnqueue").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuRandomSeed").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuRandomStream").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuReduceScatter").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuReplicaIndex").Device(tf::DEVICE_CPU), UncompiledOp);
 

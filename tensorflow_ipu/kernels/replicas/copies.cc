@@ -35,7 +35,7 @@ absl::Status Copies::OwnHandles(tf::ResourceMgr* resources, const tf::ResourceHa
   if (absl::Status status = Find(resources, variable, replicas + 1, &entry); !status.ok()) return status;
   if (entry->stale) {
     for (int64_t replica = 0; replica < replicas; ++replica) {
-      tf::Var* const copy = entry->copies[replica].get();
+      tf::Var* const copy = entry->copies[replica].variable.get();
       tf::mutex_lock writing(*copy->mu());
       *copy->tensor() = value(replica);
       copy->is_initialized = true;
@@ -56,7 +56,7 @@ absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value)
                                                      " of this variable: it was used on ",
                                                      found->second.copies.size() + 1, " replicas."));
     }
-    source = found->second.copies[replica - 1].get();
+    source = found->second.copies[replica - 1].variable.get();
   }
   tf::tf_shared_lock reading(*source->mu());
   if (!source->is_initialized) return absl::FailedPreconditionError("The variable has no value yet.");
@@ -70,7 +70,7 @@ absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_
   Entry* entry = nullptr;
   if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
   if (entry->stale) Refresh(variable, entry);
-  tf::Var* const target = replica == 0 ? variable : entry->copies[replica - 1].get();
+  tf::Var* const target = replica == 0 ? variable : entry->copies[replica - 1].variable.get();
   tf::mutex_lock writing(*target->mu());
   *target->tensor() = value;
   target->is_initialized = true;
@@ -91,7 +91,6 @@ absl::Status Copies::Find(tf::ResourceMgr* resources, tf::Var* variable, int64_t
                 resources,
                 resources->default_container(),
                 {},
-                {},
                 true};
     at = entries_.emplace(variable, std::move(entry)).first;
   }
@@ -100,46 +99,61 @@ absl::Status Copies::Find(tf::ResourceMgr* resources, tf::Var* variable, int64_t
   const std::size_t wanted = static_cast<std::size_t>(replicas) - 1;
   if (entry.copies.size() == wanted) return absl::OkStatus();
   entry.stale = true;
-  std::vector<std::string>& free_names = free_names_[resources];
   while (entry.copies.size() > wanted) {
+    Free(resources, std::move(entry.copies.back()));
     entry.copies.pop_back();
-    free_names.push_back(std::move(entry.names.back()));
-    entry.names.pop_back();
   }
   while (entry.copies.size() < wanted) {
-    std::string name;
-    if (free_names.empty()) {
-      name = absl::StrCat("ipu_replica_copy_", ++last_name_);
-    } else {
-      name = std::move(free_names.back());
-      free_names.pop_back();
-      resources->Delete<tf::Var>(entry.container, name).IgnoreError();  // The name, whose copy is gone.
-    }
-    tf::core::RefCountPtr<tf::Var> copy(new tf::Var(variable->tensor()->dtype()));
-    if (absl::Status status = resources->CreateUnowned(entry.container, name, copy.get()); !status.ok()) return status;
-    entry.names.push_back(std::move(name));
-    entry.copies.push_back(std::move(copy));
+    if (absl::Status status = Add(variable, &entry); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
+absl::Status Copies::Add(tf::Var* variable, Entry* entry) {
+  std::vector<Copy>& free = free_[entry->resources];
+  while (!free.empty()) {
+    Copy copy = std::move(free.back());
+    free.pop_back();
+    // Another manager may have come to stand where that of a closed session stood.
+    tf::core::RefCountPtr<tf::Var> known;
+    if (entry->resources->Lookup(entry->container, copy.name, &known).ok() && known == copy.variable) {
+      entry->copies.push_back(std::move(copy));
+      return absl::OkStatus();
+    }
+  }
+  Copy copy{absl::StrCat("ipu_replica_copy_", ++last_name_),
+            tf::core::RefCountPtr<tf::Var>(new tf::Var(variable->tensor()->dtype()))};
+  absl::Status status = entry->resources->CreateUnowned(entry->container, copy.name, copy.variable.get());
+  if (status.ok()) entry->copies.push_back(std::move(copy));
+  return status;
+}
+
+void Copies::Free(tf::ResourceMgr* resources, Copy copy) {
+  {
+    tf::mutex_lock writing(*copy.variable->mu());
+    *copy.variable->tensor() = tf::Tensor();
+    copy.variable->is_initialized = false;
+  }
+  free_[resources].push_back(std::move(copy));
+}
+
 void Copies::Refresh(tf::Var* variable, Entry* entry) {
   tf::tf_shared_lock reading(*variable->mu());
-  for (const auto& copy : entry->copies) {
-    tf::mutex_lock writing(*copy->mu());
-    *copy->tensor() = *variable->tensor();
-    copy->is_initialized = variable->is_initialized;
+  for (const Copy& copy : entry->copies) {
+    tf::mutex_lock writing(*copy.variable->mu());
+    *copy.variable->tensor() = *variable->tensor();
+    copy.variable->is_initialized = variable->is_initialized;
   }
   entry->stale = false;
 }
 
 void Copies::AddHandles(const Entry& entry, const tf::ResourceHandle& like,
                         std::vector<tf::ResourceHandle>* handles) const {
-  for (const std::string& name : entry.names) {
-    tf::ResourceHandle copy = like;
-    copy.set_container(entry.container);
-    copy.set_name(name);
-    handles->push_back(std::move(copy));
+  for (const Copy& copy : entry.copies) {
+    tf::ResourceHandle handle = like;
+    handle.set_container(entry.container);
+    handle.set_name(copy.name);
+    handles->push_back(std::move(handle));
   }
 }
 
@@ -147,8 +161,7 @@ void Copies::Drop(const tf::Var* variable) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(variable);
   if (found == entries_.end()) return;
-  std::vector<std::string>& free_names = free_names_[found->second.resources];
-  for (std::string& name : found->second.names) free_names.push_back(std::move(name));
+  for (Copy& copy : found->second.copies) Free(found->second.resources, std::move(copy));
   entries_.erase(found);
 }
 

@@ -25,7 +25,8 @@ namespace tensorflow_ipu {
 // the buffer. So a variable that no program writes costs its memory once, whatever the number of replicas.
 //
 // Copies live in the resource manager of the variable's device, under names of their own, since that is where compiled
-// programs look for variables; they go with the variable.
+// programs look for variables. Their memory goes with the variable; the empty copy is kept and used again, since a
+// manager that is being cleared, and destroys the variable, must not find others destroyed at the same time.
 //
 // Thread-safe, but for two runs that use one variable at once.
 class Copies {
@@ -57,17 +58,24 @@ class Copies {
   static bool Any() { return any_.load(std::memory_order_relaxed); }
 
  private:
+  // A copy and its name in the resource manager.
+  struct Copy {
+    std::string name;
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+  };
+
   struct Entry {
     tensorflow::core::WeakPtr<tensorflow::Var> variable;  // Drops the entry when the variable goes.
     tensorflow::ResourceMgr* resources;
     std::string container;
-    std::vector<std::string> names;
-    std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> copies;  // Of replicas 1, 2, ...
+    std::vector<Copy> copies;  // Of replicas 1, 2, ...
     bool stale = true;
   };
 
   // These need mutex_ held.
   absl::Status Find(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replicas, Entry** found);
+  absl::Status Add(tensorflow::Var* variable, Entry* entry);
+  void Free(tensorflow::ResourceMgr* resources, Copy copy);
   void Refresh(tensorflow::Var* variable, Entry* entry);
   void AddHandles(const Entry& entry, const tensorflow::ResourceHandle& like,
                   std::vector<tensorflow::ResourceHandle>* handles) const;
@@ -79,8 +87,8 @@ class Copies {
   std::mutex mutex_;
   // All below are guarded by mutex_.
   std::unordered_map<const tensorflow::Var*, Entry> entries_;
-  // A resource manager: names in it whose copies are gone. Managers hold on to names, so these are used again.
-  std::unordered_map<tensorflow::ResourceMgr*, std::vector<std::string>> free_names_;
+  // A resource manager, perhaps of a session that is closed: empty copies in it, to be used again.
+  std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_;
   int64_t last_name_ = 0;
 };
 

@@ -1,0 +1,95 @@
+"""Dropout as a function: masks, seeds, replicas, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.ops.rand_ops import dropout
+
+ONES = tf.ones([30, 40])
+
+
+def test_elements_are_dropped_at_the_rate_and_the_others_scaled():
+    out = dropout(ONES, 0.2).numpy()
+    assert set(np.unique(out)) == {0, np.float32(1 / 0.8)}
+    assert np.mean(out == 0) == pytest.approx(0.2, abs=0.05)
+
+
+def test_same_seed_gives_the_same_mask_eagerly_and_compiled():
+    compiled = tf.function(lambda: dropout(ONES, 0.5, seed=[1, 2]), jit_compile=True)
+    assert np.array_equal(dropout(ONES, seed=[1, 2]), compiled())
+    assert not np.array_equal(dropout(ONES, seed=[1, 2]), dropout(ONES, seed=[2, 1]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_without_a_seed_each_call_has_another_mask(compiled):
+    def call():
+        return dropout(ONES)
+
+    function = tf.function(call, jit_compile=True) if compiled else call
+    assert not np.array_equal(function(), function())
+
+
+def test_without_a_seed_each_step_of_a_compiled_loop_has_another_mask():
+    @tf.function(jit_compile=True)
+    def program():
+        masks = tf.TensorArray(tf.float32, 3)
+        for i in tf.range(3):
+            masks = masks.write(i, dropout(ONES))
+        return masks.stack()
+
+    assert len({mask.tobytes() for mask in program().numpy()}) == 3
+
+
+def test_gradient_has_the_mask_of_the_result():
+    for seed in (None, [3, 4]):
+        with tf.GradientTape() as tape:
+            tape.watch(ONES)
+            out = dropout(ONES, seed=seed)
+        assert np.array_equal(tape.gradient(out, ONES), out)
+
+
+def test_mask_is_the_same_along_dimensions_of_size_one():
+    out = dropout(ONES, noise_shape=[1, None], seed=[1, 2]).numpy()
+    assert np.array_equal(out, np.repeat(out[:1], 30, axis=0))
+    assert len(np.unique(out)) == 2
+
+
+def test_rate_of_zero_drops_nothing():
+    assert np.array_equal(dropout(ONES, 0), ONES)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_type_is_kept(dtype):
+    assert dropout(tf.ones([4], dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1, 2])
+def test_rate_that_is_no_share_is_refused(rate):
+    with pytest.raises(ValueError, match="`rate` must be from 0 to below 1"):
+        dropout(ONES, rate)
+
+
+@pytest.mark.parametrize("seed", [1, [1], [1, 2, 3], [[1, 2]]])
+def test_seed_of_another_shape_is_refused(seed):
+    with pytest.raises(ValueError, match="`seed` must be two integers"):
+        dropout(ONES, seed=seed)
+
+
+def test_things_of_other_types_are_refused():
+    with pytest.raises(TypeError, match="`seed` must be two integers"):
+        dropout(ONES, seed=[0.5, 1.5])
+    with pytest.raises(TypeError, match="`x` must hold floating-point numbers"):
+        dropout([1, 2])
+    with pytest.raises(TypeError, match="no argument `ratio`"):
+        dropout(ONES, ratio=0.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"), [([40], "must have the rank of `x`"), ([30, 2], "must have a size of 1")]
+)
+def test_noise_shape_that_does_not_fit_is_refused(shape, message):
+    with pytest.raises(ValueError, match=message):
+        dropout(ONES, noise_shape=shape)
