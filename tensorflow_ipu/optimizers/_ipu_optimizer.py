@@ -69,3 +69,19 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
     def variables(self) -> list[Any]:
         """The wrapped optimizer's variables."""
         return self._opt.variables()
+
+    # In checkpoints, the wrapper stands for the wrapped optimizer, with or without which one can go on from them.
+
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
+        return self._opt._trackable_children(*args, **kwargs)
+
+    def _lookup_dependency(self, *args: Any, **kwargs: Any) -> Any:
+        return self._opt._lookup_dependency(*args, **kwargs)
+
+    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
+        return self._opt._create_or_restore_slot_variable(*args, **kwargs)
+
+    @property
+    def _deferred_dependencies(self) -> Any:
+        self._opt._maybe_initialize_trackable()
+        return self._opt._deferred_dependencies

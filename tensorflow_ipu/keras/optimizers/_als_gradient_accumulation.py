@@ -1,0 +1,104 @@
+"""Gradient accumulation with automatic loss scaling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.keras.optimizers._als import ALSOptimizer
+from tensorflow_ipu.keras.optimizers._gradient_accumulation import GradientAccumulationOptimizer
+from tensorflow_ipu.keras.optimizers._loss_scale import all_finite
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
+    """Accumulates the gradients of scaled losses; each mini-batch counts in the histogram of the `ALSOptimizer`."""
+
+    def __init__(
+        self,
+        als_optimizer: ALSOptimizer,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        name: str = "ALSGradientAccumulationOptimizer",
+    ) -> None:
+        """Wraps `als_optimizer`; see `GradientAccumulationOptimizer` for the other arguments.
+
+        Raises:
+          ValueError: `als_optimizer` is none, or as in `GradientAccumulationOptimizer`.
+          TypeError: An argument is of a wrong type.
+        """
+        if not isinstance(als_optimizer, ALSOptimizer):
+            raise ValueError(
+                f"`als_optimizer` must be an `ALSOptimizer`, but is {als_optimizer!r}. `GradientAccumulationOptimizer`"
+                " wraps all others"
+            )
+        super().__init__(
+            als_optimizer,
+            num_mini_batches,
+            offload_weight_update_variables,
+            replicated_optimizer_state_sharding,
+            dtype,
+            reduction_method,
+            name,
+        )
+        self._als = als_optimizer
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The loss to differentiate; see `ALSOptimizer.get_scaled_loss`."""
+        return self._als.get_scaled_loss(loss)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        captured_grads: Any = None,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """Counts and accumulates the gradients of a scaled loss.
+
+        Args:
+          grads_and_vars: Pairs of gradient and variable.
+          captured_grads: A structure of other gradients of the scaled loss to count.
+          name: Accepted, as the original does; operations go by the optimizer's name.
+          experimental_aggregate_gradients: Must be True: the wrapped optimizer reduces gradients over the replicas.
+
+        Returns:
+          The wrapped optimizer's `iterations`.
+
+        Raises:
+          ValueError: `experimental_aggregate_gradients` is not True, or as in `ALSOptimizer.apply_gradients`.
+        """
+        del name
+        if experimental_aggregate_gradients is not True:
+            raise ValueError(
+                "`experimental_aggregate_gradients` must be True, but is"
+                f" {experimental_aggregate_gradients!r}: the strategy decides how replicas' gradients are reduced"
+            )
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        if captured_grads is None:
+            self.apply(gradients, variables)
+        else:
+            self._step(*self._matched(gradients, variables), captured_grads)
+        return self.iterations
+
+    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        self._step(gradients, variables, None)
+
+    def _step(self, gradients: list[Any], variables: list[Any], captured: Any) -> None:
+        self._als.count(gradients, captured)
+        # What is not finite in a mini-batch is not finite in the sum either.
+        self._accumulate(gradients, variables, self._update)
+
+    def _update(self, reduced: list[Any], variables: list[Any]) -> None:
+        self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` makes an equal optimizer of."""
+        config = super().get_config()
+        return {"als_optimizer": config.pop("opt"), **config}

@@ -1,0 +1,121 @@
+"""The Keras optimizer that applies the gradients of several mini-batches as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
+from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class GradientAccumulationOptimizer(OptimizerWrapper):
+    """Accumulates the gradients of mini-batches, and updates the variables once for so many of them.
+
+    It goes into a loop of the program, and does the update within: every `num_mini_batches` iterations, the wrapped
+    optimizer gets the reduced gradients. It must be the outermost optimizer.
+    """
+
+    def __init__(
+        self,
+        opt: keras.optimizers.Optimizer,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        name: str = "GradientAccumulationOptimizer",
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: A Keras optimizer.
+          num_mini_batches: How many mini-batches make an update. The loop's iterations must be a multiple.
+          offload_weight_update_variables: Whether the state of `opt` goes to remote memory between updates. The emulator
+            has one memory: recorded in `options`, and without effect.
+          replicated_optimizer_state_sharding: Whether that state is divided among the replicas; needs
+            `offload_weight_update_variables=True`. Recorded likewise.
+          dtype: The type of the accumulators: None for that of each variable, a floating-point type, or a function from a
+            variable to one.
+          reduction_method: A `GradientAccumulationReductionMethod`, or its name.
+          name: The wrapper's name.
+
+        Raises:
+          ValueError: `opt` is no such optimizer; `num_mini_batches` is below 1; the reduction is unknown; or the state is
+            to be sharded and not offloaded.
+          TypeError: An argument is of a wrong type.
+        """
+        options = parts.checked_options(
+            num_mini_batches,
+            offload_weight_update_variables,
+            replicated_optimizer_state_sharding,
+            dtype,
+            reduction_method,
+        )
+        super().__init__(opt, name)
+        self._options = options
+
+    @staticmethod
+    def bool_to_three_state(value: bool | None, default: Any) -> Any:
+        """The name of a switch of the compiler: on, off, or `default` for None."""
+        if value is None:
+            return default
+        return "THREESTATE_ON" if value else "THREESTATE_OFF"
+
+    @property
+    def options(self) -> AccumulationOptions:
+        """How gradients accumulate, as the constructor was told."""
+        return self._options
+
+    def _build_own(self, variables: list[Any]) -> None:
+        self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
+        self._totals = [self._total(variable) for variable in variables]
+
+    def _total(self, variable: Any) -> Any:
+        dtype = self._options.accumulator_dtype(variable)
+        value = getattr(variable, "value", variable)
+        beside = value if isinstance(value, tf.Variable) else variable
+        with self._distribution_strategy.extended.colocate_vars_with(beside):
+            name = f"{getattr(variable, 'path', variable.name).replace('/', '_').replace(':', '_')}_accumulator"
+            return self.add_variable(variable.shape, "zeros", dtype.name, name=name)
+
+    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        self._accumulate(gradients, variables, self.inner_optimizer.apply)
+
+    def _accumulate(self, gradients: list[Any], variables: list[Any], update: Any) -> None:
+        pairs = [(grad, variable) for grad, variable in zip(gradients, variables, strict=True) if grad is not None]
+        if not pairs:
+            raise ValueError("`grads` has no gradient for any variable: does the loss depend on them?")
+        parts.must_be_in_loop(type(self).__name__, self._options.num_mini_batches)
+        known, used = zip(*pairs, strict=True)
+        totals = [self._totals[self._get_variable_index(variable)].value for variable in used]
+        number, reduction = self._options.num_mini_batches, self._options.reduction_method
+        accumulator = parts.Accumulator(self._counter.value, totals, number, reduction)
+        accumulator.step(known, lambda reduced: update(reduced, list(used)))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` makes an equal optimizer of; a function `dtype` has to be registered with Keras."""
+        options = self._options
+        dtype: Any = options.dtype
+        if dtype is not None:
+            function = callable(dtype) and not isinstance(dtype, type)
+            dtype = keras.saving.serialize_keras_object(dtype) if function else options.accumulator_dtype(None).name
+        return {
+            **super().get_config(),
+            "num_mini_batches": options.num_mini_batches,
+            "offload_weight_update_variables": options.offload_weight_update_variables,
+            "replicated_optimizer_state_sharding": options.replicated_optimizer_state_sharding,
+            "dtype": dtype,
+            "reduction_method": options.reduction_method.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Makes an optimizer of what `get_config` returned."""
+        dtype = config["dtype"]
+        if isinstance(dtype, dict):
+            dtype = keras.saving.deserialize_keras_object(dtype, custom_objects=custom_objects)
+        return super().from_config({**config, "dtype": dtype}, custom_objects)

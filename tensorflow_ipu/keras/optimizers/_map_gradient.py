@@ -1,0 +1,56 @@
+"""A Keras optimizer that passes each gradient through a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class MapGradientOptimizer(OptimizerWrapper):
+    """Applies a function to each gradient before the wrapped optimizer gets to see it."""
+
+    def __init__(
+        self,
+        opt: keras.optimizers.Optimizer,
+        gradient_mapping_function: Callable[[Any, Any], Any],
+        name: str = "MapGradientOptimizer",
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: A Keras optimizer.
+          gradient_mapping_function: From a gradient and the value of its variable to the gradient to use.
+          name: The wrapper's name.
+
+        Raises:
+          ValueError: `opt` is no Keras optimizer.
+          TypeError: `gradient_mapping_function` cannot be called.
+        """
+        if not callable(gradient_mapping_function):
+            raise TypeError(f"`gradient_mapping_function` must be a function, but is {gradient_mapping_function!r}")
+        super().__init__(opt, name)
+        self._map = gradient_mapping_function
+
+    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        mapped = [
+            gradient if gradient is None else self._map(gradient, keras.ops.convert_to_tensor(variable))
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        self.inner_optimizer.apply(mapped, variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` makes an equal optimizer of: the function has to be registered with Keras."""
+        function = keras.saving.serialize_keras_object(self._map)
+        return {**super().get_config(), "gradient_mapping_function": function}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Makes an optimizer of what `get_config` returned."""
+        serialized = config["gradient_mapping_function"]
+        function = keras.saving.deserialize_keras_object(serialized, custom_objects=custom_objects)
+        return super().from_config({**config, "gradient_mapping_function": function}, custom_objects)

@@ -1,0 +1,119 @@
+"""The base of the wrappers of Keras optimizers: passes everything on to the wrapped optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class OptimizerWrapper(keras.optimizers.Optimizer):
+    """Wraps a Keras optimizer, and by itself changes nothing.
+
+    A subclass overrides `_apply`. Its own variables come first in `variables`, and all are saved in checkpoints.
+    """
+
+    def __init__(self, opt: keras.optimizers.Optimizer, name: str | None = None) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: The optimizer that owns the slots and updates the variables.
+          name: The wrapper's name; one of its class's if omitted.
+
+        Raises:
+          ValueError: `opt` is no Keras optimizer.
+        """
+        if not isinstance(opt, keras.optimizers.Optimizer):
+            raise ValueError(
+                f"`opt` must be a `keras.optimizers.Optimizer`, but is {opt!r}. Wrappers for `tf.compat.v1.train`"
+                " optimizers are in `tensorflow_ipu.optimizers`"
+            )
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = opt
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes the variables of the wrapper and of the wrapped optimizer, outside of any program.
+
+        Args:
+          variables: The variables to train.
+        """
+        if self.built:
+            return
+        with tf.init_scope():
+            self._build_own(list(variables))
+            if not self.inner_optimizer.built:
+                self.inner_optimizer.build(list(variables))
+            super().build(list(variables))
+
+    def _build_own(self, variables: list[Any]) -> None:
+        """Makes what the wrapper adds, once."""
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Updates the variables, or does what the wrapper does in its place.
+
+        Args:
+          grads: Gradients, one for each variable; None for one that the loss does not reach.
+          trainable_variables: Those variables; the ones that the optimizer was built with if omitted.
+
+        Raises:
+          ValueError: The optimizer was built with other variables, or with none yet and none are given.
+        """
+        self._apply(*self._matched(grads, trainable_variables))
+
+    def _matched(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> tuple[list[Any], list[Any]]:
+        """The gradients and their variables; builds the optimizer where it is not."""
+        if trainable_variables is not None:
+            self.build(list(trainable_variables))
+            self._check_variables_are_known(trainable_variables)
+        elif not self.built:
+            raise ValueError("`trainable_variables` are needed, since the optimizer is not built yet")
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if len(grads) != len(variables):
+            raise ValueError(
+                f"`grads` must hold a gradient for each of {len(variables)} variables, but has {len(grads)}"
+            )
+        return list(grads), variables
+
+    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        self.inner_optimizer.apply(gradients, variables)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss to differentiate, as the wrapped optimizer wants it."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Lets the wrapped optimizer put its moving averages into the variables."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables of the wrapper, then those of the wrapped optimizer."""
+        return [*self._variables, *self.inner_optimizer.variables]
+
+    @property
+    def iterations(self) -> Any:
+        """How many updates the wrapped optimizer made."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The wrapped optimizer's learning rate, which can be set."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` makes an equal optimizer of."""
+        return {"opt": keras.saving.serialize_keras_object(self.inner_optimizer), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Makes an optimizer of what `get_config` returned."""
+        arguments = dict(config)
+        key = "opt" if "opt" in arguments else "als_optimizer"
+        arguments[key] = keras.saving.deserialize_keras_object(arguments[key], custom_objects=custom_objects)
+        return cls(**arguments)

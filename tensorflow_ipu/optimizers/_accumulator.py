@@ -1,0 +1,89 @@
+"""The arithmetic of gradient accumulation, on variables that somebody else made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+
+
+class Accumulator:
+    """Adds up the gradients of mini-batches, and after so many of them hands them on.
+
+    Gradients that are `tf.IndexedSlices` are added to their rows; what is handed on is dense.
+    """
+
+    def __init__(
+        self, counter: Any, totals: Sequence[Any], number: int, reduction: GradientAccumulationReductionMethod
+    ) -> None:
+        """Uses variables, all of them zero at first.
+
+        Args:
+          counter: An int32 scalar: the mini-batches since the last update.
+          totals: A variable for each gradient, of its shape.
+          number: How many mini-batches make an update.
+          reduction: How their gradients become one.
+        """
+        self._counter = counter
+        self._totals = list(totals)
+        self._number = number
+        self._reduction = reduction
+
+    def step(self, gradients: Sequence[Any], update: Callable[[list[Any]], Any]) -> Any:
+        """Adds the gradients of a mini-batch, and updates if it is the last one.
+
+        Args:
+          gradients: One for each total: tensors or `tf.IndexedSlices`.
+          update: Called once, while the program is traced, with the reduced gradients, each of the type of its total.
+
+        Returns:
+          An operation that runs after all of this.
+        """
+        done = [self._add(total, gradient) for total, gradient in zip(self._totals, gradients, strict=True)]
+        with tf.control_dependencies(done):
+            count = self._counter.assign_add(1, read_value=True)
+
+        def complete(_: Any) -> Any:
+            reduced = [total.read_value() for total in self._totals]
+            with tf.control_dependencies(_operations(update(reduced))):
+                cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in self._totals]
+                cleared.append(self._counter.assign(0, read_value=False))
+            with tf.control_dependencies(cleared):
+                return tf.constant(False)
+
+        # A loop of one iteration or none. Of a branch, XLA would copy all that it may update, in every mini-batch, or
+        # compute the update each time and select.
+        due = tf.equal(count, self._number)
+        return tf.group(tf.while_loop(lambda due: due, complete, [due], parallel_iterations=1))
+
+    def _add(self, total: Any, gradient: Any) -> Any:
+        scale = None
+        if self._reduction is GradientAccumulationReductionMethod.MEAN:
+            scale = tf.constant(1 / self._number, total.dtype)
+        elif self._reduction is GradientAccumulationReductionMethod.RUNNING_MEAN:
+            before = tf.cast(self._counter.read_value(), tf.float32)
+            scale = tf.cast(1 / (before + 1), total.dtype)
+            keep = tf.cast(before / (before + 1), total.dtype)
+            if not isinstance(gradient, tf.IndexedSlices):
+                value = tf.cast(gradient, total.dtype)
+                return total.assign(total.read_value() * keep + value * scale, read_value=False)
+            with tf.control_dependencies([total.assign(total.read_value() * keep, read_value=False)]):
+                return _add_rows(total, gradient, scale)
+        if isinstance(gradient, tf.IndexedSlices):
+            return _add_rows(total, gradient, scale)
+        value = tf.cast(gradient, total.dtype)
+        return total.assign_add(value if scale is None else value * scale, read_value=False)
+
+
+def _add_rows(total: Any, slices: Any, scale: Any) -> Any:
+    values = tf.cast(slices.values, total.dtype)
+    values = values if scale is None else values * scale
+    return total.scatter_add(tf.IndexedSlices(values, slices.indices)).op
+
+
+def _operations(updated: Any) -> list[Any]:
+    """What can be waited for in what an update returned."""
+    return [value for value in tf.nest.flatten(updated) if isinstance(value, (tf.Operation, tf.Tensor))]

@@ -1,0 +1,212 @@
+"""Optimizers that apply the gradients of several mini-batches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.optimizers import _loop_check, _options
+from tensorflow_ipu.optimizers._accumulator import Accumulator
+from tensorflow_ipu.optimizers._cross_replica import CrossReplicaOptimizer
+from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
+from tensorflow_ipu.optimizers._options import AccumulationOptions
+from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+
+
+class _Accumulating(IpuOptimizer):
+    """Accumulates as its options say."""
+
+    def __init__(
+        self, opt: tf.compat.v1.train.Optimizer, options: AccumulationOptions, verify_usage: bool, name: str
+    ) -> None:
+        super().__init__(opt, name)
+        self._options = options
+        self._verify_usage = verify_usage
+        # The variables that a call of `apply_gradients` has gradients for: where those accumulate.
+        self._accumulators: dict[tuple[Any, ...], Accumulator] = {}
+
+    @property
+    def options(self) -> AccumulationOptions:
+        """How gradients accumulate, as the constructor was told."""
+        return self._options
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        """Adds the gradients to the accumulators; the last mini-batch has the wrapped optimizer update the variables.
+
+        Args:
+          grads_and_vars: Pairs of gradient and variable. Gradients may be `tf.IndexedSlices`; accumulated they are dense.
+          global_step: A variable to count the updates in: one for `num_mini_batches` mini-batches.
+          name: The name of the operation.
+
+        Returns:
+          The operation that does all of this.
+
+        Raises:
+          ValueError: No variable has a gradient.
+          tf.errors.FailedPreconditionError: There is no loop around in the program being traced, or one of so many
+            iterations that gradients would be left over; the latter is raised as the trace of the program ends.
+        """
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+        if not pairs:
+            raise ValueError("`grads_and_vars` has no gradient for any variable: does the loss depend on them?")
+        gradients, variables = zip(*pairs, strict=True)
+        if self._verify_usage:
+            _loop_check.note(type(self).__name__, self._options.num_mini_batches)
+
+        def update(reduced: list[Any]) -> Any:
+            return self._opt.apply_gradients(list(zip(reduced, variables, strict=True)), global_step=global_step)
+
+        with tf.name_scope(name or self._name):
+            return self._accumulator(variables).step(gradients, update)
+
+    def _accumulator(self, variables: Sequence[Any]) -> Accumulator:
+        key = tuple(variable.ref() for variable in variables)
+        if key not in self._accumulators:
+            # Not in the loop, nor in the program, but with the variables.
+            with tf.init_scope():
+                counter = _zeros((), tf.int32, f"{self._name}/counter", variables[0])
+                totals = [self._total(variable) for variable in variables]
+            number, reduction = self._options.num_mini_batches, self._options.reduction_method
+            self._accumulators[key] = Accumulator(counter, totals, number, reduction)
+        return self._accumulators[key]
+
+    def _total(self, variable: Any) -> Any:
+        dtype = self._options.accumulator_dtype(variable)
+        return _zeros(variable.shape, dtype, f"{variable.name.split(':')[0]}/{self._name}", variable)
+
+
+class GradientAccumulationOptimizerV2(_Accumulating):
+    """Accumulates the gradients of mini-batches, and updates the variables once for so many of them.
+
+    It goes into a loop of the program, and does the update within: every `num_mini_batches` iterations, the wrapped
+    optimizer gets the reduced gradients, in the type of their accumulators. It must be the outermost optimizer.
+
+        optimizer = GradientAccumulationOptimizerV2(tf.compat.v1.train.MomentumOptimizer(0.01, 0.9), 8)
+
+        @tf.function(jit_compile=True)
+        def train(iterator):
+            for _ in tf.range(8 * 100):
+                loss = ...
+                optimizer.minimize(loss)  # Or `apply_gradients`.
+    """
+
+    def __init__(
+        self,
+        opt: tf.compat.v1.train.Optimizer,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        name: str = "GradientAccumulationOptimizerV2",
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: A `tf.compat.v1.train.Optimizer`.
+          num_mini_batches: How many mini-batches make an update. The loop's iterations must be a multiple.
+          offload_weight_update_variables: Whether the state of `opt` goes to remote memory between updates. The emulator
+            has one memory: recorded in `options`, and without effect.
+          replicated_optimizer_state_sharding: Whether that state is divided among the replicas; needs
+            `offload_weight_update_variables=True`. Recorded likewise.
+          dtype: The type of the accumulators: None for that of each variable, a floating-point type, or a function from a
+            variable to one.
+          reduction_method: A `GradientAccumulationReductionMethod`, or its name.
+          name: The wrapper's name.
+
+        Raises:
+          ValueError: `opt` is no such optimizer; `num_mini_batches` is below 1; the reduction is unknown; or the state is
+            to be sharded and not offloaded.
+          TypeError: An argument is of a wrong type.
+        """
+        options = _options.checked(
+            num_mini_batches,
+            offload_weight_update_variables,
+            replicated_optimizer_state_sharding,
+            dtype,
+            reduction_method,
+        )
+        super().__init__(opt, options, True, name)
+
+
+class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):
+    """Accumulates, and takes the mean of what has accumulated over the replicas, once an update.
+
+    The same as `GradientAccumulationOptimizerV2(CrossReplicaOptimizer(opt), ...)`.
+    """
+
+    def __init__(
+        self,
+        opt: tf.compat.v1.train.Optimizer,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        name: str = "CrossReplicaGradientAccumulationOptimizerV2",
+    ) -> None:
+        """Wraps `opt`; see `GradientAccumulationOptimizerV2` for the arguments, and for what is raised."""
+        super().__init__(
+            CrossReplicaOptimizer(opt),
+            num_mini_batches,
+            offload_weight_update_variables,
+            replicated_optimizer_state_sharding,
+            dtype,
+            reduction_method,
+            name,
+        )
+
+
+class GradientAccumulationOptimizer(_Accumulating):
+    """Adds up the gradients of mini-batches, and updates the variables with the sum.
+
+    The earlier form of `GradientAccumulationOptimizerV2`, which accumulates in the types of the variables.
+    """
+
+    def __init__(
+        self,
+        opt: tf.compat.v1.train.Optimizer,
+        num_mini_batches: int,
+        verify_usage: bool = True,
+        name: str = "GradientAccumulationOptimizer",
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: A `tf.compat.v1.train.Optimizer`.
+          num_mini_batches: How many mini-batches make an update.
+          verify_usage: Whether to check that the optimizer is in a loop whose iterations are a multiple of that. Without,
+            gradients that are left over wait for the next run.
+          name: The wrapper's name.
+
+        Raises:
+          ValueError: `opt` is no such optimizer, or `num_mini_batches` is below 1.
+          TypeError: An argument is of a wrong type.
+        """
+        if not isinstance(verify_usage, bool):
+            raise TypeError(f"`verify_usage` must be True or False, but is {verify_usage!r}")
+        super().__init__(opt, _options.checked(num_mini_batches), verify_usage, name)
+
+
+class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):
+    """Adds up gradients, and takes the mean of the sum over the replicas, once an update.
+
+    The same as `GradientAccumulationOptimizer(CrossReplicaOptimizer(opt), ...)`.
+    """
+
+    def __init__(
+        self,
+        opt: tf.compat.v1.train.Optimizer,
+        num_mini_batches: int,
+        verify_usage: bool = True,
+        name: str = "CrossReplicaGradientAccumulationOptimizer",
+    ) -> None:
+        """Wraps `opt`; see `GradientAccumulationOptimizer` for the arguments, and for what is raised."""
+        super().__init__(CrossReplicaOptimizer(opt), num_mini_batches, verify_usage, name)
+
+
+def _zeros(shape: Any, dtype: Any, name: str, beside: Any) -> Any:
+    with tf.device(beside.device):
+        return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, name=name)

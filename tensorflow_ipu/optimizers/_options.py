@@ -1,0 +1,107 @@
+"""The arguments that all optimizers with gradient accumulation share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+
+
+@dataclasses.dataclass(frozen=True)
+class AccumulationOptions:
+    """How gradients accumulate.
+
+    Attributes:
+      num_mini_batches: How many mini-batches make an update.
+      offload_weight_update_variables: Where the wrapped optimizer's state is kept: on the host, on the device, or (None)
+        wherever the compiler thinks best. The emulator keeps it in one memory.
+      replicated_optimizer_state_sharding: Whether each replica keeps a part of that state alone. In the emulator each
+        keeps all of it.
+      dtype: The type of the accumulators: None for that of their variables, a type, or a function from a variable to one.
+      reduction_method: How the gradients become one.
+    """
+
+    num_mini_batches: int
+    offload_weight_update_variables: bool | None = None
+    replicated_optimizer_state_sharding: bool = False
+    dtype: Any = None
+    reduction_method: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.SUM
+
+    def accumulator_dtype(self, variable: Any) -> tf.DType:
+        """The type of the accumulator of a variable.
+
+        Raises:
+          TypeError: What the function `dtype` returned is no type of floating-point numbers.
+        """
+        if self.dtype is None:
+            return tf.as_dtype(variable.dtype)
+        if not _is_function(self.dtype):
+            return tf.as_dtype(self.dtype)
+        returned = self.dtype(variable)
+        if _floating(returned) is None:
+            raise TypeError(
+                f"`dtype` must return a floating-point type, but returned {returned!r} for `{variable.name}`"
+            )
+        return tf.as_dtype(returned)
+
+
+def checked(
+    num_mini_batches: Any,
+    offload_weight_update_variables: Any = None,
+    replicated_optimizer_state_sharding: Any = False,
+    dtype: Any = None,
+    reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+) -> AccumulationOptions:
+    """The options of an optimizer, from the arguments of its constructor.
+
+    Raises:
+      ValueError: `num_mini_batches` is below 1, `reduction_method` is none, or the state is to be sharded where it is not
+        offloaded.
+      TypeError: An argument is of a wrong type. All faults are reported together.
+    """
+    faults = Faults()
+    if not isinstance(num_mini_batches, int) or isinstance(num_mini_batches, bool):
+        faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")
+    elif num_mini_batches < 1:
+        faults.add(ValueError, f"`num_mini_batches` must be a positive number, at least 1, but is {num_mini_batches}")
+    offloaded = offload_weight_update_variables
+    if offloaded is not None and not isinstance(offloaded, bool):
+        faults.add(TypeError, f"`offload_weight_update_variables` must be True, False or None, but is {offloaded!r}")
+    sharded = replicated_optimizer_state_sharding
+    if not isinstance(sharded, bool):
+        faults.add(TypeError, f"`replicated_optimizer_state_sharding` must be True or False, but is {sharded!r}")
+    elif sharded and not offloaded:
+        faults.add(
+            ValueError,
+            "`replicated_optimizer_state_sharding` shards the optimizer state that is offloaded, and"
+            f" `offload_weight_update_variables` is {offloaded!r}: make it True",
+        )
+    if dtype is not None and not _is_function(dtype) and _floating(dtype) is None:
+        faults.add(
+            TypeError,
+            f"`dtype` must be a floating-point type, a function from a variable to one, or None, but is {dtype!r}",
+        )
+    reduction = GradientAccumulationReductionMethod.SUM
+    try:
+        reduction = GradientAccumulationReductionMethod.parse(reduction_method)
+    except ValueError as exc:
+        faults.add(ValueError, str(exc))
+    faults.raise_any()
+    return AccumulationOptions(num_mini_batches, offloaded, sharded, dtype, reduction)
+
+
+def _is_function(dtype: Any) -> Callable[..., Any] | bool:
+    return callable(dtype) and not isinstance(dtype, type)
+
+
+def _floating(dtype: Any) -> tf.DType | None:
+    try:
+        known = tf.as_dtype(dtype)
+    except TypeError:
+        return None
+    return known if known.is_floating else None

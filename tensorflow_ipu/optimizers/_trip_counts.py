@@ -1,0 +1,160 @@
+"""How often a loop of a traced program runs, where its graph alone tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+LOOPS = ("While", "StatelessWhile")
+
+# A loop's iteration: a number that starts at the first value and grows by the second, each iteration.
+_Line = tuple[int, int]
+
+# What a loop's counter and its limits are computed with.
+_FOLDS: dict[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "AddV2": np.add,
+    "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "Mul": np.multiply,
+    "NotEqual": np.not_equal,
+    "Sub": np.subtract,
+}
+_COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual")
+
+
+def graph_of(function: str, graph: Any) -> Any:
+    """The graph of a function that an operation of `graph` calls by this name; None if it has none."""
+    known = graph._get_function(function)
+    return None if known is None else known.graph
+
+
+def body_of(loop: Any) -> Any:
+    """The graph of a loop's body."""
+    return _part(loop, "body")
+
+
+def trip_count(loop: Any) -> int | None:
+    """The number of a loop's iterations.
+
+    Args:
+      loop: The operation, of one of the types in `LOOPS`.
+
+    Returns:
+      The number; None where it is known when the program runs, or never comes to an end.
+    """
+    body, condition = body_of(loop), _part(loop, "cond")
+    if body is None or condition is None:
+        return None
+    count = _Loop(loop, body, condition).holds(condition.outputs[0])
+    return None if count is None or count == math.inf else int(count)
+
+
+class _Loop:
+    """Reads a loop whose condition compares counters with limits."""
+
+    def __init__(self, loop: Any, body: Any, condition: Any) -> None:
+        self._initial = list(loop.inputs)
+        self._body = body
+        self._condition = condition
+
+    def holds(self, tensor: Any, for_good: bool = False) -> float | None:
+        """For how many iterations, counted from the first, a bool of the condition is true; None if it is not known.
+
+        With `for_good`, it is not known either where the bool would become true again.
+        """
+        tensor = _through(tensor)
+        kind = tensor.op.type
+        if kind in ("LogicalAnd", "LogicalOr"):
+            # A loop ends with the first false: of an "or", that is where one ends and the other has ended for good.
+            for_good = for_good or kind == "LogicalOr"
+            left, right = (self.holds(operand, for_good) for operand in tensor.op.inputs)
+            dominant, pick = (0, min) if kind == "LogicalAnd" else (math.inf, max)
+            if dominant in (left, right):
+                return dominant
+            return None if left is None or right is None else pick(left, right)
+        if kind in _COMPARISONS:
+            left, right = (self._line(operand) for operand in tensor.op.inputs)
+            return None if left is None or right is None else _iterations(kind, left, right, for_good)
+        value = _constant(tensor)
+        return None if value is None else (math.inf if value else 0)
+
+    def _line(self, tensor: Any) -> _Line | None:
+        tensor = _through(tensor)
+        at = _position(tensor, self._condition.inputs)
+        if at is None:
+            value = _integer(_constant(tensor))
+            return None if value is None else (value, 0)
+        first, step = _integer(_constant(self._initial[at])), self._step(at)
+        return None if first is None or step is None else (first, step)
+
+    def _step(self, at: int) -> int | None:
+        """By how much an iteration changes the carried value at this position."""
+        after = _through(self._body.outputs[at])
+        if after is self._body.inputs[at]:
+            return 0
+        if after.op.type not in ("Add", "AddV2", "Sub"):
+            return None
+        left, right = (_through(operand) for operand in after.op.inputs)
+        if left is self._body.inputs[at]:
+            step = _integer(_constant(right))
+            return -step if step is not None and after.op.type == "Sub" else step
+        if right is self._body.inputs[at] and after.op.type != "Sub":
+            return _integer(_constant(left))
+        return None
+
+
+def _iterations(kind: str, left: _Line, right: _Line, for_good: bool) -> float | None:
+    """For how many iterations a comparison of two lines holds."""
+    if kind.startswith("Greater"):
+        left, right = right, left
+    gap, change = right[0] - left[0] + kind.endswith("Equal"), right[1] - left[1]
+    if gap <= 0:
+        return None if for_good and change > 0 else 0
+    return math.inf if change >= 0 else -(gap // change)
+
+
+def _part(loop: Any, name: str) -> Any:
+    graph = getattr(loop, f"_{name}_graph", None)
+    return graph_of(loop.get_attr(name).name, loop.graph) if graph is None else graph
+
+
+def _through(tensor: Any) -> Any:
+    """The tensor that this one has its value from unchanged."""
+    while tensor.op.type == "Identity" or (tensor.op.type == "Cast" and tensor.dtype.is_integer):
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _position(tensor: Any, tensors: Any) -> int | None:
+    return next((at for at, other in enumerate(tensors) if other is tensor), None)
+
+
+def _integer(value: Any) -> int | None:
+    if value is None or np.ndim(value) != 0 or not np.issubdtype(np.asarray(value).dtype, np.integer):
+        return None
+    return int(value)
+
+
+def _constant(tensor: Any) -> Any:
+    """The value of a tensor as an array, if the graphs around say it; else None."""
+    value = tf.get_static_value(tensor)
+    if value is not None or not hasattr(tensor, "graph"):
+        return value
+    operation = tensor.op
+    if operation.type == "Placeholder":
+        outside = next((outer for outer, inner in getattr(tensor.graph, "captures", ()) if inner is tensor), None)
+        return None if outside is None or outside.dtype == tf.resource else _constant(outside)
+    if operation.type in ("Identity", "Cast"):
+        value = _constant(operation.inputs[0])
+        return None if value is None else np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
+    if operation.type not in _FOLDS:
+        return None
+    operands = [_constant(operand) for operand in operation.inputs]
+    return None if any(operand is None for operand in operands) else _FOLDS[operation.type](*operands)

@@ -1,0 +1,8 @@
+"""What optimizer wrappers are made of, for those of Keras, which live on a higher layer."""
+
+from tensorflow_ipu.optimizers._accumulator import Accumulator
+from tensorflow_ipu.optimizers._loop_check import note as must_be_in_loop
+from tensorflow_ipu.optimizers._options import checked as checked_options
+from tensorflow_ipu.optimizers._reduced import as_they_are, mean
+
+__all__ = ["Accumulator", "as_they_are", "checked_options", "mean", "must_be_in_loop"]

@@ -1,0 +1,102 @@
+"""What the tests of Keras optimizers share: a small regression, trained on replicas and in plain Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.config import reset_ipu_configuration
+
+BATCHES = 8
+
+
+@pytest.fixture(autouse=True)
+def fresh_system():
+    """Nothing configured before and after each test."""
+    reset_ipu_configuration()
+    yield
+    reset_ipu_configuration()
+
+
+@pytest.fixture
+def replicas() -> Callable[[int], ipu.IPUStrategy]:
+    """`replicas(count)` configures so many, and gives a strategy for them."""
+
+    def configure(count: int) -> ipu.IPUStrategy:
+        config = ipu.IPUConfig()
+        config.auto_select_ipus = count
+        config.configure_ipu_system()
+        return ipu.IPUStrategy()
+
+    return configure
+
+
+@pytest.fixture(scope="session")
+def regression() -> tuple[np.ndarray, np.ndarray]:
+    """Micro-batches of a linear regression: inputs of shape [8, 4, 3] and targets of shape [8, 4, 1]."""
+    random = np.random.default_rng(11)
+    inputs = random.normal(size=(BATCHES, 4, 3)).astype(np.float32)
+    targets = random.normal(size=(BATCHES, 4, 1)).astype(np.float32)
+    return inputs, targets
+
+
+def weights_of() -> list[Any]:
+    """New weights of the regression: a kernel and a bias."""
+    return [keras.Variable(np.ones((3, 1), np.float32)), keras.Variable(np.zeros(1, np.float32))]
+
+
+def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
+    """The loss of the regression, averaged over the batch."""
+    return tf.reduce_mean((tf.matmul(x, weights[0].value) + weights[1].value - y) ** 2)
+
+
+@pytest.fixture
+def plainly_trained(regression) -> Callable[..., list[np.ndarray]]:
+    """`plainly_trained(optimizer, batches, share)` trains in eager TensorFlow.
+
+    `batches` lists the micro-batches of each update, whose losses are added and multiplied by `share`.
+    """
+
+    def train(optimizer: Any, batches: list[list[int]], share: float = 1.0) -> list[np.ndarray]:
+        inputs, targets = regression
+        weights = weights_of()
+        for together in batches:
+            with tf.GradientTape() as tape:
+                loss = tf.add_n([loss_of(weights, inputs[at], targets[at]) for at in together]) * share
+            gradients = tape.gradient(loss, [weight.value for weight in weights])
+            optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return [weight.numpy() for weight in weights]
+
+    return train
+
+
+@pytest.fixture
+def trained_on(replicas, regression) -> Callable[..., list[np.ndarray]]:
+    """`trained_on(count, make_optimizer)` trains on replicas: micro-batch t * count + r is that of replica r."""
+
+    def train(count: int, make_optimizer: Callable[[], Any]) -> list[np.ndarray]:
+        strategy = replicas(count)
+        with strategy.scope():
+            weights = weights_of()
+            optimizer = make_optimizer()
+            batches = iter(tf.data.Dataset.from_tensor_slices(regression))
+
+            @tf.function(jit_compile=True)
+            def program(batches):
+                for _ in tf.range(BATCHES // count):
+                    x, y = next(batches)
+                    with tf.GradientTape() as tape:
+                        loss = loss_of(weights, x, y)
+                    gradients = tape.gradient(loss, [weight.value for weight in weights])
+                    optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+            strategy.run(program, args=(batches,))
+        return [weight.numpy() for weight in weights]
+
+    return train

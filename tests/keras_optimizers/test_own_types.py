@@ -1,0 +1,217 @@
+"""SGD, Adam and LAMB with slots of their own types, against the plain optimizers."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.keras.optimizers import AdamIpuOptimizer, IpuOptimizerBase, LAMBIpuOptimizer, SGDIpuOptimizer
+from tensorflow_ipu.keras.optimizers._rmsprop import FloatRMSprop
+
+PLAIN = {
+    "sgd": (lambda: SGDIpuOptimizer(0.05), lambda: keras.optimizers.SGD(0.05)),
+    "momentum": (lambda: SGDIpuOptimizer(0.05, 0.9), lambda: keras.optimizers.SGD(0.05, 0.9)),
+    "nesterov": (lambda: SGDIpuOptimizer(0.05, 0.9, True), lambda: keras.optimizers.SGD(0.05, 0.9, True)),
+    "adam": (lambda: AdamIpuOptimizer(0.1), lambda: keras.optimizers.Adam(0.1)),
+    "amsgrad": (lambda: AdamIpuOptimizer(0.1, amsgrad=True), lambda: keras.optimizers.Adam(0.1, amsgrad=True)),
+    "clipped": (
+        lambda: AdamIpuOptimizer(0.1, clipnorm=0.1, weight_decay=0.1),
+        lambda: keras.optimizers.Adam(0.1, clipnorm=0.1, weight_decay=0.1),
+    ),
+    "lamb": (lambda: LAMBIpuOptimizer(0.1), lambda: keras.optimizers.Lamb(0.1, epsilon=1e-6)),
+    "rmsprop": (lambda: FloatRMSprop(0.1), lambda: keras.optimizers.RMSprop(0.1)),
+    "rmsprop with all": (
+        lambda: FloatRMSprop(0.01, momentum=0.9, centered=True),
+        lambda: keras.optimizers.RMSprop(0.01, momentum=0.9, centered=True),
+    ),
+}
+
+
+def trained(optimizer, steps=4):
+    """Weights after some eager steps on fixed gradients."""
+    random = np.random.default_rng(3)
+    weights = [keras.Variable(random.normal(size=shape).astype(np.float32)) for shape in ((4, 3), (3,))]
+    for _ in range(steps):
+        gradients = [tf.constant(random.normal(size=weight.shape).astype(np.float32)) for weight in weights]
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+    return [weight.numpy() for weight in weights]
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_in_float32_it_is_the_plain_optimizer(kind):
+    ours, plain = PLAIN[kind]
+    for result, expected in zip(trained(ours()), trained(plain()), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam", "lamb"])
+def test_programs_on_replicas_train_as_plain_keras(trained_on, plainly_trained, kind):
+    ours, plain = PLAIN[kind]
+    expected = plainly_trained(plain(), [[0, 1], [2, 3], [4, 5], [6, 7]])
+    for result, value in zip(trained_on(2, ours), expected, strict=True):
+        np.testing.assert_allclose(result, value, rtol=2e-5, atol=1e-6)
+
+
+def test_slots_have_the_types_asked_for():
+    variable = keras.Variable(np.ones(3), dtype="float16")
+    adam = AdamIpuOptimizer(m_dtype=tf.float32, vhat_dtype="bfloat16", amsgrad=True)
+    sgd = SGDIpuOptimizer(momentum=0.5, momentum_accum_dtype=tf.float32)
+    lamb = LAMBIpuOptimizer(v_dtype="float32")
+    for optimizer in (adam, sgd, lamb):
+        optimizer.apply_gradients([(tf.constant([1, 2, 3], tf.float16), variable)])
+    kinds = {name: adam.get_slot(variable, name).dtype for name in ("m", "v", "vhat")}
+    assert kinds == {"m": "float32", "v": "float16", "vhat": "bfloat16"}
+    assert sgd.get_slot(variable, "momentum").dtype == "float32"
+    assert [lamb.get_slot(variable, name).dtype for name in ("m", "v")] == ["float16", "float32"]
+    assert variable.dtype == "float16"
+    assert np.isfinite(variable.numpy()).all()
+
+
+def test_a_float32_moment_holds_what_float16_would_lose():
+    # The square of 1e-4 is below what float16 has.
+    steps = {}
+    for dtype in (None, tf.float32):
+        variable = keras.Variable(1.0, dtype="float16")
+        optimizer = AdamIpuOptimizer(0.125, epsilon=1e-8, v_dtype=dtype, m_dtype=dtype)
+        for _ in range(2):
+            optimizer.apply_gradients([(tf.constant(1e-4, tf.float16), variable)])
+        steps[dtype] = float(optimizer.get_slot(variable, "v").numpy())
+    assert steps[None] == 0
+    assert steps[tf.float32] > 0
+
+
+def test_without_debiasing_the_first_step_of_adam_is_biased():
+    variable = keras.Variable(1.0)
+    AdamIpuOptimizer(0.1, epsilon=0.0, debiasing=False).apply_gradients([(tf.constant(2.0), variable)])
+    np.testing.assert_allclose(variable.numpy(), 1 - 0.1 * (0.1 * 2) / np.sqrt(0.001 * 4), rtol=1e-5)
+
+
+def test_lamb_decays_what_is_not_excluded_and_scales_what_is_not_excluded():
+    decayed, bias = keras.Variable([3.0, 4.0], name="kernel"), keras.Variable([3.0, 4.0], name="bias")
+    optimizer = LAMBIpuOptimizer(
+        0.1, epsilon=0.0, weight_decay_rate=0.5, exclude_from_weight_decay=["bias"], weight_norm_clip=2.0
+    )
+    gradient = tf.constant([1.0, -1.0])
+    optimizer.apply_gradients([(gradient, decayed), (gradient, bias)])
+    step = np.array([1.0, -1.0]) + 0.5 * np.array([3.0, 4.0])
+    np.testing.assert_allclose(decayed.numpy(), [3, 4] - 0.1 * step * 2.0 / np.linalg.norm(step), rtol=1e-5)
+    np.testing.assert_allclose(bias.numpy(), [3 - 0.1, 4 + 0.1], rtol=1e-5)
+
+
+def test_lamb_may_adapt_what_does_not_decay():
+    bias = keras.Variable([3.0, 4.0], name="bias")
+    optimizer = LAMBIpuOptimizer(
+        0.1, epsilon=0.0, exclude_from_weight_decay=["bias"], exclude_from_layer_adaptation=[], debiasing=True
+    )
+    optimizer.apply_gradients([(tf.constant([1.0, -1.0]), bias)])
+    np.testing.assert_allclose(bias.numpy(), np.array([3, 4]) - 0.1 * np.array([1, -1]) * 5 / np.sqrt(2), rtol=1e-5)
+
+
+def test_lamb_without_a_direction_stays():
+    variable = keras.Variable([3.0, 4.0])
+    LAMBIpuOptimizer(0.1).apply_gradients([(tf.zeros(2), variable)])
+    np.testing.assert_array_equal(variable.numpy(), [3, 4])
+
+
+def test_sparse_gradients_update_their_rows():
+    for ours, plain in (PLAIN["momentum"], PLAIN["adam"]):
+        results = []
+        for make in (ours, plain):
+            table, optimizer = keras.Variable(np.ones((4, 2), np.float32)), make()
+            for rows in ([0, 1], [1, 1]):
+                slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant(rows), tf.constant([4, 2]))
+                gradient = slices if make is ours else tf.convert_to_tensor(slices)
+                optimizer.apply_gradients([(gradient, table)])
+            results.append(table.numpy())
+        np.testing.assert_allclose(*results, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "amsgrad", "lamb", "rmsprop with all"])
+def test_slots_are_saved_in_checkpoints_and_restored(kind, tmp_path):
+    make = PLAIN[kind][0]
+    variable, optimizer = keras.Variable([1.0, 2.0], name="w"), make()
+    gradients = [tf.constant([0.5, -0.25]), tf.constant([1.0, 2.0])]
+    optimizer.apply_gradients([(gradients[0], variable)])
+    path = tf.train.Checkpoint(variable=variable, optimizer=optimizer).save(str(tmp_path / "checkpoint"))
+    optimizer.apply_gradients([(gradients[1], variable)])
+    again, other = keras.Variable([0.0, 0.0], name="w"), make()
+    other.build([again])
+    tf.train.Checkpoint(variable=again, optimizer=other).restore(path).assert_consumed()
+    other.apply_gradients([(gradients[1], again)])
+    np.testing.assert_array_equal(again.numpy(), variable.numpy())
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: SGDIpuOptimizer(0.5, 0.25, True, momentum_accum_dtype="float16", clipnorm=1.0),
+        lambda: AdamIpuOptimizer(0.5, amsgrad=True, m_dtype=tf.float16, debiasing=False, outline_apply_gradients=True),
+        lambda: LAMBIpuOptimizer(
+            keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5),
+            exclude_from_weight_decay=["bias"],
+            exclude_from_layer_adaptation=[],
+            v_dtype="float32",
+            optimizer_compute_precisions=(tf.float16, tf.float32),
+        ),
+    ],
+)
+def test_an_optimizer_is_made_anew_from_its_configuration(optimizer):
+    first = optimizer()
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(first))
+    assert type(again) is type(first)
+    assert keras.optimizers.serialize(again) == keras.optimizers.serialize(first)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: SGDIpuOptimizer(momentum_accum_dtype=tf.int32), ValueError, "`momentum_accum_dtype` must be a float"),
+        (lambda: AdamIpuOptimizer(m_dtype="half-ish"), ValueError, "`m_dtype` must be a floating-point type"),
+        (lambda: AdamIpuOptimizer(debiasing=1), TypeError, "`debiasing` must be True or False, but is 1"),
+        (lambda: AdamIpuOptimizer(outline_apply_gradients=1), TypeError, "`outline_apply_gradients` must be True"),
+        (lambda: SGDIpuOptimizer(optimizer_compute_precisions=()), ValueError, "a list of one type or more"),
+        (lambda: SGDIpuOptimizer(optimizer_compute_precisions=(None,)), ValueError, "must hold floating-point types"),
+        (lambda: LAMBIpuOptimizer(optimizer_compute_precisions=(tf.float32,)), ValueError, "a list of two types"),
+        (lambda: LAMBIpuOptimizer(debiasing="no"), TypeError, "`debiasing` must be True or False"),
+    ],
+)
+def test_bad_arguments_are_named(make, kind, message):
+    with pytest.raises(kind, match=message):
+        make()
+
+
+class _Halving(IpuOptimizerBase):
+    """Goes half of the way, and counts in a slot of a type and shape of its own."""
+
+    def build(self, variables):
+        super().build(variables)
+        for variable in variables:
+            self.add_slot(variable, "steps", "ones", shape=(), dtype=tf.int32)
+            self.add_slot_with_dtype(variable, "last", tf.float16)
+
+    def update_step(self, gradient, variable, learning_rate):
+        del learning_rate
+        self.assign_add(self.get_slot(variable, "steps"), 1)
+        self.assign(self.get_slot(variable, "last"), gradient)
+        self.assign_sub(variable, gradient / 2)
+
+
+def test_an_optimizer_of_the_users_has_slots_of_any_type():
+    variable = keras.Variable([1.0, 2.0])
+    optimizer = _Halving("halving", learning_rate=1.0)
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
+    assert optimizer.get_slot_dtype(variable, "anything") == tf.float32
+    assert optimizer.get_slot(variable, "steps").numpy() == 2
+    assert optimizer.add_slot(variable, "last") is optimizer.get_slot(variable, "last")
+    assert optimizer.get_slot(variable, "last").dtype == "float16"
+    np.testing.assert_array_equal(variable.numpy(), [0.5, 1.5])
+
+
+def test_a_variable_of_another_scope_is_refused():
+    with ipu.IPUStrategy().scope():
+        variable = keras.Variable(1.0)
+    with pytest.raises(ValueError, match="make model and optimizer in one `strategy.scope"):
+        AdamIpuOptimizer().build([variable])

@@ -1,0 +1,79 @@
+"""What the tests of optimizers share: a small regression, its training in plain TensorFlow, and runs on replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.config import reset_ipu_configuration
+
+MICRO_BATCHES = 8
+
+
+@pytest.fixture(autouse=True)
+def fresh_system():
+    """Nothing configured before and after each test."""
+    reset_ipu_configuration()
+    yield
+    reset_ipu_configuration()
+
+
+@pytest.fixture(scope="session")
+def regression() -> tuple[np.ndarray, np.ndarray]:
+    """Micro-batches of a linear regression: inputs of shape [8, 4, 3] and targets of shape [8, 4, 1]."""
+    random = np.random.default_rng(7)
+    inputs = random.normal(size=(MICRO_BATCHES, 4, 3)).astype(np.float32)
+    targets = random.normal(size=(MICRO_BATCHES, 4, 1)).astype(np.float32)
+    return inputs, targets
+
+
+def squared_error(weights: Any, x: Any, y: Any) -> Any:
+    """The loss of the regression, averaged over the batch."""
+    return tf.reduce_mean((tf.matmul(x, weights) - y) ** 2)
+
+
+@pytest.fixture
+def plainly_trained(regression) -> Callable[..., np.ndarray]:
+    """`plainly_trained(optimizer, batches, mean)` trains in eager TensorFlow.
+
+    `batches` lists the micro-batches of each update, and `mean` says whether their losses are averaged or added.
+    """
+
+    def train(optimizer: Any, batches: list[list[int]], mean: bool = False) -> np.ndarray:
+        inputs, targets = regression
+        weights = tf.Variable(np.ones((3, 1), np.float32))
+        for together in batches:
+            with tf.GradientTape() as tape:
+                loss = tf.add_n([squared_error(weights, inputs[at], targets[at]) for at in together])
+                loss = loss / len(together) if mean else loss
+            optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        return weights.numpy()
+
+    return train
+
+
+@pytest.fixture
+def trained(regression) -> Callable[..., np.ndarray]:
+    """`trained(make_optimizer)` trains on the IPU: all micro-batches in order, in one loop of one program."""
+
+    def train(make_optimizer: Callable[[], Any]) -> np.ndarray:
+        strategy = ipu.IPUStrategy()
+        with strategy.scope():
+            weights = tf.Variable(np.ones((3, 1), np.float32))
+            optimizer = make_optimizer()
+
+        @tf.function(jit_compile=True)
+        def program(inputs, targets):
+            for at in tf.range(MICRO_BATCHES):
+                loss = lambda at=at: squared_error(weights, inputs[at], targets[at])  # noqa: E731
+                optimizer.apply_gradients(optimizer.compute_gradients(loss, [weights]))
+
+        strategy.run(program, args=tuple(map(tf.constant, regression)))
+        return weights.numpy()
+
+    return train

@@ -1,0 +1,352 @@
+"""Gradient accumulation: N micro-batches are one batch of N times the size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.optimizers import (
+    CrossReplicaGradientAccumulationOptimizer,
+    CrossReplicaGradientAccumulationOptimizerV2,
+    GradientAccumulationOptimizer,
+    GradientAccumulationOptimizerV2,
+    GradientAccumulationReductionMethod,
+)
+
+v1 = tf.compat.v1.train
+INNER = {
+    "momentum": lambda: v1.MomentumOptimizer(0.05, 0.9),
+    "adam": lambda: v1.AdamOptimizer(0.1),
+}
+PAIRS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("reduction", ["sum", "mean", "running_mean"])
+def test_accumulated_micro_batches_train_as_one_batch(trained, plainly_trained, inner, reduction):
+    expected = plainly_trained(INNER[inner](), PAIRS, mean=reduction != "sum")
+    result = trained(lambda: GradientAccumulationOptimizerV2(INNER[inner](), 2, reduction_method=reduction))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        GradientAccumulationOptimizer,
+        CrossReplicaGradientAccumulationOptimizer,
+        CrossReplicaGradientAccumulationOptimizerV2,
+    ],
+)
+def test_every_kind_adds_up_by_default(trained, plainly_trained, kind):
+    expected = plainly_trained(INNER["momentum"](), [[0, 1, 2, 3], [4, 5, 6, 7]])
+    result = trained(lambda: kind(INNER["momentum"](), 4))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_mini_batch_an_update_is_the_wrapped_optimizer(trained, plainly_trained):
+    expected = plainly_trained(INNER["adam"](), [[at] for at in range(8)])
+    result = trained(lambda: GradientAccumulationOptimizerV2(INNER["adam"](), 1))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+class _Recording(v1.GradientDescentOptimizer):
+    """Notes the types of the gradients that it gets, and casts them for the update."""
+
+    def __init__(self):
+        super().__init__(0.5)
+        self.dtypes = []
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        pairs = list(grads_and_vars)
+        self.dtypes = [gradient.dtype for gradient, _ in pairs]
+        return super().apply_gradients([(tf.cast(g, v.dtype), v) for g, v in pairs], global_step, name)
+
+
+def _descend(strategy, optimizer, gradients, variable, iterations):
+    """Applies gradients[i] in iteration i of a program's loop."""
+
+    @tf.function(jit_compile=True)
+    def program():
+        for at in tf.range(iterations):
+            optimizer.apply_gradients([(tf.gather(gradients, at), variable)])
+
+    strategy.run(program)
+
+
+@pytest.fixture
+def strategy():
+    return ipu.IPUStrategy()
+
+
+@pytest.fixture
+def variable_of(strategy):
+    def make(value, dtype):
+        with strategy.scope():
+            return tf.Variable(value, dtype=dtype)
+
+    return make
+
+
+# 2048 and 0.5 add up in float32 alone: float16 keeps 11 bits.
+@pytest.mark.parametrize(
+    ("dtype", "received", "total"),
+    [(None, tf.float16, 2048.0), (tf.float32, tf.float32, 2050.0), ("float32", tf.float32, 2050.0)],
+)
+def test_gradients_accumulate_and_arrive_in_the_type_asked_for(strategy, variable_of, dtype, received, total):
+    variable = variable_of(0.0, tf.float16)
+    inner = _Recording()
+    gradients = tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16)
+    _descend(strategy, GradientAccumulationOptimizerV2(inner, 5, dtype=dtype), gradients, variable, 5)
+    assert inner.dtypes == [received]
+    assert variable.numpy() == -total / 2
+
+
+def test_a_function_picks_the_type_for_each_variable(strategy, variable_of):
+    half, single = variable_of(0.0, tf.float16), variable_of(0.0, tf.float32)
+    inner, asked = _Recording(), []
+
+    def dtype(variable):
+        asked.append(variable.dtype)
+        return tf.float32 if variable.dtype == tf.float16 else tf.bfloat16
+
+    optimizer = GradientAccumulationOptimizerV2(inner, 2, dtype=dtype)
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(2):
+            optimizer.apply_gradients([(tf.constant(1, tf.float16), half), (tf.constant(1.0), single)])
+
+    strategy.run(program)
+    assert asked == [tf.float16, tf.float32]
+    assert inner.dtypes == [tf.float32, tf.bfloat16]
+    assert (half.numpy(), single.numpy()) == (-1, -1)
+
+
+@pytest.mark.parametrize("reduction", GradientAccumulationReductionMethod)
+def test_sparse_gradients_accumulate_by_their_rows(strategy, variable_of, reduction):
+    rows = np.array([[0, 2, 2], [1, 2, 0], [3, 3, 3], [0, 1, 0]], np.int32)
+    with strategy.scope():
+        table = tf.Variable(np.arange(10, dtype=np.float32).reshape(5, 2))
+    optimizer = GradientAccumulationOptimizerV2(INNER["momentum"](), 2, reduction_method=reduction)
+
+    @tf.function(jit_compile=True)
+    def program(indices):
+        for at in tf.range(4):
+            loss = lambda at=at: tf.reduce_sum(tf.gather(table, indices[at]) ** 2)  # noqa: E731
+            pairs = optimizer.compute_gradients(loss, [table])
+            assert isinstance(pairs[0][0], tf.IndexedSlices)
+            optimizer.apply_gradients(pairs)
+
+    strategy.run(program, args=(tf.constant(rows),))
+
+    plain, inner = tf.Variable(np.arange(10, dtype=np.float32).reshape(5, 2)), INNER["momentum"]()
+    share = 1.0 if reduction is GradientAccumulationReductionMethod.SUM else 0.5
+    for first in (0, 2):
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(tf.gather(plain, rows[at]) ** 2) for at in (first, first + 1)) * share
+        # Of a row without a gradient, the momentum goes on.
+        inner.apply_gradients([(tf.convert_to_tensor(tape.gradient(loss, plain)), plain)])
+    np.testing.assert_allclose(table.numpy(), plain.numpy(), rtol=1e-5)
+
+
+def test_the_global_step_counts_updates(strategy, variable_of):
+    variable, step = variable_of(0.0, tf.float32), variable_of(0, tf.int32)
+    optimizer = GradientAccumulationOptimizerV2(INNER["momentum"](), 3)
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(6):
+            optimizer.apply_gradients([(tf.constant(1.0), variable)], global_step=step)
+
+    strategy.run(program)
+    assert step.numpy() == 2
+
+
+def test_variables_without_a_gradient_are_left_alone(strategy, variable_of):
+    used, unused = variable_of(1.0, tf.float32), variable_of(1.0, tf.float32)
+    optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(0.5), 2)
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(2):
+            optimizer.apply_gradients([(None, unused), (tf.constant(1.0), used)])
+
+    strategy.run(program)
+    assert (used.numpy(), unused.numpy()) == (0.0, 1.0)
+
+
+def test_two_groups_of_variables_in_one_loop_count_for_themselves(strategy, variable_of):
+    first, second = variable_of(0.0, tf.float32), variable_of(0.0, tf.float32)
+    optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(1.0), 4)
+    results = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(4):
+            optimizer.apply_gradients([(tf.constant(1.0), first)])
+            optimizer.apply_gradients([(tf.constant(2.0), second)])
+            results.enqueue((first, second))
+
+    strategy.run(program)
+    seen = results.dequeue()
+    np.testing.assert_array_equal(seen[0], [0, 0, 0, -4])
+    np.testing.assert_array_equal(seen[1], [0, 0, 0, -8])
+
+
+def test_without_verification_left_over_gradients_wait_for_the_next_run(strategy, variable_of):
+    variable = variable_of(0.0, tf.float32)
+    optimizer = GradientAccumulationOptimizer(v1.GradientDescentOptimizer(1.0), 4, verify_usage=False)
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(3):
+            optimizer.apply_gradients([(tf.constant(1.0), variable)])
+
+    seen = []
+    for _ in range(4):
+        strategy.run(program)
+        seen.append(float(variable.numpy()))
+    assert seen == [0, -4, -8, -12]
+
+
+def test_updates_inside_of_the_loop_are_seen_by_its_next_iteration(strategy, variable_of):
+    variable = variable_of(1.0, tf.float32)
+    optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(0.25), 2)
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(4):
+            optimizer.apply_gradients([(variable.read_value(), variable)])
+
+    strategy.run(program)
+    assert variable.numpy() == 0.25  # 1 - (1 + 1) / 4, and half of it again.
+
+
+def test_a_session_trains_with_it(regression, plainly_trained):
+    inputs, targets = regression
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            weights = tf.compat.v1.get_variable("w", initializer=np.ones((3, 1), np.float32), use_resource=True)
+            optimizer = CrossReplicaGradientAccumulationOptimizerV2(INNER["adam"](), 2)
+
+            def body(at):
+                x, y = (tf.gather(values, at) for values in (inputs, targets))
+                return at + 1, optimizer.minimize(tf.reduce_mean((tf.matmul(x, weights) - y) ** 2))
+
+            [last] = ipu.compiler.compile(lambda: ipu.loops.repeat(8, body, [0]))
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(last) == 8
+        result = session.run(weights)
+    np.testing.assert_allclose(result, plainly_trained(INNER["adam"](), PAIRS), rtol=1e-5, atol=1e-6)
+
+
+def test_the_slots_of_the_wrapped_optimizer_are_saved_and_restored(strategy, variable_of, tmp_path):
+    gradients = tf.constant([1.0, 2.0, 3.0, 4.0])
+    variable, optimizer = variable_of(1.0, tf.float32), GradientAccumulationOptimizerV2(INNER["adam"](), 2)
+    _descend(strategy, optimizer, gradients, variable, 4)
+    path = tf.train.Checkpoint(variable=variable, optimizer=optimizer).save(str(tmp_path / "checkpoint"))
+    _descend(strategy, optimizer, gradients, variable, 4)
+
+    again, other = variable_of(0.0, tf.float32), GradientAccumulationOptimizerV2(INNER["adam"](), 2)
+    status = tf.train.Checkpoint(variable=again, optimizer=other).restore(path)
+    _descend(strategy, other, gradients, again, 4)
+    status.assert_existing_objects_matched()
+    assert again.numpy() == variable.numpy()
+
+
+LEFT_OVER = "`GradientAccumulationOptimizerV2` accumulates the gradients of `num_mini_batches=4`"
+
+
+def _stepping(variable):
+    optimizer = GradientAccumulationOptimizerV2(INNER["momentum"](), 4)
+    return lambda: optimizer.apply_gradients([(tf.constant(1.0), variable)])
+
+
+def test_a_program_without_a_loop_is_refused(strategy, variable_of):
+    step = _stepping(variable_of(0.0, tf.float32))
+
+    @tf.function(jit_compile=True)
+    def program():
+        step()
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match=f"{LEFT_OVER}.*not inside a training loop"):
+        strategy.run(program)
+
+
+def test_an_eager_call_is_refused(variable_of):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=f"{LEFT_OVER}.*not inside a training loop"):
+        _stepping(variable_of(0.0, tf.float32))()
+
+
+def test_a_loop_whose_iterations_are_no_multiple_is_refused(strategy, variable_of):
+    step = _stepping(variable_of(0.0, tf.float32))
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(6):
+            step()
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match=f"{LEFT_OVER}.*loop of 6 iterations, which is no"):
+        strategy.run(program)
+
+
+def test_a_loop_of_an_unknown_number_of_iterations_is_refused(strategy, variable_of):
+    step = _stepping(variable_of(0.0, tf.float32))
+
+    @tf.function(jit_compile=True)
+    def program(n):
+        ipu.loops.repeat(n, step)
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match="is not known when the program is traced"):
+        strategy.run(program, args=(tf.constant(8),))
+
+
+def test_the_innermost_loop_is_the_one_that_counts(strategy, variable_of):
+    step = _stepping(variable_of(0.0, tf.float32))
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(4):
+            for _ in tf.range(2):
+                step()
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match="loop of 2 iterations"):
+        strategy.run(program)
+
+
+@pytest.mark.parametrize(("iterations", "refused"), [(8, False), (6, True)])
+def test_a_step_that_is_a_function_of_its_own_belongs_to_the_loop_that_calls_it(
+    strategy, variable_of, iterations, refused
+):
+    variable = variable_of(0.0, tf.float32)
+    optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(1.0), 4)
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
+
+    def in_loop(n):
+        @tf.function(jit_compile=True)
+        def program():
+            for _ in tf.range(n):
+                step()
+
+        strategy.run(program)
+
+    in_loop(4)
+    assert variable.numpy() == -4
+    if refused:  # Though the step is not traced again.
+        with pytest.raises(tf.errors.FailedPreconditionError, match=f"loop of {iterations} iterations"):
+            in_loop(iterations)
+    else:
+        in_loop(iterations)
+        assert variable.numpy() == -12
+
+
+def test_no_gradient_at_all_is_refused(variable_of):
+    variable = variable_of(0.0, tf.float32)
+    optimizer = GradientAccumulationOptimizerV2(INNER["momentum"](), 4)
+    with pytest.raises(ValueError, match="`grads_and_vars` has no gradient"):
+        optimizer.apply_gradients([(None, variable)])

@@ -1,0 +1,142 @@
+"""How often a loop runs, read from its graph: the same number as when it runs, or none."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.optimizers import _trip_counts
+
+
+def loops_of(graph):
+    """The loops of a graph, the inner ones behind the outer ones."""
+    found = [op for op in graph.get_operations() if op.type in _trip_counts.LOOPS]
+    return found + [inner for loop in found for inner in loops_of(_trip_counts.body_of(loop))]
+
+
+def counts(function, *specs):
+    concrete = tf.function(function).get_concrete_function(*specs)
+    return [_trip_counts.trip_count(loop) for loop in loops_of(concrete.graph)]
+
+
+def over_range(*arguments):
+    def function():
+        total = 0
+        for _ in tf.range(*arguments):
+            total += 1
+        return total
+
+    return function
+
+
+@pytest.mark.parametrize("arguments", [(7,), (0,), (2, 9), (2, 9, 3), (9, 2, -2), (4, 4), (tf.constant(6, tf.int64),)])
+def test_a_range_has_the_number_of_its_elements(arguments):
+    function = over_range(*arguments)
+    assert counts(function) == [tf.function(function)()]
+
+
+@pytest.mark.parametrize("comparison", ["<", "<=", ">", ">="])
+@pytest.mark.parametrize(("first", "step", "limit"), [(0, 1, 5), (0, 2, 5), (5, -1, 0), (5, -2, 0), (3, 1, 3)])
+def test_a_while_loop_counts_up_or_down_to_its_limit(comparison, first, step, limit):
+    compare = {"<": tf.less, "<=": tf.less_equal, ">": tf.greater, ">=": tf.greater_equal}[comparison]
+
+    def function():
+        return tf.while_loop(
+            lambda i, _: compare(i, limit), lambda i, n: (i + step, n + 1), (tf.constant(first), tf.constant(0))
+        )
+
+    expected, value = 0, first
+    while expected < 20 and bool(compare(value, limit)):
+        expected, value = expected + 1, value + step
+    assert counts(function) == [None if expected == 20 else expected]
+
+
+def test_the_loops_of_the_package_have_their_numbers():
+    def function():
+        by_repeat = ipu.loops.repeat(12, lambda x: x + 1.0, [0.0])
+        by_while = ipu.loops.while_loop(lambda i: i < 9, lambda i: i + 2, [0])
+        limited = ipu.loops.while_loop(lambda i: i < 90, lambda i: i + 2, [0], maximum_iterations=4)
+        return by_repeat, by_while, limited
+
+    assert counts(function) == [12, 5, 4]
+
+
+def test_constants_from_around_the_loops_are_found():
+    outside = tf.constant(3)
+
+    def function():
+        total = 0
+        for _ in tf.range(outside * 2):
+            for _ in tf.range(outside):
+                total += 1
+        return total
+
+    assert counts(function) == [6, 3]
+
+
+def test_a_limit_that_the_loop_carries_unchanged_is_found():
+    def function():
+        i, limit = tf.constant(0), tf.constant(10)
+        return tf.while_loop(lambda i, limit: i < limit, lambda i, limit: (i + 3, limit), (i, limit))
+
+    assert counts(function) == [4]
+
+
+def until_break():
+    x = 0
+    for i in tf.range(9):
+        x += i
+        if x > 7:
+            break
+    return x
+
+
+def halving():
+    x = tf.constant(64)
+    while x > 1:
+        x = x // 2
+    return x
+
+
+def changing_steps():
+    i, step = tf.constant(0), tf.constant(1)
+    while i < 20:
+        i += step
+        step += 1
+    return i
+
+
+def either():
+    i = tf.constant(0)
+    while tf.logical_or(i < 3, i > 1):
+        i += 1
+    return i
+
+
+@pytest.mark.parametrize("function", [either, until_break, halving, changing_steps])
+def test_a_number_that_only_a_run_tells_is_none(function):
+    assert counts(function) == [None]
+
+
+def test_a_number_that_is_an_argument_is_none():
+    def function(n):
+        total = 0
+        for _ in tf.range(n):
+            total += 1
+        return total
+
+    assert counts(function, tf.TensorSpec([], tf.int32)) == [None]
+
+
+def test_a_loop_without_an_end_is_none():
+    assert counts(lambda: tf.while_loop(lambda _: True, lambda i: i + 1, [tf.constant(0)])) == [None]
+
+
+def test_both_conditions_of_a_loop_count():
+    def function():
+        return tf.while_loop(
+            lambda i, j: tf.logical_and(i < 10, tf.logical_or(j < 4, j < 6)), lambda i, j: (i + 1, j + 2), (0, 0)
+        )
+
+    assert counts(function) == [3]
