@@ -11,7 +11,7 @@ import tensorflow_ipu as ipu
 PUBLIC = {
     "tensorflow_ipu": """
         IPUConfig IPUInfeedQueue IPUOutfeedMode IPUOutfeedQueue IPUStrategy IPUStrategyV1 compat compiler config errors
-        feeds loops ops optimizers pipelining scopes
+        feeds keras loops ops optimizers pipelining scopes
     """,
     "tensorflow_ipu.compat": "install uninstall",
     "tensorflow_ipu.compiler": "compile",
@@ -27,11 +27,22 @@ PUBLIC = {
         ScopedIPUOutfeedQueue dataset_benchmark dataset_extractor export_dataset_to_file export_inputs_to_file
         export_variables get_variable_handles import_variables infeed_benchmark set_wait_limit shut_down
     """,
+    "tensorflow_ipu.keras": """
+        FunctionalLayerPipelineStageAssignment ModelLayerPipelineStageAssignment PipelineStage
+        ReplicatedMetricReductionMethod SequentialLayerPipelineStageAssignment layers optimizers
+    """,
     "tensorflow_ipu.loops": "repeat while_loop",
     "tensorflow_ipu.ops": """
-        ReplicaGroups all_to_all_op cross_replica_ops reduce_scatter_op replication_ops within_replica_ops
+        ReplicaGroups all_to_all_op cross_replica_ops embedding_ops f8_ops gradient_capture math_ops nn_ops
+        normalization_ops rand_ops random_streams reduce_scatter_op reductions replica_variables replication_ops
+        within_replica_ops
     """,
-    "tensorflow_ipu.optimizers": "GradientAccumulationReductionMethod IpuOptimizer MapGradientOptimizer",
+    "tensorflow_ipu.optimizers": """
+        AccumulationOptions CrossReplicaGradientAccumulationOptimizer CrossReplicaGradientAccumulationOptimizerV2
+        CrossReplicaOptimizer GradientAccumulationOptimizer GradientAccumulationOptimizerV2
+        GradientAccumulationReductionMethod IpuOptimizer MapGradientOptimizer ShardedOptimizer apply_cross_replica_op
+        apply_cross_replica_op_single
+    """,
     "tensorflow_ipu.scopes": """
         SHARD_ATTRIBUTE frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope partials_type
         stochastic_rounding
@@ -51,7 +62,8 @@ SIGNATURES = {
     "IPUStrategy.run": "(self, fn, args=(), kwargs=None, options=None)",
     "IPUStrategy.scope": "(self)",
     "IPUStrategy.experimental_run_v2": "(self, *args, **kwargs)",
-    "IPUInfeedQueue": "(dataset, device_ordinal=None, prefetch_depth=None, optimise_latency=False, **kwargs)",
+    "IPUInfeedQueue": """(dataset, device_ordinal=None, prefetch_depth=None, optimise_latency=False, *,
+        replica_groups=None, **kwargs)""",
     "IPUOutfeedQueue": "(outfeed_mode=None, device_ordinal=None, buffer_depth=3, optimise_latency=False)",
     "IPUOutfeedQueue.enqueue": "(self, tensors)",
     "IPUOutfeedQueue.dequeue": "(self, wait_for_completion=False)",

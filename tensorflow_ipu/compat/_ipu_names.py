@@ -51,32 +51,41 @@ _OPS: dict[str, dict[str, Target]] = {
         "embedded_runtime_stop",
         reason=_NO_BINARIES,
     ),
-    "embedding_ops": absent(
-        "HostEmbedding",
-        "HostEmbeddingOptimizerSpec",
-        "HostEmbeddingSGDGAOptimizerSpec",
-        "create_host_embedding",
-        "embedding_lookup",
-    ),
-    "f8_ops": absent(
-        "Format",
-        "QuarterTensor",
-        "canonicalise_input",
-        "canonicalise_output",
-        "convert_from_f8",
-        "convert_to_f8",
-        "create_metadata",
-        "f8_conv_1d",
-        "f8_conv_2d",
-        "f8_conv_3d",
-        "f8_matmul",
-    ),
+    "embedding_ops": {
+        **absent(
+            "HostEmbedding",
+            "HostEmbeddingOptimizerSpec",
+            "HostEmbeddingSGDGAOptimizerSpec",
+            "create_host_embedding",
+        ),
+        **here("tensorflow_ipu.ops.embedding_ops", "embedding_lookup"),
+    },
+    "f8_ops": {
+        **here(
+            "tensorflow_ipu.ops.f8_ops",
+            "Format",
+            "QuarterTensor",
+            "convert_from_f8",
+            "convert_to_f8",
+            "create_metadata",
+            "f8_conv_1d",
+            "f8_conv_2d",
+            "f8_conv_3d",
+            "f8_matmul",
+        ),
+        **absent(
+            "canonicalise_input",
+            "canonicalise_output",
+            reason="it prepares operands for the SDK's kernels, not for users",
+        ),
+    },
     "functional_ops": absent("outlined_function"),
-    "grad_util_ops": absent("capture_upstream_gradients"),
+    "grad_util_ops": here("tensorflow_ipu.ops.gradient_capture", "capture_upstream_gradients"),
     "image_ops": absent("normalise_image"),
     "internal_ops": absent("fifo", "get_current_iteration_counter", "print_tensor", "remap", "remap_deduce"),
-    "math_ops": absent("segment_sum", "serialized_matmul"),
-    "nn_ops": absent(
+    "math_ops": here("tensorflow_ipu.ops.math_ops", "segment_sum", "serialized_matmul"),
+    "nn_ops": here(
+        "tensorflow_ipu.ops.nn_ops",
         "ctc_beam_search_decoder",
         "ctc_beam_search_decoder_with_log_probs",
         "ctc_loss_v2",
@@ -89,8 +98,9 @@ _OPS: dict[str, dict[str, Target]] = {
         "softmax",
         "swish",
     ),
-    "normalization_ops": absent("group_norm", "instance_norm", "layer_norm"),
-    "pipelining_ops": absent(
+    "normalization_ops": here("tensorflow_ipu.ops.normalization_ops", "group_norm", "instance_norm", "layer_norm"),
+    "pipelining_ops": here(
+        "tensorflow_ipu.pipelining",
         "OptimizerFunctionOutput",
         "PipelineSchedule",
         "PipelineStageOptions",
@@ -98,7 +108,7 @@ _OPS: dict[str, dict[str, Target]] = {
         "pipeline",
         "recomputation_checkpoint",
     ),
-    "rand_ops": absent("dropout"),
+    "rand_ops": here("tensorflow_ipu.ops.rand_ops", "dropout"),
     "reduce_scatter_op": here("tensorflow_ipu.ops.reduce_scatter_op", "reduce_scatter"),
     "replication_ops": here("tensorflow_ipu.ops.replication_ops", "replication_index"),
     "slicing_ops": absent("sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"),
@@ -108,18 +118,19 @@ _OPS: dict[str, dict[str, Target]] = {
 
 # Modules of optimizers. They are in `tensorflow.python.ipu.optimizers`, and in `tensorflow.python.ipu` itself.
 _OPTIMIZERS: dict[str, dict[str, Target]] = {
-    "cross_replica_optimizer": absent(
-        "CrossReplicaOptimizer", "apply_cross_replica_op", "apply_cross_replica_op_single"
+    "cross_replica_optimizer": here(
+        "tensorflow_ipu.optimizers", "CrossReplicaOptimizer", "apply_cross_replica_op", "apply_cross_replica_op_single"
     ),
-    "gradient_accumulation_optimizer": absent(
+    "gradient_accumulation_optimizer": here(
+        "tensorflow_ipu.optimizers",
         "CrossReplicaGradientAccumulationOptimizer",
         "CrossReplicaGradientAccumulationOptimizerV2",
         "GradientAccumulationOptimizer",
         "GradientAccumulationOptimizerV2",
     ),
-    "ipu_optimizer": absent("IpuOptimizer"),
-    "map_gradient_optimizer": absent("MapGradientOptimizer"),
-    "sharded_optimizer": absent("ShardedOptimizer"),
+    "ipu_optimizer": here("tensorflow_ipu.optimizers", "IpuOptimizer"),
+    "map_gradient_optimizer": here("tensorflow_ipu.optimizers", "MapGradientOptimizer"),
+    "sharded_optimizer": here("tensorflow_ipu.optimizers", "ShardedOptimizer"),
 }
 
 # The other modules, by their path below `tensorflow.python.ipu`.
@@ -140,8 +151,13 @@ _MODULES: dict[str, dict[str, Target]] = {
     "distributed.host_collective_ops": absent("allgather", "allreduce", "broadcast", reason=_NO_HOSTS),
     "distributed.popdist_strategy": absent("PopDistStrategy", reason=_NO_HOSTS),
     "eager": {},
-    "eager.backprop": absent("GradientCaptureContext", "GradientCaptureTape", "num_gradient_collection_tapes"),
-    "gradient_accumulation": absent("GradientAccumulationReductionMethod"),
+    "eager.backprop": here(
+        "tensorflow_ipu.ops.gradient_capture",
+        "GradientCaptureContext",
+        "GradientCaptureTape",
+        "num_gradient_collection_tapes",
+    ),
+    "gradient_accumulation": here("tensorflow_ipu.optimizers", "GradientAccumulationReductionMethod"),
     "ipu_compiler": here("tensorflow_ipu.compiler", "compile"),
     "ipu_estimator": absent("IPUEstimator", "IPUEstimatorSpec", reason=_NO_ESTIMATOR),
     "ipu_infeed_queue": here("tensorflow_ipu.feeds", "IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"),

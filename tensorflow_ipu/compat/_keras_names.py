@@ -6,31 +6,40 @@ from tensorflow_ipu.compat._table import Module, Target, absent, here
 
 _NOTE = "Keras 3 has its public names in `keras`, `keras.layers`, `keras.optimizers` and so on."
 
-_ALS_OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "adam": ("ALSOptimizerAdam",),
-    "als_optimizer": ("ALSDefaults", "ALSGradientAccumulationOptimizer", "ALSOptimizer"),
-    "gradient_accumulation_optimizer": ("GradientAccumulationOptimizer",),
-    "gradient_descent": ("ALSOptimizerSGD",),
-    "rmsprop": ("ALSOptimizerRMSProp",),
+_OWN = "tensorflow_ipu.keras.optimizers"
+
+_IPU_OPTIMIZERS: dict[str, dict[str, Target]] = {
+    "adam": here(_OWN, "ALSOptimizerAdam"),
+    "als_optimizer": here(_OWN, "ALSDefaults", "ALSGradientAccumulationOptimizer", "ALSOptimizer"),
+    "gradient_accumulation_optimizer": here(_OWN, "GradientAccumulationOptimizer"),
+    "gradient_descent": here(_OWN, "ALSOptimizerSGD"),
+    "rmsprop": here(_OWN, "ALSOptimizerRMSProp"),
 }
 
-_LAYERS: dict[str, Target] = absent("CaptureActivationGradients", "CaptureUpstreamGradients")
+_LAYERS: dict[str, Target] = here(
+    "tensorflow_ipu.keras.layers", "CaptureActivationGradients", "CaptureUpstreamGradients"
+)
 
 _IPU: dict[str, dict[str, Target]] = {
-    "": absent(
-        "FunctionalLayerPipelineStageAssignment",
-        "FunctionalNestedModelPipelineStageAssignment",
-        "ModelLayerPipelineStageAssignment",
-        "NestedModelPipelineStageAssignment",
-        "PipelineStage",
-        "ReplicatedMetricReductionMethod",
-        "SequentialLayerPipelineStageAssignment",
-        "SequentialNestedModelPipelineStageAssignment",
-    ),
+    "": {
+        **here(
+            "tensorflow_ipu.keras",
+            "FunctionalLayerPipelineStageAssignment",
+            "ModelLayerPipelineStageAssignment",
+            "PipelineStage",
+            "ReplicatedMetricReductionMethod",
+            "SequentialLayerPipelineStageAssignment",
+        ),
+        **absent(
+            "FunctionalNestedModelPipelineStageAssignment",
+            "NestedModelPipelineStageAssignment",
+            "SequentialNestedModelPipelineStageAssignment",
+        ),
+    },
     ".extensions": absent("KerasExtensionBase"),
     ".layers": _LAYERS,
-    ".optimizers": absent(*(name for names in _ALS_OPTIMIZERS.values() for name in names)),
-    **{f".optimizers.{module}": absent(*names) for module, names in _ALS_OPTIMIZERS.items()},
+    ".optimizers": {name: target for names in _IPU_OPTIMIZERS.values() for name, target in names.items()},
+    **{f".optimizers.{module}": names for module, names in _IPU_OPTIMIZERS.items()},
 }
 
 _OPTIMIZERS: dict[str, str] = {

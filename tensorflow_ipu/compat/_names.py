@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import difflib
 
-from tensorflow_ipu.compat import _ipu_names, _keras_names, _tensorflow_names
+from tensorflow_ipu.compat import _addons_names, _ipu_names, _keras_names, _tensorflow_names
 from tensorflow_ipu.compat._table import Absent, Module, Target
 
-MODULES: dict[str, Module] = {**_ipu_names.MODULES, **_tensorflow_names.MODULES, **_keras_names.MODULES}
+MODULES: dict[str, Module] = {
+    **_ipu_names.MODULES,
+    **_tensorflow_names.MODULES,
+    **_keras_names.MODULES,
+    **_addons_names.MODULES,
+}
 ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
 ATTRIBUTES = _tensorflow_names.ATTRIBUTES
 GONE: dict[str, str] = {**_ipu_names.GONE, **_keras_names.GONE}
 
 # Packages of the SDK that come on their own.
-COMPANIONS = ("ipu_tensorflow_addons", "libpvti", "popart", "popdist", "popef", "poptorch", "pva")
+COMPANIONS = ("libpvti", "popart", "popdist", "popef", "poptorch", "pva")
 
 
 def module_exists(name: str) -> bool:

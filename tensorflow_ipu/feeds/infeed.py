@@ -85,6 +85,7 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
         device_ordinal: int | None = None,
         prefetch_depth: int | None = None,
         optimise_latency: bool = False,
+        *,
         replica_groups: ReplicaGroups | None = None,
         **kwargs: Any,
     ) -> None:

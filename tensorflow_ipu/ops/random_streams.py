@@ -61,8 +61,8 @@ def _shuffle(value: Any, seed: int = 0, seed2: int = 0, name: str | None = None)
     # By the order of random numbers, since XLA compiles no stateless shuffle.
     value = tf.convert_to_tensor(value)
     count = tf.shape(value)[:1]
-    order = tf.random.stateless_uniform(count, _seed_of(seed, seed2), None, None, tf.int64)
-    return tf.gather(value, tf.argsort(order), name=name)
+    places = tf.random.stateless_uniform(count, _seed_of(seed, seed2), tf.int64.min, tf.int64.max, tf.int64)
+    return tf.gather(value, tf.argsort(places), name=name)
 
 
 def _categorical(

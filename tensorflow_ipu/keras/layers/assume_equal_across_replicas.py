@@ -1,0 +1,44 @@
+"""A layer for tensors that are equal on all replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tensorflow_ipu.ops import cross_replica_ops
+
+__all__ = ["AssumeEqualAcrossReplicas"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class AssumeEqualAcrossReplicas(keras.layers.Layer):
+    """Asserts to the compiler that tensors are equal on all replicas, and returns them as they are.
+
+    The emulator needs no such help. Masks pass.
+    """
+
+    def __init__(self, inplace: bool = False, **kwargs: Any) -> None:
+        """Creates the layer.
+
+        Args:
+          inplace: Whether to return the very tensors, and not copies.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          TypeError: `inplace` is no bool.
+        """
+        super().__init__(**kwargs)
+        if not isinstance(inplace, bool):
+            raise TypeError(f"`inplace` must be True or False, but is `{inplace!r}`")
+        self.inplace = inplace
+        self.supports_masking = True
+
+    def call(self, inputs: Any, **kwargs: Any) -> Any:
+        """Returns the tensor, or the structure of tensors."""
+        del kwargs  # Callers pass on what other layers take, such as `training`.
+        return cross_replica_ops.assume_equal_across_replicas(inputs, self.inplace)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), "inplace": self.inplace}

@@ -1,0 +1,126 @@
+"""Layers of connectionist temporal classification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.ops import nn_ops
+
+__all__ = ["CTCInferenceLayer", "CTCLoss", "CTCPredictionsLayer"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class CTCLoss(keras.layers.Layer):
+    """The loss of connectionist temporal classification, as a layer: make it the output of a model, and its own loss."""
+
+    def __init__(self, blank_index: int = 0, from_logits: bool = False, **kwargs: Any) -> None:
+        """Creates the layer.
+
+        Args:
+          blank_index: The class that means nothing; a negative one counts from the last.
+          from_logits: Whether `data` are logits; else they are logarithms of probabilities.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        """
+        super().__init__(**kwargs)
+        self.blank_index = blank_index
+        self.from_logits = from_logits
+
+    def call(self, labels: Any, data: Any, label_length: Any, data_length: Any, **kwargs: Any) -> Any:
+        """Computes the loss.
+
+        Args:
+          labels: The classes: integers [batch, the longest], filled up with anything.
+          data: A tensor [time, batch, classes].
+          label_length: How many labels each sequence has: integers [batch].
+          data_length: How many steps of time each sequence has: integers [batch].
+          **kwargs: What callers pass on to every layer.
+
+        Returns:
+          A loss for each sequence, of shape [batch].
+
+        Raises:
+          ValueError: There is no such class as `blank_index`.
+        """
+        del kwargs
+        loss = nn_ops.ctc_loss_v2 if self.from_logits else nn_ops.ctc_loss_with_log_probs
+        return loss(labels, data, label_length, data_length, self.blank_index)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), "blank_index": self.blank_index, "from_logits": self.from_logits}
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class CTCInferenceLayer(keras.layers.Layer):
+    """Finds the most probable sequences of labels, by a beam search."""
+
+    def __init__(
+        self, blank_index: int = 0, beam_width: int = 100, top_paths: int = 1, from_logits: bool = False, **kwargs: Any
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          blank_index: The class that means nothing; a negative one counts from the last.
+          beam_width: How many sequences the search keeps at each step of time.
+          top_paths: How many it returns.
+          from_logits: Whether `data` are logits; else they are logarithms of probabilities.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: `top_paths` is not from 1 to `beam_width`.
+        """
+        super().__init__(**kwargs)
+        if not 1 <= top_paths <= beam_width:
+            raise ValueError(f"`top_paths={top_paths}` must be from 1 to `beam_width`, which is {beam_width}")
+        self.blank_index = blank_index
+        self.beam_width = beam_width
+        self.top_paths = top_paths
+        self.from_logits = from_logits
+
+    def call(self, data: Any, data_length: Any, **kwargs: Any) -> Any:
+        """Searches.
+
+        Args:
+          data: A tensor [time, batch, classes].
+          data_length: How many steps of time each sequence has: integers [batch].
+          **kwargs: What callers pass on to every layer.
+
+        Returns:
+          The logarithms of the probabilities [batch, top_paths], the best first; the lengths, int32 [batch, top_paths];
+          and the labels, int32 [batch, top_paths, time], where those beyond the length mean nothing.
+
+        Raises:
+          ValueError: There is no such class as `blank_index`.
+        """
+        del kwargs
+        search = nn_ops.ctc_beam_search_decoder if self.from_logits else nn_ops.ctc_beam_search_decoder_with_log_probs
+        return search(data, data_length, self.beam_width, self.top_paths, self.blank_index)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {
+            **super().get_config(),
+            "blank_index": self.blank_index,
+            "beam_width": self.beam_width,
+            "top_paths": self.top_paths,
+            "from_logits": self.from_logits,
+        }
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class CTCPredictionsLayer(CTCInferenceLayer):
+    """Finds the most probable sequence of labels, by a beam search."""
+
+    def call(self, data: Any, data_length: Any, **kwargs: Any) -> Any:
+        """Searches. See `CTCInferenceLayer.call` for the arguments.
+
+        Returns:
+          The labels of the best path, int32 [batch, time], filled up with `blank_index`.
+        """
+        _, lengths, labels = super().call(data, data_length, **kwargs)
+        best = labels[:, 0]
+        blank = self.blank_index % data.shape[-1]
+        return tf.where(tf.range(best.shape[1]) < lengths[:, :1], best, blank)

@@ -1,0 +1,342 @@
+"""Dense layers: one whose product is computed in parts, and one whose product may be of eight bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
+
+__all__ = ["Dense", "SerialDense"]
+
+# The names of the SDK's operation for the layer's dimensions.
+_DIMENSIONS = {
+    "input_columns": "a_columns",
+    "input_rows_kernel_columns": "a_rows_b_columns",
+    "kernel_rows": "b_rows",
+}
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class SerialDense(keras.layers.Layer):
+    """Computes `activation(inputs @ kernel + bias)` as `keras.layers.Dense` does, the product in parts.
+
+    With the inputs as a matrix [m, k] (m: the elements of a batch, and of further dimensions) and the kernel [k, units],
+    what is split is
+
+        serialization_dimension        is split
+        "input_columns"                m
+        "input_rows_kernel_columns"    k, and the parts are summed up
+        "kernel_rows"                  units
+
+    On hardware, parts need less memory at once and more time. Weights are those of `keras.layers.Dense`.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        serialization_factor: int,
+        serialization_dimension: str,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          units: The size of the last dimension of the result.
+          serialization_factor: The number of parts. It divides the dimension that is split.
+          serialization_dimension: Which dimension is split; see above.
+          activation: As for `keras.layers.Dense`, and so are all others.
+          use_bias: Whether a bias is added.
+          kernel_initializer: Gives the kernel, of shape [k, units], its first values.
+          bias_initializer: Gives the bias, of shape [units], its first values.
+          kernel_regularizer: A loss of the kernel.
+          bias_regularizer: A loss of the bias.
+          activity_regularizer: A loss of the result.
+          kernel_constraint: A constraint of the kernel.
+          bias_constraint: A constraint of the bias.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: `serialization_factor` or `units` is below 1, or there is no such dimension.
+          TypeError: `serialization_factor` is no whole number.
+        """
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        if not isinstance(units, int) or units < 1:
+            raise ValueError(f"`units` must be a whole number of 1 or more, but is `{units!r}`")
+        if serialization_dimension not in _DIMENSIONS:
+            raise ValueError(
+                f"`serialization_dimension` must be one of {', '.join(map(repr, _DIMENSIONS))}, but is"
+                f" `{serialization_dimension!r}`"
+            )
+        self.units = units
+        self.serialization_factor = embedding_ops.checked_factor(serialization_factor)
+        self.serialization_dimension = serialization_dimension
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights for inputs of this shape.
+
+        Raises:
+          ValueError: The size of the last dimension is not known, or a split does not divide its dimension.
+        """
+        size = input_shape[-1]
+        if size is None:
+            raise ValueError(f"the last dimension of `inputs` must be known, and the shape is {tuple(input_shape)}")
+        split = {"input_rows_kernel_columns": size, "kernel_rows": self.units}.get(self.serialization_dimension)
+        if split is not None and split % self.serialization_factor:
+            raise ValueError(
+                f"`serialization_factor={self.serialization_factor}` must divide the dimension that"
+                f" `serialization_dimension={self.serialization_dimension!r}` splits, which has the size {split}"
+            )
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(size, self.units),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        self.bias = (
+            self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+            if self.use_bias
+            else None
+        )
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: size})
+        self.built = True
+
+    def call(self, inputs: Any, **kwargs: Any) -> Any:
+        """Computes the layer.
+
+        Args:
+          inputs: A dense tensor [batch, ..., k].
+          **kwargs: What callers pass on to every layer.
+
+        Returns:
+          A tensor [batch, ..., units].
+
+        Raises:
+          TypeError: `inputs` is sparse.
+          ValueError: `serialization_factor` does not divide the dimension that is split.
+        """
+        del kwargs
+        if isinstance(inputs, tf.SparseTensor):
+            raise TypeError("`inputs` must be dense, and is a `SparseTensor`; use `tf.sparse.to_dense`")
+        matrix = inputs if inputs.shape.rank == 2 else tf.reshape(inputs, [-1, inputs.shape[-1]])
+        result = math_ops.serialized_matmul(
+            matrix,
+            tf.convert_to_tensor(self.kernel),
+            self.serialization_factor,
+            _DIMENSIONS[self.serialization_dimension],
+        )
+        if self.bias is not None:
+            result = tf.nn.bias_add(result, tf.convert_to_tensor(self.bias))
+        if inputs.shape.rank != 2:
+            result = tf.reshape(result, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
+            result = tf.ensure_shape(result, [*inputs.shape[:-1], self.units])
+        return self.activation(result)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """The shape of the result."""
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "serialization_factor": self.serialization_factor,
+            "serialization_dimension": self.serialization_dimension,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class Dense(keras.layers.Dense):
+    """`keras.layers.Dense`, which for inputs of eight bits has a kernel of eight bits.
+
+    Inputs are of eight bits where they are what `ConvertToF8` returns, a list of bits and metadata. Then the weights are,
+    in this order, the bits of the kernel, uint8 [k, units], its metadata, a uint8 scalar, and the bias, float16 [units].
+    Of these the bias alone can be trained, and no gradient reaches the inputs.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        kernel_format: f8_ops.Format | int = f8_ops.Format.F143,
+        kernel_scale: int = 0,
+        kernel_data_initializer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          units: The size of the last dimension of the result.
+          kernel_format: The format of a kernel of eight bits.
+          kernel_scale: Its scale, from -32 to 31: its numbers are what its bits say, times `2 ** kernel_scale`.
+          kernel_data_initializer: Gives its bits, uint8, their first values. None: any number but NaN.
+          **kwargs: Other arguments of `keras.layers.Dense`.
+
+        Raises:
+          ValueError: `kernel_format` is no format, or `kernel_scale` out of range.
+        """
+        super().__init__(units, **kwargs)
+        try:
+            f8_ops.create_metadata(kernel_format, kernel_scale)
+        except ValueError as exc:
+            raise ValueError(
+                "`kernel_format` must be a `Format`, and `kernel_scale` be from -32 to 31, but they are"
+                f" `{kernel_format!r}` and `{kernel_scale!r}`"
+            ) from exc
+        self.kernel_format = f8_ops.Format(kernel_format)
+        self.kernel_scale = kernel_scale
+        self.kernel_data_initializer = keras.initializers.get(kernel_data_initializer)
+        self.input_spec = None  # Both kinds of inputs pass.
+        self.kernel_data = self.kernel_metadata = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights for inputs of this shape, or of eight bits and these two shapes.
+
+        Raises:
+          ValueError: The size of the last dimension is not known.
+        """
+        if not _are_two(input_shape):
+            super().build(input_shape)
+            return
+        size = input_shape[0][-1]
+        if size is None:
+            raise ValueError(f"the last dimension of `inputs` must be known, and the shape is {tuple(input_shape[0])}")
+        self.kernel_data = self.add_weight(
+            name="kernel_data",
+            shape=(size, self.units),
+            initializer=self.kernel_data_initializer or _any_number,
+            dtype="uint8",
+            trainable=False,
+        )
+        metadata = f8_ops.create_metadata(self.kernel_format, self.kernel_scale)
+        self.kernel_metadata = self.add_weight(
+            name="kernel_metadata",
+            shape=(),
+            initializer=keras.initializers.Constant(metadata),
+            dtype="uint8",
+            trainable=False,
+        )
+        self.bias = (
+            self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+                dtype="float16",
+                autocast=False,
+            )
+            if self.use_bias
+            else None
+        )
+        self.built = True
+
+    def call(self, inputs: Any, **kwargs: Any) -> Any:
+        """Computes the layer.
+
+        Args:
+          inputs: A tensor [batch, ..., k]; or its bits and metadata.
+          **kwargs: Other arguments of `keras.layers.Dense`, which has `training`.
+
+        Returns:
+          A tensor [batch, ..., units]; float16 for inputs of eight bits.
+        """
+        if not isinstance(inputs, (list, tuple)):
+            return super().call(inputs, **kwargs)
+        data, metadata = inputs
+        matrix = f8_ops.QuarterTensor(tf.reshape(data, [-1, data.shape[-1]]), metadata)
+        kernel = f8_ops.QuarterTensor(
+            tf.convert_to_tensor(self.kernel_data), tf.convert_to_tensor(self.kernel_metadata)
+        )
+        result = f8_ops.f8_matmul(matrix, kernel)
+        result = tf.reshape(result, tf.concat([tf.shape(data)[:-1], [self.units]], 0))
+        result = tf.ensure_shape(result, [*data.shape[:-1], self.units])
+        if self.bias is not None:
+            result = tf.nn.bias_add(result, tf.convert_to_tensor(self.bias))
+        return self.activation(result) if self.activation is not None else result
+
+    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
+        """The shape and the type of the result."""
+        if not isinstance(inputs, (list, tuple)):
+            return super().compute_output_spec(inputs, **kwargs)
+        return keras.KerasTensor((*inputs[0].shape[:-1], self.units), "float16")
+
+    @property
+    def weights(self) -> list[Any]:
+        """The weights, in the order of `get_weights` and `set_weights`."""
+        if self.kernel_data is None:
+            return super().weights
+        return [weight for weight in (self.kernel_data, self.kernel_metadata, self.bias) if weight is not None]
+
+    def save_own_variables(self, store: Any) -> None:
+        """Puts the weights into a file that Keras writes."""
+        if self.kernel_data is None:
+            super().save_own_variables(store)
+            return
+        for number, weight in enumerate(self.weights):
+            store[str(number)] = weight.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Takes the weights from a file that Keras reads."""
+        if self.kernel_data is None:
+            super().load_own_variables(store)
+            return
+        for number, weight in enumerate(self.weights):
+            weight.assign(store[str(number)])
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        initializer = self.kernel_data_initializer
+        return {
+            **super().get_config(),
+            "kernel_format": int(self.kernel_format),
+            "kernel_scale": self.kernel_scale,
+            "kernel_data_initializer": None if initializer is None else keras.initializers.serialize(initializer),
+        }
+
+
+def _are_two(shape: Any) -> bool:
+    return len(shape) == 2 and all(isinstance(each, (list, tuple)) for each in shape)
+
+
+def _any_number(shape: Any, dtype: Any = None) -> Any:
+    """Bits of any number, with the same chance each."""
+    bits: Any = keras.random.randint(shape, 0, 256)
+    return tf.cast(tf.where(bits == 0x80, 0, bits), dtype or "uint8")

@@ -1,0 +1,74 @@
+"""A dropout layer, whose masks a seed repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tensorflow_ipu.ops import rand_ops
+
+__all__ = ["Dropout"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class Dropout(keras.layers.Layer):
+    """Sets inputs to zero at random in training, and divides the others by `1 - rate`. Otherwise it returns them.
+
+    Without a seed each step has another mask, which `keras.utils.set_random_seed` determines, and so has each replica.
+    With one, all steps and all replicas have the same. Keras's own layer takes a single integer, and has another mask
+    each step with it too.
+    """
+
+    def __init__(
+        self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: Any = None, **kwargs: Any
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          rate: The share of inputs that become zero, from 0 to below 1.
+          noise_shape: The shape of the mask; where a size is 1, the mask is the same all along that dimension. See
+            `tensorflow_ipu.ops.rand_ops.dropout`.
+          seed: Two 32-bit integers: a list, an array, or a tensor whose value is known. None: another mask each step.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: `rate` is not from 0 to below 1, or `seed` is not two integers of 32 bits.
+        """
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"`rate` must be from 0 to below 1, but is `{rate!r}`")
+        self.rate = rate
+        self.noise_shape = None if noise_shape is None else tuple(noise_shape)
+        self.seed = None if seed is None else _pair(seed)
+        if self.seed is None:
+            self.seed_generator = keras.random.SeedGenerator()
+        self.supports_masking = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Drops inputs if `training`."""
+        if not training or self.rate == 0:
+            return inputs
+        seed = self.seed_generator.next() if self.seed is None else tf.constant(self.seed, tf.int32)
+        return rand_ops.dropout(inputs, self.rate, self.noise_shape, tf.cast(seed, tf.int32))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape, "seed": self.seed}
+
+
+def _pair(seed: Any) -> list[int]:
+    values = np.asarray(seed)
+    if values.shape != (2,) or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"`seed` must be two integers, but is `{seed!r}`")
+    numbers = [int(value) for value in values]
+    if any(not -(2**31) <= number < 2**31 for number in numbers):
+        raise ValueError(f"`seed` must be two integers of 32 bits, but is `{numbers}`")
+    return numbers

@@ -1,0 +1,258 @@
+"""Attention between padded sequences, computed on what is not padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.keras.layers.dropout import Dropout
+from tensorflow_ipu.keras.layers.normalization import LayerNormalization
+
+__all__ = ["EffectiveTransformer"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class EffectiveTransformer(keras.layers.Layer):
+    """Multi-head attention between two sets of padded sequences, as https://arxiv.org/abs/1706.03762 has it.
+
+    Each element of a sequence is a number, from which a dense layer makes a query, or a key and a value, of each head.
+    Those of padding are zero: a padded key has the score 0 and adds nothing to the context, but counts in the softmax.
+
+        from_sequences [n, f] -> query [n, f, heads, size] -.
+        to_sequences   [n, t] -> key   [n, t, heads, size] -+-> context [n, f, heads, size] -> output [n, units]
+                              -> value [n, t, heads, size] -'
+
+    Hardware packs so many sequences together as fit `sequences_per_iter` rows, at most `max_batch_size` at a time. That
+    saves memory and work; numbers do not depend on it, so both are checked and kept, and change nothing here.
+    """
+
+    def __init__(
+        self,
+        output_layer_size: int,
+        max_batch_size: int,
+        use_scale: bool = False,
+        num_attention_heads: int = 1,
+        attention_head_size: int = 1,
+        sequences_per_iter: int = 1,
+        qkv_activation: Any = None,
+        attention_dropout_prob: float | None = None,
+        output_activation: Any = None,
+        output_dropout_prob: float | None = None,
+        layer_norm_output: bool = True,
+        embedding_initializer: Any = "glorot_uniform",
+        embedding_bias_initializer: Any = "zeros",
+        output_initializer: Any = "glorot_uniform",
+        output_bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          output_layer_size: The size of the output of a sequence.
+          max_batch_size: How many sequences hardware unpacks at a time.
+          use_scale: Whether scores are multiplied by a number that is learned, and starts at 1.
+          num_attention_heads: The number of heads.
+          attention_head_size: The size of a query, a key and a value of a head.
+          sequences_per_iter: How many rows hardware packs sequences into; at most `max_batch_size`.
+          qkv_activation: The activation of queries, keys and values.
+          attention_dropout_prob: The share of the context that becomes zero in training. None: no dropout.
+          output_activation: The activation of the output.
+          output_dropout_prob: The share of the output that becomes zero in training. None: no dropout.
+          layer_norm_output: Whether the output is normalised over its last dimension.
+          embedding_initializer: Gives the kernels of queries, keys and values their first values.
+          embedding_bias_initializer: Gives their biases their first values.
+          output_initializer: Gives the kernel of the output its first values.
+          output_bias_initializer: Gives its bias its first values.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: A size is below 1, or `sequences_per_iter` is greater than `max_batch_size`.
+        """
+        super().__init__(**kwargs)
+        sizes = {
+            "output_layer_size": output_layer_size,
+            "max_batch_size": max_batch_size,
+            "num_attention_heads": num_attention_heads,
+            "attention_head_size": attention_head_size,
+            "sequences_per_iter": sequences_per_iter,
+        }
+        faults = Faults()
+        for name, size in sizes.items():
+            if size < 1:
+                faults.add(ValueError, f"`{name}` must be 1 or more, but is `{size}`")
+        if sequences_per_iter > max_batch_size:
+            faults.add(
+                ValueError,
+                f"`sequences_per_iter={sequences_per_iter}` must be at most `max_batch_size`, which is {max_batch_size}",
+            )
+        faults.raise_any()
+        self.output_layer_size = output_layer_size
+        self.max_batch_size = max_batch_size
+        self.use_scale = use_scale
+        self.num_attention_heads = num_attention_heads
+        self.attention_head_size = attention_head_size
+        self.sequences_per_iter = sequences_per_iter
+        self.qkv_activation = keras.activations.get(qkv_activation)
+        self.attention_dropout_prob = attention_dropout_prob
+        self.output_activation = keras.activations.get(output_activation)
+        self.output_dropout_prob = output_dropout_prob
+        self.layer_norm_output = layer_norm_output
+        self.embedding_initializer: Any = keras.initializers.get(embedding_initializer)
+        self.embedding_bias_initializer: Any = keras.initializers.get(embedding_bias_initializer)
+        self.output_initializer: Any = keras.initializers.get(output_initializer)
+        self.output_bias_initializer: Any = keras.initializers.get(output_bias_initializer)
+        self._query, self._key, self._value = (self._embedding(name) for name in ("query", "key", "value"))
+        self._output = keras.layers.Dense(
+            output_layer_size,
+            activation=self.output_activation,
+            kernel_initializer=self.output_initializer,
+            bias_initializer=self.output_bias_initializer,
+            dtype=self.dtype_policy,
+            name="output_layer",
+        )
+        self._attention_dropout = None if attention_dropout_prob is None else Dropout(attention_dropout_prob)
+        self._output_dropout = None if output_dropout_prob is None else Dropout(output_dropout_prob)
+        self._norm = LayerNormalization(dtype=self.dtype_policy) if layer_norm_output else None
+        self.scale = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights for inputs of these four or five shapes.
+
+        Raises:
+          ValueError: There are more or fewer, or the length of the sequences is not known.
+        """
+        _check_count(input_shape)
+        length = input_shape[0][1]
+        if length is None:
+            raise ValueError(f"the length of `from_sequences` must be known, and the shape is {tuple(input_shape[0])}")
+        for layer in (self._query, self._key, self._value):
+            layer.build((None, 1))
+        if self.use_scale:
+            self.scale = self.add_weight(name="scale", shape=(1,), initializer="ones")
+        self._output.build((None, length * self.num_attention_heads * self.attention_head_size))
+        if self._norm is not None:
+            self._norm.build((None, self.output_layer_size))
+        self.built = True
+
+    def call(self, inputs: Any, training: bool = True) -> tuple[Any, Any]:
+        """Computes the layer.
+
+        Args:
+          inputs: A list: the sequences that attend, [n, f]; their lengths, integers [n] or [n, 1]; the sequences that
+            they attend to, [n, t]; their lengths. A fifth says which heads count in which sequence: booleans [n, heads].
+          training: Whether to drop elements, where there are shares to drop.
+
+        Returns:
+          The output, [n, output_layer_size], and the context, [n, f, heads, size].
+
+        Raises:
+          ValueError: There are more or fewer inputs, or they do not go together.
+        """
+        _check_count(inputs)
+        sequences, lengths, others, other_lengths, *masks = map(tf.convert_to_tensor, inputs)
+        self._check(sequences, lengths, others, other_lengths, masks)
+        query = self._heads(self._query, sequences, lengths)
+        key = self._heads(self._key, others, other_lengths)
+        value = self._heads(self._value, others, other_lengths)
+        scores = tf.einsum("nfhd,nthd->nhft", query, key)
+        if self.scale is not None:
+            scores *= tf.convert_to_tensor(self.scale)
+        context = tf.einsum("nhft,nthd->nfhd", tf.nn.softmax(scores), value)
+        if masks:
+            context *= tf.cast(masks[0], context.dtype)[:, tf.newaxis, :, tf.newaxis]
+        if self._attention_dropout is not None:
+            context = self._attention_dropout(context, training=training)
+        flat = context.shape[1] * self.num_attention_heads * self.attention_head_size
+        output = self._output(tf.reshape(context, [-1, flat]))
+        if self._output_dropout is not None:
+            output = self._output_dropout(output, training=training)
+        return (output if self._norm is None else self._norm(output)), context
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
+        """The shapes of the output and the context."""
+        count, length = input_shape[0]
+        return (count, self.output_layer_size), (count, length, self.num_attention_heads, self.attention_head_size)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {
+            **super().get_config(),
+            "output_layer_size": self.output_layer_size,
+            "max_batch_size": self.max_batch_size,
+            "use_scale": self.use_scale,
+            "num_attention_heads": self.num_attention_heads,
+            "attention_head_size": self.attention_head_size,
+            "sequences_per_iter": self.sequences_per_iter,
+            "qkv_activation": keras.activations.serialize(self.qkv_activation),
+            "attention_dropout_prob": self.attention_dropout_prob,
+            "output_activation": keras.activations.serialize(self.output_activation),
+            "output_dropout_prob": self.output_dropout_prob,
+            "layer_norm_output": self.layer_norm_output,
+            "embedding_initializer": keras.initializers.serialize(self.embedding_initializer),
+            "embedding_bias_initializer": keras.initializers.serialize(self.embedding_bias_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer),
+            "output_bias_initializer": keras.initializers.serialize(self.output_bias_initializer),
+        }
+
+    def _embedding(self, name: str) -> Any:
+        return keras.layers.Dense(
+            self.num_attention_heads * self.attention_head_size,
+            activation=self.qkv_activation,
+            # Each of the three has numbers of its own.
+            kernel_initializer=self.embedding_initializer.clone(),
+            bias_initializer=self.embedding_bias_initializer,
+            dtype=self.dtype_policy,
+            name=f"{name}_layer",
+        )
+
+    def _heads(self, layer: Any, sequences: Any, lengths: Any) -> Any:
+        """What a dense layer makes of the elements, [n, length, heads, size], with zeros for padding."""
+        length = sequences.shape[1]
+        embedded = layer(sequences[..., tf.newaxis])
+        counts = tf.range(length) < tf.reshape(tf.cast(lengths, tf.int32), [-1, 1])
+        embedded = tf.where(counts[..., tf.newaxis], embedded, tf.zeros([], embedded.dtype))
+        return tf.reshape(embedded, [-1, length, self.num_attention_heads, self.attention_head_size])
+
+    def _check(self, sequences: Any, lengths: Any, others: Any, other_lengths: Any, masks: list[Any]) -> None:
+        faults = Faults()
+        ranks = sequences.shape.rank, others.shape.rank
+        if ranks != (2, 2):
+            faults.add(
+                ValueError,
+                f"`from_sequences` and `to_sequences` must have rank 2, but have shapes {sequences.shape} and"
+                f" {others.shape}",
+            )
+        elif not sequences.shape[:1].is_compatible_with(others.shape[:1]):
+            faults.add(
+                ValueError,
+                f"there must be as many `from_sequences` as `to_sequences`, and they have shapes {sequences.shape} and"
+                f" {others.shape}",
+            )
+        if sequences.dtype != others.dtype:
+            faults.add(
+                ValueError,
+                f"`from_sequences` and `to_sequences` must have one type, but have {sequences.dtype.name} and"
+                f" {others.dtype.name}",
+            )
+        for name, tensor in (("from_sequence_lengths", lengths), ("to_sequence_lengths", other_lengths)):
+            if not tensor.shape[:1].is_compatible_with(sequences.shape[:1]) or tensor.shape[1:].num_elements() != 1:
+                faults.add(
+                    ValueError,
+                    f"`{name}` must have a length for each sequence, but has shape {tensor.shape}, and `from_sequences`"
+                    f" has shape {sequences.shape}",
+                )
+        wanted = tf.TensorShape([sequences.shape[:1].as_list()[0], self.num_attention_heads])
+        if masks and not masks[0].shape.is_compatible_with(wanted):
+            faults.add(ValueError, f"`q_mask` must have shape {wanted}, but has {masks[0].shape}")
+        faults.raise_any()
+
+
+def _check_count(inputs: Any) -> None:
+    if not isinstance(inputs, (list, tuple)) or len(inputs) not in (4, 5):
+        raise ValueError(
+            "`inputs` must be a list of four or five: `from_sequences`, `from_sequence_lengths`, `to_sequences`,"
+            " `to_sequence_lengths`, and perhaps `q_mask`"
+        )

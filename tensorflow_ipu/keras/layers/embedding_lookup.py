@@ -1,0 +1,111 @@
+"""An embedding layer whose table is used in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.ops import embedding_ops
+
+__all__ = ["Embedding"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class Embedding(keras.layers.Embedding):
+    """Turns whole numbers into vectors, as `keras.layers.Embedding` does, if asked for in parts of the table.
+
+    On hardware, parts need less memory at once and more time. Weights are those of `keras.layers.Embedding`.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        input_length: int | Sequence[int | None] | None = None,
+        serialization_factor: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          input_dim: How many vectors there are: inputs are from 0 to `input_dim - 1`.
+          output_dim: The size of a vector.
+          embeddings_initializer: Gives the table, of shape [input_dim, output_dim], its first values.
+          embeddings_regularizer: A loss of the table.
+          activity_regularizer: A loss of the result.
+          embeddings_constraint: A constraint of the table.
+          mask_zero: Whether 0 stands for padding, which the layers that follow are to ignore.
+          input_length: The sizes of the inputs' dimensions after that of the batch, if they are to be checked.
+          serialization_factor: In how many parts the table is used. It divides `input_dim`.
+          **kwargs: Other arguments of `keras.layers.Embedding`.
+
+        Raises:
+          ValueError: `serialization_factor` is below 1 or does not divide `input_dim`; or Keras refuses another argument.
+          TypeError: `serialization_factor` is no whole number.
+        """
+        super().__init__(
+            input_dim,
+            output_dim,
+            embeddings_initializer=embeddings_initializer,
+            embeddings_regularizer=embeddings_regularizer,
+            embeddings_constraint=embeddings_constraint,
+            mask_zero=mask_zero,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
+        self.serialization_factor = embedding_ops.checked_factor(serialization_factor)
+        if input_dim % self.serialization_factor:
+            raise ValueError(
+                f"`serialization_factor={serialization_factor}` must divide `input_dim`, which is {input_dim}"
+            )
+        lengths = (input_length,) if isinstance(input_length, int) else input_length
+        self.input_length = None if lengths is None else tuple(lengths)
+
+    def call(self, inputs: Any, inputs_are_sorted: bool = False, training: bool | None = None) -> Any:
+        """Looks vectors up.
+
+        Args:
+          inputs: A tensor of whole numbers, of shape [batch, ...]. One of another type is cast to int32.
+          inputs_are_sorted: A promise that all numbers ascend; see `tensorflow_ipu.ops.embedding_ops.embedding_lookup`.
+          training: Makes no difference.
+
+        Returns:
+          A tensor of shape [batch, ..., output_dim].
+
+        Raises:
+          ValueError: The shape is not that of `input_length`.
+        """
+        del training
+        inputs = tf.convert_to_tensor(inputs)
+        self._check_length(inputs.shape)
+        if not inputs.dtype.is_integer:
+            inputs = tf.cast(inputs, tf.int32)
+        table = tf.convert_to_tensor(self.embeddings)
+        found = embedding_ops.embedding_lookup(table, inputs, self.serialization_factor, inputs_are_sorted)
+        return tf.cast(found, self.compute_dtype)
+
+    def compute_output_spec(self, inputs: Any, inputs_are_sorted: bool = False, training: bool | None = None) -> Any:
+        """The shape and the type of the result."""
+        del inputs_are_sorted, training
+        self._check_length(inputs.shape)
+        return super().compute_output_spec(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {
+            **super().get_config(),
+            "input_length": self.input_length,
+            "serialization_factor": self.serialization_factor,
+        }
+
+    def _check_length(self, shape: Any) -> None:
+        if self.input_length is not None and not tf.TensorShape(shape[1:]).is_compatible_with(self.input_length):
+            raise ValueError(f"`input_length` is {self.input_length}, and the inputs have the shape {tuple(shape)}")

@@ -1,0 +1,62 @@
+"""Layers that convert to numbers of eight bits and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.ops import f8_ops
+
+__all__ = ["ConvertFromF8", "ConvertToF8"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class ConvertToF8(keras.layers.Layer):
+    """Rounds numbers to eight bits: `tensorflow_ipu.ops.f8_ops.convert_to_f8`. No gradient passes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Creates the layer, with the arguments of every Keras layer."""
+        super().__init__(**kwargs)
+
+    def __call__(self, data: Any, metadata: Any, **kwargs: Any) -> Any:
+        """Calls the layer. See `call`; Keras takes a number by its name only."""
+        return super().__call__(data, metadata=metadata, **kwargs)
+
+    def call(self, data: Any, metadata: Any, **kwargs: Any) -> list[Any]:
+        """Converts.
+
+        Args:
+          data: A tensor of floating-point numbers.
+          metadata: What `f8_ops.create_metadata` returns, or a uint8 tensor of it.
+          **kwargs: What callers pass on to every layer.
+
+        Returns:
+          The bits, uint8 of the shape of `data`, and the metadata, a uint8 scalar.
+        """
+        del kwargs
+        return list(f8_ops.convert_to_f8(data, metadata))
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class ConvertFromF8(keras.layers.Layer):
+    """Gives numbers of eight bits as numbers of another type: `tensorflow_ipu.ops.f8_ops.convert_from_f8`."""
+
+    def __init__(self, dtype: Any = tf.float16, **kwargs: Any) -> None:
+        """Creates the layer.
+
+        Args:
+          dtype: The type of the result.
+          **kwargs: Arguments of every Keras layer, such as `name`.
+        """
+        super().__init__(dtype=dtype.name if isinstance(dtype, tf.DType) else dtype, **kwargs)
+
+    def call(self, inputs: Any, **kwargs: Any) -> Any:
+        """Converts bits and metadata, as layers of eight bits return them."""
+        del kwargs
+        return f8_ops.convert_from_f8(inputs, self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return super().get_config()

@@ -1,0 +1,126 @@
+"""Wrappers that capture gradients on their way back through a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tensorflow_ipu.ops import gradient_capture
+
+__all__ = ["CaptureActivationGradients", "CaptureUpstreamGradients"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class CaptureUpstreamGradients(keras.layers.Wrapper):
+    """Computes a layer, and captures the gradient that comes back to its result.
+
+    The gradient is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in. Where there is
+    none, the layer is computed and nothing is captured.
+    """
+
+    def __init__(self, layer: Any, tag: str | None = None, **kwargs: Any) -> None:
+        """Creates the wrapper.
+
+        Args:
+          layer: A Keras layer.
+          tag: The name under which the gradient is found. None: that of the layer, with "_cug" behind.
+          **kwargs: Arguments of every Keras layer; `name` is the tag if it is not given.
+
+        Raises:
+          ValueError: `layer` is none.
+        """
+        _check_layer(layer)
+        self.tag = layer.name + "_cug" if tag is None else tag
+        super().__init__(layer, **{"name": self.tag, **kwargs})
+        self.supports_masking = True
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes the layer."""
+        result = self.layer(inputs, *args, **kwargs)
+        return _captured(result, self.tag)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), "tag": self.tag}
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class CaptureActivationGradients(keras.layers.Wrapper):
+    """Computes a layer, and captures the gradient of what goes into its activation.
+
+    The gradient is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in, under the tag,
+    with "_activation" behind. Where there is none, the layer is computed and nothing is captured.
+
+    Recurrent layers have their activations in a loop, out of which no gradient can be passed; they are refused.
+    """
+
+    def __init__(self, layer: Any, tag: str | None = None, **kwargs: Any) -> None:
+        """Creates the wrapper, around a copy of the layer.
+
+        Args:
+          layer: A Keras layer with activations.
+          tag: The beginning of the names under which gradients are found. None: that of the layer, with "_cag" behind.
+          **kwargs: Arguments of every Keras layer; `name` is the tag if it is not given.
+
+        Raises:
+          ValueError: `layer` is none, or has no activation.
+        """
+        if not self.layer_is_supported(layer):
+            raise ValueError(
+                f"`layer` is `{layer.name}`, which has no activation of its own; `CaptureUpstreamGradients` captures"
+                " the gradient of its result"
+            )
+        self.tag = layer.name + "_cag" if tag is None else tag
+        plain = keras.saving.serialize_keras_object(layer)
+        config = layer.get_config()
+        for key in _activations(layer):
+            config[key] = self._capturing(getattr(layer, key), f"{self.tag}_{key}")
+        copy = type(layer).from_config(config)
+        if layer.built:
+            copy.build(layer.get_build_config()["input_shape"])
+            copy.set_weights(layer.get_weights())
+        super().__init__(copy, **{"name": self.tag, **kwargs})
+        self._plain = lambda: plain  # Keras would wrap a dict.
+        self.supports_masking = True
+
+    @staticmethod
+    def layer_is_supported(layer: Any) -> bool:
+        """Whether a layer has activations whose gradients can be captured.
+
+        Raises:
+          ValueError: `layer` is no Keras layer.
+        """
+        _check_layer(layer)
+        return bool(_activations(layer))
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes the layer."""
+        return self.layer(inputs, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**keras.layers.Layer.get_config(self), "layer": self._plain(), "tag": self.tag}
+
+    @staticmethod
+    def _capturing(activation: Callable[..., Any], tag: str) -> Callable[..., Any]:
+        return lambda x: activation(_captured(x, tag))
+
+
+def _captured(tensors: Any, tag: str) -> Any:
+    if not gradient_capture.num_gradient_collection_tapes():
+        return tensors
+    return gradient_capture.capture_upstream_gradients(tensors, tag)
+
+
+def _check_layer(layer: Any) -> None:
+    if not isinstance(layer, keras.layers.Layer):
+        raise ValueError(f"`layer` must be a Keras layer, but is `{layer!r}`")
+
+
+def _activations(layer: Any) -> list[str]:
+    """The names of a layer's arguments that are activations."""
+    if isinstance(layer, keras.layers.RNN):
+        return []
+    return [key for key in layer.get_config() if "activation" in key and callable(getattr(layer, key, None))]

@@ -1,0 +1,296 @@
+"""Group, instance and layer normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu.ops import normalization_ops
+
+__all__ = ["GroupNormalization", "InstanceNormalization", "LayerNormalization"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class GroupNormalization(keras.layers.Layer):
+    """Normalises the channels of each group of each sample: https://arxiv.org/abs/1803.08494.
+
+    Groups are taken from the channels in turn: channel c is in group `c % groups`, unless `strided_channel_grouping` is
+    False. Training and inference are the same.
+    """
+
+    def __init__(
+        self,
+        groups: int = 2,
+        channels_axis: int = -1,
+        center: bool = True,
+        scale: bool = True,
+        epsilon: float = 1e-3,
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
+        strided_channel_grouping: bool = True,
+        trainable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          groups: In how many groups the channels are. It divides their number.
+          channels_axis: The dimension of the channels: -1 or 1.
+          center: Whether `beta`, of shape [channels], is added.
+          scale: Whether `gamma`, of shape [channels], scales the result.
+          epsilon: What is added to the variance, against a division by zero.
+          beta_initializer: Gives `beta` its first values. None: zeros.
+          gamma_initializer: Gives `gamma` its first values. None: ones.
+          strided_channel_grouping: Whether groups are taken from the channels in turn; else they are consecutive.
+          trainable: Whether optimizers are to train `beta` and `gamma`.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: `groups` is below 1.
+        """
+        super().__init__(trainable=trainable, **kwargs)
+        if groups < 1:
+            raise ValueError(f"`groups` must be 1 or more, but is `{groups}`")
+        self.groups = groups
+        self.channels_axis = channels_axis
+        self.center = center
+        self.scale = scale
+        self.epsilon = epsilon
+        self.beta_initializer = keras.initializers.get("zeros" if beta_initializer is None else beta_initializer)
+        self.gamma_initializer = keras.initializers.get("ones" if gamma_initializer is None else gamma_initializer)
+        self.strided_channel_grouping = strided_channel_grouping
+        self.supports_masking = True
+        self.gamma = self.beta = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes `gamma` and `beta` for inputs of this shape.
+
+        Raises:
+          ValueError: There are no such channels, their number is not known, or `groups` does not divide it.
+        """
+        axis = self._check(input_shape)
+        self._add_parameters((input_shape[axis],))
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Normalises a tensor [batch, ...], into one like it."""
+        del training
+        inputs = tf.convert_to_tensor(inputs)
+        return normalization_ops.normalize(
+            inputs,
+            self._groups_of(inputs.shape),
+            self._check(inputs.shape),
+            self.epsilon,
+            self.strided_channel_grouping,
+            None if self.gamma is None else tf.convert_to_tensor(self.gamma),
+            None if self.beta is None else tf.convert_to_tensor(self.beta),
+        )
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {
+            **super().get_config(),
+            "groups": self.groups,
+            "channels_axis": self.channels_axis,
+            "center": self.center,
+            "scale": self.scale,
+            "epsilon": self.epsilon,
+            "beta_initializer": keras.initializers.serialize(self.beta_initializer),
+            "gamma_initializer": keras.initializers.serialize(self.gamma_initializer),
+            "strided_channel_grouping": self.strided_channel_grouping,
+        }
+
+    def _groups_of(self, shape: Any) -> int:
+        del shape
+        return self.groups
+
+    def _check(self, shape: Any) -> int:
+        return normalization_ops.check_groups(shape, self._groups_of(shape), self.channels_axis)
+
+    def _add_parameters(self, shape: tuple[int, ...], **options: Any) -> None:
+        """`options` are those of `gamma` and `beta`, by their names with an underscore behind."""
+        for name, wanted in (("gamma", self.scale), ("beta", self.center)):
+            if wanted:
+                own = {key.removeprefix(f"{name}_"): value for key, value in options.items() if key.startswith(name)}
+                weight = self.add_weight(
+                    name=name, shape=shape, initializer=getattr(self, f"{name}_initializer"), **own
+                )
+                setattr(self, name, weight)
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class InstanceNormalization(GroupNormalization):
+    """Normalises each channel of each sample: https://arxiv.org/abs/1607.08022."""
+
+    def __init__(
+        self,
+        channels_axis: int = -1,
+        center: bool = True,
+        scale: bool = True,
+        epsilon: float = 1e-3,
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
+        trainable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer: a `GroupNormalization`, which see, with a group for each channel."""
+        super().__init__(
+            groups=1,
+            channels_axis=channels_axis,
+            center=center,
+            scale=scale,
+            epsilon=epsilon,
+            beta_initializer=beta_initializer,
+            gamma_initializer=gamma_initializer,
+            trainable=trainable,
+            **kwargs,
+        )
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Normalises a tensor [batch, ...], into one like it."""
+        return super().call(inputs, training)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return _without(super().get_config(), "groups", "strided_channel_grouping")
+
+    def _groups_of(self, shape: Any) -> int:
+        rank = len(shape)
+        in_range = -rank <= self.channels_axis < rank
+        return (shape[self.channels_axis] or 1) if in_range else 1  # What is wrong is for the check to say.
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class LayerNormalization(GroupNormalization):
+    """Normalises each sample over some of its dimensions, as `keras.layers.LayerNormalization` does.
+
+    See https://arxiv.org/abs/1607.06450. Weights are those of `keras.layers.LayerNormalization`.
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        trainable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          axis: The dimension, or the dimensions, to normalise over. `gamma` and `beta` have their sizes.
+          epsilon: What is added to the variance, against a division by zero.
+          center: Whether `beta` is added.
+          scale: Whether `gamma` scales the result.
+          beta_initializer: Gives `beta` its first values.
+          gamma_initializer: Gives `gamma` its first values.
+          beta_regularizer: A loss of `beta`.
+          gamma_regularizer: A loss of `gamma`.
+          beta_constraint: A constraint of `beta`.
+          gamma_constraint: A constraint of `gamma`.
+          trainable: Whether optimizers are to train `beta` and `gamma`.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: `axis` is neither an int nor a list or tuple of ints, or names a dimension twice.
+        """
+        super().__init__(
+            groups=1,
+            center=center,
+            scale=scale,
+            epsilon=epsilon,
+            beta_initializer=beta_initializer,
+            gamma_initializer=gamma_initializer,
+            trainable=trainable,
+            **kwargs,
+        )
+        axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+        if not axes or not all(isinstance(one, int) and not isinstance(one, bool) for one in axes):
+            raise ValueError(f"`axis` must be an int, or a list or tuple of ints, but is `{axis!r}`")
+        self.axis: int | list[int] = axis if isinstance(axis, int) else axes
+        self.beta_regularizer = keras.regularizers.get(beta_regularizer)
+        self.gamma_regularizer = keras.regularizers.get(gamma_regularizer)
+        self.beta_constraint = keras.constraints.get(beta_constraint)
+        self.gamma_constraint = keras.constraints.get(gamma_constraint)
+
+    def build(self, input_shape: Any) -> None:
+        """Makes `gamma` and `beta` for inputs of this shape.
+
+        Raises:
+          ValueError: There is no such dimension, or its size is not known.
+        """
+        self._add_parameters(
+            tuple(input_shape[axis] for axis in self._axes(input_shape)),
+            beta_regularizer=self.beta_regularizer,
+            gamma_regularizer=self.gamma_regularizer,
+            beta_constraint=self.beta_constraint,
+            gamma_constraint=self.gamma_constraint,
+        )
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Normalises a tensor [batch, ...], into one like it.
+
+        Raises:
+          ValueError: A dimension of `axis` does not exist, or its size is not known.
+        """
+        del training
+        inputs = tf.convert_to_tensor(inputs)
+        axes = self._axes(inputs.shape)
+        order = [axis for axis in range(len(inputs.shape)) if axis not in axes] + axes
+        moved = tf.transpose(inputs, order)
+        rows = tf.reshape(moved, [-1, math.prod(inputs.shape[axis] for axis in axes)])
+        rows = normalization_ops.normalize(
+            rows,
+            1,
+            1,
+            self.epsilon,
+            False,
+            None if self.gamma is None else tf.reshape(self.gamma, [-1]),
+            None if self.beta is None else tf.reshape(self.beta, [-1]),
+        )
+        back = [order.index(axis) for axis in range(len(order))]
+        return tf.ensure_shape(tf.transpose(tf.reshape(rows, tf.shape(moved)), back), inputs.shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {
+            **_without(super().get_config(), "groups", "channels_axis", "strided_channel_grouping"),
+            "axis": self.axis,
+            "beta_regularizer": keras.regularizers.serialize(self.beta_regularizer),
+            "gamma_regularizer": keras.regularizers.serialize(self.gamma_regularizer),
+            "beta_constraint": keras.constraints.serialize(self.beta_constraint),
+            "gamma_constraint": keras.constraints.serialize(self.gamma_constraint),
+        }
+
+    def _axes(self, shape: Any) -> list[int]:
+        """The dimensions of `axis`, counted from the front."""
+        rank = len(shape)
+        given: list[int] = [self.axis] if isinstance(self.axis, int) else list(self.axis)
+        if not all(-rank <= axis < rank for axis in given):
+            raise ValueError(f"`axis={self.axis}` is out of bounds: `inputs` has shape {tuple(shape)}")
+        axes = [axis % rank for axis in given]
+        if len(set(axes)) != len(axes):
+            raise ValueError(f"`axis={self.axis}` names a dimension of `inputs` twice; the shape is {tuple(shape)}")
+        if any(shape[axis] is None for axis in axes):
+            raise ValueError(f"the sizes of `axis={self.axis}` must be known, and `inputs` has shape {tuple(shape)}")
+        return axes
+
+
+def _without(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in names}

@@ -1,0 +1,379 @@
+"""Recurrent layers with the names and arguments that they have on the IPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu._faults import Faults
+
+__all__ = ["PopnnGRU", "PopnnLSTM"]
+
+_NOT_CUDNN: Any = False  # Keras's own default, a string, is what its type is taken from.
+_PARTIALS = (tf.float16, tf.float32)
+
+
+class _Popnn:
+    """What both layers add to Keras's own: the order of dimensions, seeds, and options for hardware."""
+
+    units: int
+
+    def _record(
+        self,
+        partials_dtype: Any,
+        seed: int | None,
+        dropout_seed: int | None,
+        time_major: bool,
+        options: Mapping[str, Any] | None,
+        options_bwd: Mapping[str, Any] | None,
+    ) -> None:
+        self.partials_dtype = tf.as_dtype(partials_dtype)
+        self.seed = seed
+        self.dropout_seed = dropout_seed
+        self.time_major = time_major
+        self.options = None if options is None else dict(options)
+        self.options_bwd = None if options_bwd is None else dict(options_bwd)
+
+    def _recorded(self) -> dict[str, Any]:
+        return {
+            "partials_dtype": self.partials_dtype.name,
+            "seed": self.seed,
+            "dropout_seed": self.dropout_seed,
+            "time_major": self.time_major,
+            "options": self.options,
+            "options_bwd": self.options_bwd,
+            "implementation": 2,
+        }
+
+    def _batch_major(self, shape: Any) -> tuple[Any, ...]:
+        """The shape of inputs as Keras has it."""
+        batch, time, *rest = shape
+        return (time, batch, *rest) if self.time_major else (batch, time, *rest)
+
+    def _swapped(self, tensor: Any) -> Any:
+        """A tensor with its first two dimensions swapped, where time comes first."""
+        if tensor is None or not self.time_major:
+            return tensor
+        return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class PopnnLSTM(_Popnn, keras.layers.LSTM):
+    """Long short-term memory, as `keras.layers.LSTM` computes it, with the weights of that.
+
+    Options of `keras.layers.LSTM` that the IPU's layer does not have are refused.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "tanh",
+        recurrent_activation: Any = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        unit_forget_bias: bool = True,
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
+        recurrent_dropout: float = 0.0,
+        implementation: int = 2,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        partials_dtype: Any = tf.float32,
+        seed: int | None = None,
+        time_major: bool = False,
+        options: Mapping[str, Any] | None = None,
+        options_bwd: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer.
+
+        Args:
+          units: The size of the output.
+          activation: The activation of the cell.
+          recurrent_activation: The activation of the gates.
+          use_bias: True.
+          kernel_initializer: Gives the kernel, of shape [inputs, 4 * units], its first values.
+          recurrent_initializer: Gives the recurrent kernel, of shape [units, 4 * units], its first values.
+          bias_initializer: Gives the bias, of shape [4 * units], its first values.
+          unit_forget_bias: Whether the forget gate's bias starts at 1.
+          kernel_regularizer: None; and so are the regularizers and constraints that follow.
+          recurrent_regularizer: See there.
+          bias_regularizer: See there.
+          activity_regularizer: See there.
+          kernel_constraint: See there.
+          recurrent_constraint: See there.
+          bias_constraint: See there.
+          dropout: The share of inputs that become zero in training, the same at each step of time.
+          dropout_seed: A number from which the masks of all steps of training follow.
+          recurrent_dropout: 0.
+          implementation: 2.
+          return_sequences: Whether to return the outputs of all steps of time, and not of the last alone.
+          return_state: Whether to return the last output and the state of the cell too.
+          go_backwards: False.
+          stateful: Whether a batch starts from the states that the one before ended with.
+          unroll: False.
+          partials_dtype: The type in which hardware sums products up, float16 or float32. Recorded: XLA chooses here.
+          seed: The seed of the kernels' initializers where they have none of their own.
+          time_major: Whether inputs, and outputs of all steps, are [time, batch, size], and not [batch, time, size].
+          options: Options for hardware, recorded.
+          options_bwd: Options for hardware in the backward pass, recorded.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+
+        Raises:
+          ValueError: An option that the layer does not have is asked for.
+          TypeError: `time_major` is no bool, or `options` no dict.
+        """
+        fixed = {
+            "use_bias": (use_bias, True), "kernel_regularizer": (kernel_regularizer, None),
+            "recurrent_regularizer": (recurrent_regularizer, None), "bias_regularizer": (bias_regularizer, None),
+            "activity_regularizer": (activity_regularizer, None), "kernel_constraint": (kernel_constraint, None),
+            "recurrent_constraint": (recurrent_constraint, None), "bias_constraint": (bias_constraint, None),
+            "recurrent_dropout": (recurrent_dropout, 0), "implementation": (implementation, 2),
+            "go_backwards": (go_backwards, False), "unroll": (unroll, False),
+        }  # fmt: skip
+        _check(self, "LSTM", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
+        super().__init__(
+            units,
+            activation=activation,
+            recurrent_activation=recurrent_activation,
+            kernel_initializer=_seeded(kernel_initializer, seed),
+            recurrent_initializer=_seeded(recurrent_initializer, seed),
+            bias_initializer=bias_initializer,
+            unit_forget_bias=unit_forget_bias,
+            dropout=dropout,
+            seed=dropout_seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            stateful=stateful,
+            use_cudnn=_NOT_CUDNN,  # Else Keras would not compile models with this layer.
+            **kwargs,
+        )
+        self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
+
+    def build(self, inputs_shape: Any, initial_state_shape: Any = None) -> None:
+        """Makes the weights for inputs of this shape."""
+        super().build(self._batch_major(inputs_shape), initial_state_shape)
+
+    def call(self, inputs: Any, mask: Any = None, training: bool | None = None, initial_state: Any = None) -> Any:
+        """Computes the layer.
+
+        Args:
+          inputs: A tensor [batch, time, size]; with `time_major`, [time, batch, size].
+          mask: Which steps of time count, booleans of the first two dimensions of `inputs`.
+          training: Whether to drop inputs.
+          initial_state: The output and the state of the cell to start from, each [batch, units]. None: zeros.
+
+        Returns:
+          The last output [batch, units], or with `return_sequences` all outputs, in the order of dimensions of `inputs`.
+          With `return_state` a list of this, the last output, and the state of the cell.
+
+        Raises:
+          ValueError: `inputs` has not three dimensions.
+        """
+        return _call(self, super().call, inputs, initial_state, mask, training)
+
+    def compute_output_shape(self, inputs_shape: Any, initial_state_shape: Any = None) -> Any:
+        """The shapes of the results."""
+        return _output_shape(self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape))
+
+    def get_bias(self) -> Any:
+        """The bias, a tensor with a row for each gate: [4, units], in the order input, forget, cell, output."""
+        return tf.reshape(tf.convert_to_tensor(self.cell.bias), [4, self.units])
+
+    def state_shape(self, batch_size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The shapes of the two states."""
+        return (batch_size, self.units), (batch_size, self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), **self._recorded()}
+
+
+@keras.saving.register_keras_serializable(package="tensorflow_ipu")
+class PopnnGRU(_Popnn, keras.layers.GRU):
+    """Gated recurrent units, as `keras.layers.GRU` computes them, with the weights of that.
+
+    Options of `keras.layers.GRU` that the IPU's layer does not have are refused.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "tanh",
+        recurrent_activation: Any = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
+        recurrent_dropout: float = 0.0,
+        implementation: int = 2,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        reset_after: bool = True,
+        seed: int | None = None,
+        partials_dtype: Any = tf.float32,
+        time_major: bool = False,
+        options: Mapping[str, Any] | None = None,
+        options_bwd: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Creates the layer. See `PopnnLSTM` for the other arguments, and for what is raised.
+
+        Args:
+          units: The size of the output.
+          activation: The activation of the output.
+          recurrent_activation: The activation of the gates.
+          use_bias: True.
+          kernel_initializer: Gives the kernel, of shape [inputs, 3 * units], its first values.
+          recurrent_initializer: Gives the recurrent kernel, of shape [units, 3 * units], its first values.
+          bias_initializer: Gives the bias its first values: [2, 3 * units] with `reset_after`, else [3 * units].
+          kernel_regularizer: None.
+          recurrent_regularizer: None.
+          bias_regularizer: None.
+          activity_regularizer: None.
+          kernel_constraint: None.
+          recurrent_constraint: None.
+          bias_constraint: None.
+          dropout: The share of inputs that become zero in training.
+          dropout_seed: A number from which the masks of all steps of training follow.
+          recurrent_dropout: 0.
+          implementation: 2.
+          return_sequences: Whether to return the outputs of all steps of time.
+          return_state: Whether to return the last output once more, as the state.
+          go_backwards: False.
+          stateful: Whether a batch starts from the state that the one before ended with.
+          unroll: False.
+          reset_after: Whether the reset gate comes after the product with the recurrent kernel.
+          seed: The seed of the kernels' initializers where they have none of their own.
+          partials_dtype: float16 or float32, recorded.
+          time_major: Whether inputs, and outputs of all steps, are [time, batch, size].
+          options: Options for hardware, recorded.
+          options_bwd: Options for hardware in the backward pass, recorded.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        """
+        fixed = {
+            "use_bias": (use_bias, True), "kernel_regularizer": (kernel_regularizer, None),
+            "recurrent_regularizer": (recurrent_regularizer, None), "bias_regularizer": (bias_regularizer, None),
+            "activity_regularizer": (activity_regularizer, None), "kernel_constraint": (kernel_constraint, None),
+            "recurrent_constraint": (recurrent_constraint, None), "bias_constraint": (bias_constraint, None),
+            "recurrent_dropout": (recurrent_dropout, 0), "implementation": (implementation, 2),
+            "go_backwards": (go_backwards, False), "unroll": (unroll, False),
+        }  # fmt: skip
+        _check(self, "GRU", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
+        super().__init__(
+            units,
+            activation=activation,
+            recurrent_activation=recurrent_activation,
+            kernel_initializer=_seeded(kernel_initializer, seed),
+            recurrent_initializer=_seeded(recurrent_initializer, seed),
+            bias_initializer=bias_initializer,
+            dropout=dropout,
+            seed=dropout_seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            stateful=stateful,
+            reset_after=reset_after,
+            use_cudnn=_NOT_CUDNN,  # Else Keras would not compile models with this layer.
+            **kwargs,
+        )
+        self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
+
+    def build(self, inputs_shape: Any, initial_state_shape: Any = None) -> None:
+        """Makes the weights for inputs of this shape."""
+        super().build(self._batch_major(inputs_shape), initial_state_shape)
+
+    def call(self, inputs: Any, mask: Any = None, training: bool | None = None, initial_state: Any = None) -> Any:
+        """Computes the layer. See `PopnnLSTM.call`; the state is the output alone."""
+        return _call(self, super().call, inputs, initial_state, mask, training)
+
+    def compute_output_shape(self, inputs_shape: Any, initial_state_shape: Any = None) -> Any:
+        """The shapes of the results."""
+        return _output_shape(self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape))
+
+    def state_shape(self, batch_size: int) -> tuple[int, int]:
+        """The shape of the state."""
+        return batch_size, self.units
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), **self._recorded()}
+
+
+def _check(
+    layer: Any, kind: str, fixed: Mapping[str, tuple[Any, Any]], partials_dtype: Any, time_major: Any, **options: Any
+) -> None:
+    """Refuses what the layer does not have, all at once."""
+    faults = Faults()
+    for name, (value, only) in fixed.items():
+        if value != only:
+            faults.add(
+                ValueError,
+                f"`{type(layer).__name__}` has no `{name}={value!r}`, only `{name}={only!r}`; `keras.layers.{kind}` runs"
+                " on the IPU too, and has it",
+            )
+    if tf.as_dtype(partials_dtype) not in _PARTIALS:
+        faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{partials_dtype!r}`")
+    if not isinstance(time_major, bool):
+        faults.add(TypeError, f"`time_major` must be True or False, but is `{time_major!r}`")
+    for name, value in options.items():
+        if value is not None and not isinstance(value, Mapping):
+            faults.add(TypeError, f"`{name}` must be a dict, but is `{value!r}`")
+    faults.raise_any()
+
+
+def _seeded(initializer: Any, seed: int | None) -> Any:
+    """The initializer, with this seed if it is random and has none of its own."""
+    found: Any = keras.initializers.get(initializer)
+    if seed is None or not isinstance(initializer, str) or "seed" not in found.get_config():
+        return found
+    return type(found).from_config({**found.get_config(), "seed": seed})
+
+
+def _call(layer: Any, call: Any, inputs: Any, initial_state: Any, mask: Any, training: bool | None) -> Any:
+    if inputs.shape.rank != 3:
+        raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
+    results = call(
+        layer._swapped(inputs), initial_state=initial_state, mask=layer._swapped(mask), training=bool(training)
+    )
+    if not layer.time_major or not layer.return_sequences:
+        return results
+    if not layer.return_state:
+        return layer._swapped(results)
+    outputs, *states = results
+    return layer._swapped(outputs), *states
+
+
+def _output_shape(layer: Any, shape: Any) -> Any:
+    if not layer.time_major or not layer.return_sequences:
+        return shape
+    if not layer.return_state:
+        return layer._batch_major(shape)
+    outputs, *states = shape
+    return layer._batch_major(outputs), *states

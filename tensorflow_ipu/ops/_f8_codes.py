@@ -1,0 +1,57 @@
+"""The bits of numbers of eight bits.
+
+    F143   s eeee mmm   bias 8
+    F152   s eeeee mm   bias 16
+
+Without infinities and without a negative zero, whose bits are those of NaN: the formats of
+https://arxiv.org/abs/2206.02915.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_NAN = 0x80
+
+
+def encode(values: Any, metadata: Any) -> Any:
+    """The bits of float32 numbers, uint8. What is too large becomes the largest number, and NaN stays NaN."""
+    bits, lowest, scale = _parameters(metadata)
+    magnitude = tf.abs(values) * _power(-scale)
+    exponent = tf.maximum(tf.bitwise.right_shift(tf.bitcast(magnitude, tf.int32), 23) - 127, lowest)
+    # Infinities and NaN have the largest exponent of float32, for which there is no power to divide by.
+    exponent = tf.minimum(exponent, 64)
+    steps = tf.cast(tf.round(tf.minimum(magnitude * _power(bits - exponent), 64.0)), tf.int32)
+    # A fraction that was rounded up to the next power of 2 carries over into the exponent.
+    code = tf.minimum(tf.bitwise.left_shift(exponent - lowest, bits) + steps, 0x7F)
+    code = tf.where(tf.logical_and(values < 0, code > 0), tf.bitwise.bitwise_or(code, 0x80), code)
+    return tf.cast(tf.where(tf.math.is_nan(values), _NAN, code), tf.uint8)
+
+
+def decode(codes: Any, metadata: Any) -> Any:
+    """The numbers of bits, float32."""
+    bits, lowest, scale = _parameters(metadata)
+    code = tf.cast(codes, tf.int32)
+    magnitude = tf.bitwise.bitwise_and(code, 0x7F)
+    exponent = tf.bitwise.right_shift(magnitude, bits)
+    one = tf.bitwise.left_shift(tf.ones_like(bits), bits)
+    fraction = tf.bitwise.bitwise_and(magnitude, one - 1) + tf.where(exponent > 0, one, 0)
+    value = tf.cast(fraction, tf.float32) * _power(tf.maximum(exponent, 1) - 1 + lowest - bits + scale)
+    value = tf.where(code > 0x80, -value, value)
+    return tf.where(code == _NAN, float("nan"), value)
+
+
+def _parameters(metadata: Any) -> tuple[Any, Any, Any]:
+    """The bits of the fraction, the exponent of the smallest normal number, and that of the scale; int32 scalars."""
+    packed = tf.cast(metadata, tf.int32)
+    is_143 = packed >= 0x80
+    low = tf.bitwise.bitwise_and(packed, 0x3F)
+    scale = tf.where(low >= 32, low - 64, low)
+    return tf.where(is_143, 3, 2), tf.where(is_143, -7, -15), scale
+
+
+def _power(exponent: Any) -> Any:
+    """2 to the power of it, exactly, float32."""
+    return tf.bitcast(tf.bitwise.left_shift(exponent + 127, 23), tf.float32)

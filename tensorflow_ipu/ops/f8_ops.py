@@ -1,0 +1,278 @@
+"""Numbers of eight bits with a common scale, as IPUs have them: conversions, products and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorflow_ipu.ops._f8_codes import decode, encode
+
+__all__ = [
+    "Format",
+    "QuarterTensor",
+    "convert_from_f8",
+    "convert_to_f8",
+    "create_metadata",
+    "f8_conv_1d",
+    "f8_conv_2d",
+    "f8_conv_3d",
+    "f8_matmul",
+]
+
+
+class Format(IntEnum):
+    """How the bits are used: F143 has 4 bits of exponent and 3 of the fraction, F152 has 5 and 2.
+
+    Both have one NaN, no infinity and one zero; their largest numbers are 240 and 57344.
+    """
+
+    F143 = 0
+    F152 = 1
+
+
+def create_metadata(fmt: Format | int, scale: int = 0) -> int:
+    """Packs the format and the scale of a tensor into eight bits.
+
+    Args:
+      fmt: The format.
+      scale: The exponent of the scale, from -32 to 31: the tensor's numbers are what its bits say, times `2 ** scale`.
+
+    Raises:
+      ValueError: `fmt` is no `Format`, or `scale` is out of range.
+    """
+    if fmt not in (Format.F143, Format.F152):
+        raise ValueError(f"`fmt` must be `Format.F143` or `Format.F152`, but is `{fmt!r}`")
+    if not -32 <= scale <= 31:
+        raise ValueError(f"`scale` must be from -32 to 31, but is `{scale}`")
+    return (128 if fmt == Format.F143 else 0) | (scale & 63)
+
+
+class QuarterTensor:
+    """A tensor of numbers of eight bits: `data` has their bits, `metadata` their format and scale."""
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # It is compared by value, and can be changed.
+
+    def __init__(self, data: Any, metadata: Any) -> None:
+        """Puts bits and metadata together.
+
+        Args:
+          data: A uint8 tensor or variable; an array becomes a variable.
+          metadata: What `create_metadata` returns, or a uint8 scalar tensor or variable of it.
+
+        Raises:
+          TypeError: `data` is not uint8.
+        """
+        self.data = _bits(data)
+        self.metadata = metadata
+
+    def numpy(self) -> list[Any]:
+        """The bits as an array, and the metadata."""
+        return [self.data.numpy(), self.metadata]
+
+    def assign(self, new_values: Sequence[Any], **kwargs: Any) -> None:
+        """Takes other bits and metadata.
+
+        Args:
+          new_values: Both, as `numpy` returns them.
+          **kwargs: What Keras adds when it assigns variables.
+
+        Raises:
+          TypeError: The bits are not uint8.
+        """
+        del kwargs
+        self.data = _bits(new_values[0])
+        self.metadata = new_values[1]
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the data."""
+        return self.data.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The type that holds the bits, uint8."""
+        return tf.uint8
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, QuarterTensor)
+            and np.array_equal(self.data, other.data)
+            and np.array_equal(self.metadata, other.metadata)
+        )
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.data[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self.data, self.metadata])
+
+
+def convert_to_f8(values: Any, metadata: Any, name: str | None = None) -> QuarterTensor:
+    """Rounds numbers to eight bits: to the nearest, to even where two are, and to the largest where they are larger.
+
+    No gradient passes.
+
+    Args:
+      values: A tensor of numbers. They are rounded to float16 first, which hardware converts from.
+      metadata: The format and the scale, as `create_metadata` makes them; it may be a tensor.
+      name: A name for the operation.
+    """
+    with tf.name_scope(name or "convert_to_f8"):
+        half = tf.cast(values, tf.float16)
+        packed = _metadata(metadata)
+        return QuarterTensor(encode(tf.cast(half, tf.float32), packed), packed)
+
+
+def convert_from_f8(packed_input: Any, dtype: Any = tf.float16, name: str | None = None) -> Any:
+    """Gives numbers of eight bits as numbers of another type.
+
+    Args:
+      packed_input: A `QuarterTensor`, or its data and metadata.
+      dtype: The type of the result. What does not fit float16 is infinite, whatever it is.
+      name: A name for the operation.
+    """
+    with tf.name_scope(name or "convert_from_f8"):
+        data, metadata = packed_input
+        half = tf.cast(decode(tf.convert_to_tensor(data), _metadata(metadata)), tf.float16)
+        return tf.cast(half, dtype)
+
+
+def f8_matmul(lhs: Any, rhs: Any, name: str = "f8_matmul") -> Any:
+    """Multiplies matrices of eight bits. Sums are of float32.
+
+    Args:
+      lhs: A `QuarterTensor`, or a tensor of floating-point numbers.
+      rhs: Likewise.
+      name: A name for the operation.
+
+    Returns:
+      The product, float16.
+    """
+    with tf.name_scope(name):
+        return tf.cast(tf.matmul(_wide(lhs), _wide(rhs)), tf.float16)
+
+
+def f8_conv_1d(
+    inputs: Any,
+    filters: Any,
+    strides: int | Sequence[int],
+    padding: Any,
+    data_format: str = "NWC",
+    dilations: int | Sequence[int] = (1,),
+    name: str = "f8_conv_1d",
+) -> Any:
+    """Convolves sequences of eight bits. Sums are of float32.
+
+    Args:
+      inputs: A `QuarterTensor`, or a tensor, of shape [batch, width, channels].
+      filters: Likewise, of shape [width, channels in, channels out].
+      strides: By how much the filter moves on.
+      padding: "SAME" or "VALID".
+      data_format: "NWC", or "NCW" where the channels of `inputs` and of the result come second.
+      dilations: The distance of the filter's elements.
+      name: A name for the operation.
+
+    Returns:
+      The result, float16.
+
+    Raises:
+      ValueError: `data_format` is another.
+    """
+    if data_format not in ("NWC", "NCW"):
+        raise ValueError(f"`data_format` must be 'NWC' or 'NCW', but is `{data_format!r}`")
+    return _convolution(inputs, filters, strides, padding, data_format, dilations, name)
+
+
+def f8_conv_2d(
+    inputs: Any,
+    filters: Any,
+    strides: int | Sequence[int],
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: int | Sequence[int] = (1, 1, 1, 1),
+    name: str = "f8_conv_2d",
+) -> Any:
+    """Convolves pictures of eight bits: "NHWC" or "NCHW". See `f8_conv_1d`."""
+    if data_format not in ("NHWC", "NCHW"):
+        raise ValueError(f"`data_format` must be 'NHWC' or 'NCHW', but is `{data_format!r}`")
+    return _convolution(inputs, filters, strides, padding, data_format, dilations, name)
+
+
+def f8_conv_3d(
+    inputs: Any,
+    filters: Any,
+    strides: int | Sequence[int],
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: int | Sequence[int] = (1, 1, 1, 1, 1),
+    name: str = "f8_conv_3d",
+) -> Any:
+    """Convolves volumes of eight bits: "NDHWC" or "NCDHW". See `f8_conv_1d`."""
+    if data_format not in ("NDHWC", "NCDHW"):
+        raise ValueError(f"`data_format` must be 'NDHWC' or 'NCDHW', but is `{data_format!r}`")
+    return _convolution(inputs, filters, strides, padding, data_format, dilations, name)
+
+
+def _convolution(
+    inputs: Any, filters: Any, strides: Any, padding: Any, data_format: str, dilations: Any, name: str
+) -> Any:
+    rank = len(data_format)
+    with tf.name_scope(name):
+        images, kernel = _wide(inputs), _wide(filters)
+        first = data_format[1] == "C"
+        if first:  # TensorFlow's convolutions on the CPU want the channels last.
+            images = tf.transpose(images, [0, *range(2, rank), 1])
+        result = tf.nn.convolution(
+            images,
+            kernel,
+            _spatial("strides", strides, data_format),
+            _explicit(padding, first),
+            dilations=_spatial("dilations", dilations, data_format),
+        )
+        return tf.cast(tf.transpose(result, [0, rank - 1, *range(1, rank - 1)]) if first else result, tf.float16)
+
+
+def _spatial(argument: str, value: Any, data_format: str) -> list[int]:
+    """The entries for width, height and depth, of a number, of those alone, or of one for each dimension."""
+    spatial = len(data_format) - 2
+    values = [value] if isinstance(value, int) else list(value)
+    if len(values) == 1:
+        return values * spatial
+    if len(values) == len(data_format):
+        return values[1:-1] if data_format[-1] == "C" else values[2:]
+    if len(values) != spatial:
+        raise ValueError(f"`{argument}` must have 1, {spatial} or {len(data_format)} entries, but is `{value}`")
+    return values
+
+
+def _explicit(padding: Any, channels_first: bool) -> Any:
+    if isinstance(padding, str):
+        return padding
+    return [padding[0], *padding[2:], padding[1]] if channels_first else list(padding)
+
+
+def _wide(tensor: Any) -> Any:
+    if isinstance(tensor, QuarterTensor):
+        return convert_from_f8(tensor, tf.float32)
+    return tf.cast(tensor, tf.float32)
+
+
+def _metadata(metadata: Any) -> Any:
+    return tf.cast(tf.convert_to_tensor(metadata), tf.uint8)
+
+
+def _bits(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        data = tf.Variable(tf.constant(data))
+    if tf.as_dtype(data.dtype) != tf.uint8:
+        raise TypeError(
+            f"`data` must be uint8, but is {tf.as_dtype(data.dtype).name}; `convert_to_f8` makes numbers of eight bits"
+        )
+    return data

@@ -1,0 +1,138 @@
+"""Gradients of what is inside a computation, caught on their way back through it."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "GradientCaptureContext",
+    "GradientCaptureTape",
+    "capture_upstream_gradients",
+    "num_gradient_collection_tapes",
+]
+
+
+class _Open(threading.local):
+    """The contexts that the thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.contexts: list[GradientCaptureContext] = []
+
+
+_open = _Open()
+
+
+class GradientCaptureContext:
+    """A block whose calls of `capture_upstream_gradients` give it the gradients, whoever computes them, and when.
+
+    with tf.GradientTape() as tape, GradientCaptureContext() as context:
+        y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
+    tape.gradient(y, x)
+    context.captured_gradients  # {"of the square": [...]}
+    """
+
+    def __init__(self) -> None:
+        """Creates the context."""
+        self._tags: set[str] = set()
+        self._captured: dict[str, list[Any]] = {}
+
+    def __enter__(self) -> Self:
+        """Opens the block."""
+        _open.contexts.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the block."""
+        _open.contexts.remove(self)
+
+    @property
+    def captured_gradients(self) -> dict[str, list[Any]]:
+        """The gradients that went by, by their tags: a list, with an element for each tensor of the call."""
+        return dict(self._captured)
+
+    @captured_gradients.setter
+    def captured_gradients(self, _: Any) -> None:
+        raise ValueError("`captured_gradients` is what was captured, and cannot be set")
+
+
+class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
+    """A `tf.GradientTape` that captures gradients too: those of its last call of `gradient`."""
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        """Creates the tape. See `tf.GradientTape` for the arguments."""
+        tf.GradientTape.__init__(self, persistent, watch_accessed_variables)
+        GradientCaptureContext.__init__(self)
+
+    def __enter__(self) -> Self:
+        """Starts to record."""
+        GradientCaptureContext.__enter__(self)
+        tf.GradientTape.__enter__(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stops."""
+        tf.GradientTape.__exit__(self, kind, error, trace)
+        GradientCaptureContext.__exit__(self, kind, error, trace)
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Computes gradients, as `tf.GradientTape.gradient` does, and captures those that go by."""
+        self._captured = {}
+        return tf.GradientTape.gradient(self, target, sources, output_gradients, unconnected_gradients)
+
+
+def capture_upstream_gradients(args: Any, tag: str = "") -> Any:
+    """Returns tensors as they are, and has the innermost open context capture the gradients that come back to them.
+
+    Args:
+      args: A tensor, or a structure of tensors.
+      tag: The name under which the context has the gradients.
+
+    Returns:
+      The same structure of equal tensors.
+
+    Raises:
+      RuntimeError: No context is open.
+      ValueError: The context has such a tag already.
+    """
+    if not _open.contexts:
+        raise RuntimeError(
+            "`capture_upstream_gradients` can only be called within a `GradientCaptureTape` or a"
+            " `GradientCaptureContext`"
+        )
+    context = _open.contexts[-1]
+    if tag in context._tags:
+        raise ValueError(f"`tag={tag!r}` is that of another call in this `{type(context).__name__}`; choose another")
+    context._tags.add(tag)
+
+    @tf.custom_gradient
+    def identities(*tensors: Any) -> Any:
+        def gradient(*upstream: Any) -> Any:
+            context._captured[tag] = list(upstream)
+            return upstream
+
+        return [tf.identity(tensor) for tensor in tensors], gradient
+
+    flat = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(args)]
+    return tf.nest.pack_sequence_as(args, identities(*flat))
+
+
+def num_gradient_collection_tapes() -> int:
+    """How many contexts the thread has open."""
+    return len(_open.contexts)

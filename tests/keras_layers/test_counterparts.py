@@ -1,0 +1,224 @@
+"""Layers compute what their plain counterparts compute, forward and backward, wherever they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.keras import layers
+
+
+class Case(NamedTuple):
+    layer: Callable[..., Any]
+    plain: Callable[..., Any]
+    shape: list[int]
+    integers: int = 0  # If not 0, the inputs are whole numbers below it.
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    def inputs(self, dtype: Any = np.float32) -> Any:
+        random = np.random.default_rng(3)
+        if self.integers:
+            return tf.constant(random.integers(0, self.integers, self.shape), tf.int32)
+        return tf.constant(random.normal(size=self.shape), dtype)
+
+
+def serial_dense(dimension: str, factor: int) -> Callable[..., Any]:
+    return lambda **kw: layers.SerialDense(6, factor, dimension, "tanh", bias_initializer="normal", **kw)
+
+
+def plain_dense(**kw: Any) -> Any:
+    return keras.layers.Dense(6, "tanh", bias_initializer="normal", **kw)
+
+
+def norm(kind: Any, *args: Any, **own: Any) -> Callable[..., Any]:
+    return lambda **kw: kind(*args, beta_initializer="normal", gamma_initializer="normal", **own, **kw)
+
+
+def recurrent(kind: Any, **own: Any) -> Callable[..., Any]:
+    return lambda **kw: kind(5, bias_initializer="normal", **own, **kw)
+
+
+def wrapped(**kw: Any) -> Any:
+    return layers.Recompute(plain_dense(**kw), **kw)
+
+
+ALL = {"return_sequences": True, "return_state": True}
+CASES = {
+    "dense-columns": Case(serial_dense("input_columns", 2), plain_dense, [4, 8]),
+    "dense-rows-columns": Case(serial_dense("input_rows_kernel_columns", 4), plain_dense, [4, 8]),
+    "dense-rows": Case(serial_dense("kernel_rows", 3), plain_dense, [4, 8]),
+    "dense-whole": Case(serial_dense("kernel_rows", 1), plain_dense, [4, 8]),
+    "dense-of-sequences": Case(serial_dense("input_columns", 6), plain_dense, [4, 3, 8]),
+    "embedding": Case(
+        lambda **kw: layers.Embedding(12, 5, **kw), lambda **kw: keras.layers.Embedding(12, 5, **kw), [3, 4], 12
+    ),
+    "embedding-in-parts": Case(
+        lambda **kw: layers.Embedding(12, 5, serialization_factor=4, **kw),
+        lambda **kw: keras.layers.Embedding(12, 5, **kw),
+        [3, 4],
+        12,
+    ),
+    "group-norm": Case(
+        norm(layers.GroupNormalization, 3, strided_channel_grouping=False),
+        norm(keras.layers.GroupNormalization, 3),
+        [2, 4, 5, 6],
+    ),
+    "group-norm-channels-first": Case(
+        norm(layers.GroupNormalization, 3, channels_axis=1, strided_channel_grouping=False),
+        norm(keras.layers.GroupNormalization, 3, axis=1),
+        [2, 6, 4, 5],
+    ),
+    "group-norm-of-vectors": Case(
+        norm(layers.GroupNormalization, strided_channel_grouping=False),
+        norm(keras.layers.GroupNormalization, 2),
+        [3, 6],
+    ),
+    "instance-norm": Case(norm(layers.InstanceNormalization), norm(keras.layers.GroupNormalization, 6), [2, 4, 5, 6]),
+    "instance-norm-channels-first": Case(
+        norm(layers.InstanceNormalization, channels_axis=1), norm(keras.layers.GroupNormalization, 6, axis=1), [2, 6, 7]
+    ),
+    "layer-norm": Case(norm(layers.LayerNormalization), norm(keras.layers.LayerNormalization), [3, 4, 6]),
+    "layer-norm-of-many": Case(
+        norm(layers.LayerNormalization, [1, 3]), norm(keras.layers.LayerNormalization, [1, 3]), [3, 4, 2, 6]
+    ),
+    "layer-norm-of-the-middle": Case(
+        norm(layers.LayerNormalization, 1, epsilon=0.1, center=False),
+        norm(keras.layers.LayerNormalization, 1, epsilon=0.1, center=False),
+        [3, 4, 2],
+    ),
+    "lstm": Case(recurrent(layers.PopnnLSTM), recurrent(keras.layers.LSTM), [3, 4, 2]),
+    "lstm-all": Case(recurrent(layers.PopnnLSTM, **ALL), recurrent(keras.layers.LSTM, **ALL), [3, 4, 2]),
+    "lstm-relu": Case(
+        recurrent(layers.PopnnLSTM, activation="relu", unit_forget_bias=False),
+        recurrent(keras.layers.LSTM, activation="relu", unit_forget_bias=False),
+        [3, 4, 2],
+    ),
+    "gru": Case(recurrent(layers.PopnnGRU), recurrent(keras.layers.GRU), [3, 4, 2]),
+    "gru-all": Case(recurrent(layers.PopnnGRU, **ALL), recurrent(keras.layers.GRU, **ALL), [3, 4, 2]),
+    "gru-reset-before": Case(
+        recurrent(layers.PopnnGRU, reset_after=False), recurrent(keras.layers.GRU, reset_after=False), [3, 4, 2]
+    ),
+    "assume-equal": Case(layers.AssumeEqualAcrossReplicas, keras.layers.Identity, [3, 4]),
+    "checkpoint": Case(layers.RecomputationCheckpoint, keras.layers.Identity, [3, 4]),
+    "recompute": Case(wrapped, plain_dense, [4, 8]),
+    "dropout-at-rest": Case(
+        lambda **kw: layers.Dropout(0.5, **kw),
+        lambda **kw: keras.layers.Identity(**kw),
+        [3, 4],
+        options={"training": False},
+    ),
+}
+
+# One of a kind, for what takes its time.
+ON_IPU = [
+    "assume-equal",
+    "dense-columns",
+    "dense-rows",
+    "dense-rows-columns",
+    "embedding-in-parts",
+    "group-norm-channels-first",
+    "gru-all",
+    "instance-norm",
+    "layer-norm-of-many",
+    "lstm-all",
+    "recompute",
+]
+
+
+def pair(case: Case, **own: Any) -> tuple[Any, Any]:
+    """The layer and its counterpart, with the same weights."""
+    inputs = case.inputs(own.get("dtype", np.float32))
+    layer, plain = case.layer(**own), case.plain(**own)
+    layer(inputs)
+    plain(inputs)
+    assert [tuple(v.shape) for v in layer.trainable_variables] == [tuple(v.shape) for v in plain.trainable_variables]
+    for variable, value in zip(plain.trainable_variables, layer.trainable_variables, strict=True):
+        variable.assign(value)
+    return layer, plain
+
+
+def assert_same(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+    flat, wanted = tf.nest.flatten(actual), tf.nest.flatten(expected)
+    assert len(flat) == len(wanted)
+    for one, other in zip(flat, wanted, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(np.asarray(one, np.float64), np.asarray(other, np.float64), rtol, atol)
+
+
+def plain_options(case: Case, plain: Any) -> dict[str, Any]:
+    return {} if isinstance(plain, keras.layers.Identity) else case.options
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layer_computes_what_the_plain_one_does(eager, name):
+    case = CASES[name]
+    layer, plain = pair(case)
+    expected = eager(plain, case.inputs(), **plain_options(case, plain))
+    assert_same(eager(layer, case.inputs(), **case.options), expected)
+
+
+@pytest.mark.parametrize("name", ON_IPU)
+def test_layer_on_the_ipu_computes_what_the_plain_one_does_elsewhere(eager, on_ipu, name):
+    case = CASES[name]
+    layer, plain = pair(case)
+    assert_same(on_ipu(case.layer, case.inputs(), layer.get_weights()), eager(plain, case.inputs()))
+
+
+@pytest.mark.parametrize("name", [*ON_IPU, "dropout-at-rest"])
+def test_half_precision_gives_half_precision_near_the_plain_result(eager, name):
+    case = CASES[name]
+    layer, plain = pair(case, dtype="float16")
+    expected, _ = eager(plain, case.inputs(np.float16), **plain_options(case, plain))
+    actual, gradients = eager(layer, case.inputs(np.float16), **case.options)
+    assert all(out.dtype == np.float16 for out in actual)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    assert_same(actual, expected, 2e-2, 2e-2)
+
+
+@pytest.mark.parametrize("name", ["dense-rows-columns", "embedding-in-parts", "group-norm"])
+def test_half_precision_compiles_too(compiled, eager, name):
+    case = CASES[name]
+    layer, plain = pair(case, dtype="float16")
+    expected, _ = eager(plain, case.inputs(np.float16))
+    actual, _ = compiled(layer, case.inputs(np.float16))
+    assert all(out.dtype == np.float16 for out in actual)
+    assert_same(actual, expected, 2e-2, 2e-2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shape_of_symbolic_outputs_is_that_of_the_plain_layer(name):
+    case = CASES[name]
+    dtype = "int32" if case.integers else "float32"
+    whole = keras.Input(batch_shape=case.shape, dtype=dtype)
+    of_layer, of_plain = (tf.nest.flatten(make()(whole)) for make in (case.layer, case.plain))
+    assert [(x.shape, x.dtype) for x in of_layer] == [(x.shape, x.dtype) for x in of_plain]
+    some = keras.Input(case.shape[1:], dtype=dtype)
+    of_layer, of_plain = (tf.nest.flatten(make()(some)) for make in (case.layer, case.plain))
+    assert [(x.shape, x.dtype) for x in of_layer] == [(x.shape, x.dtype) for x in of_plain]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_model_with_the_layer_is_saved_and_loaded(tmp_path, name):
+    case = CASES[name]
+    inputs = keras.Input(case.shape[1:], dtype="int32" if case.integers else "float32")
+    model = keras.Model(inputs, case.layer()(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_same(loaded(case.inputs()), model(case.inputs()), 0, 0)
+    layer, again = model.layers[-1], loaded.layers[-1]
+    assert type(again) is type(layer)
+    for key, value in layer.get_config().items():
+        assert again.get_config()[key] == value or key == "layer"  # A layer inside knows that it was built.
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_configuration_makes_the_layer_anew(name):
+    layer = CASES[name].layer(name="mine")
+    again = type(layer).from_config(layer.get_config())
+    assert again.name == "mine"
+    assert again.get_config() == layer.get_config()

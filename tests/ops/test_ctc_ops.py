@@ -1,0 +1,126 @@
+"""Connectionist temporal classification against TensorFlow's functions and the definition."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.ops import nn_ops
+
+STEPS, BATCH, CLASSES = 5, 3, 4
+LOGITS = tf.constant(np.random.default_rng(0).normal(size=[STEPS, BATCH, CLASSES]) * 2, tf.float32)
+LENGTHS = tf.constant([5, 3, 4])
+LABELS = tf.constant([[1, 1, 2], [3, 0, 0], [2, 3, 0]])
+LABEL_LENGTHS = tf.constant([3, 1, 2])
+
+
+def probabilities(blank):
+    """The probability of each sequence of labels, a dict for each element of the batch, by trying all paths."""
+    probs = tf.nn.softmax(LOGITS).numpy().astype(np.float64)
+    results = []
+    for row, length in enumerate(LENGTHS.numpy()):
+        found: dict[tuple[int, ...], float] = {}
+        for path in itertools.product(range(CLASSES), repeat=int(length)):
+            labels = tuple(key for key, _ in itertools.groupby(path) if key != blank)
+            found[labels] = found.get(labels, 0) + np.prod([probs[step, row, label] for step, label in enumerate(path)])
+        results.append(found)
+    return results
+
+
+def both(function, data):
+    with tf.GradientTape() as tape:
+        tape.watch(data)
+        loss = function(data)
+        total = tf.reduce_sum(tf.sin(loss))
+    return loss, tape.gradient(total, data)
+
+
+@pytest.mark.parametrize(("blank", "compiled"), [(0, False), (-1, False), (-1, True)])
+def test_loss_and_gradient_are_those_of_tensorflow(blank, compiled):
+    labels = LABELS if blank == 0 else tf.maximum(LABELS - 1, 0)
+    expected = both(lambda x: tf.nn.ctc_loss(labels, x, LABEL_LENGTHS, LENGTHS, blank_index=blank % CLASSES), LOGITS)
+
+    def ours():
+        return both(lambda x: nn_ops.ctc_loss_v2(labels, x, LABEL_LENGTHS, LENGTHS, blank), LOGITS)
+
+    for one, other in zip(tf.function(ours, jit_compile=True)() if compiled else ours(), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_loss_is_that_of_the_definition():
+    loss = nn_ops.ctc_loss_v2(LABELS, LOGITS, LABEL_LENGTHS, LENGTHS, 0)
+    wanted = [tuple(row[:length]) for row, length in zip(LABELS.numpy(), LABEL_LENGTHS.numpy(), strict=True)]
+    expected = [-np.log(found[labels]) for found, labels in zip(probabilities(0), wanted, strict=True)]
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
+def test_loss_of_log_probabilities_behind_a_softmax_is_that_of_logits():
+    expected = both(lambda x: nn_ops.ctc_loss_v2(LABELS, x, LABEL_LENGTHS, LENGTHS, 0), LOGITS)
+    actual = both(
+        lambda x: nn_ops.ctc_loss_with_log_probs(LABELS, tf.nn.log_softmax(x), LABEL_LENGTHS, LENGTHS, 0), LOGITS
+    )
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_log_probabilities_are_taken_as_they_are():
+    """Adding a number to the logarithms of all classes of a step takes it from the loss."""
+    log_probs = tf.nn.log_softmax(LOGITS)
+    loss = nn_ops.ctc_loss_with_log_probs(LABELS, log_probs, LABEL_LENGTHS, LENGTHS, 0)
+    shifted = nn_ops.ctc_loss_with_log_probs(LABELS, log_probs + 0.5, LABEL_LENGTHS, LENGTHS, 0)
+    np.testing.assert_allclose(shifted, loss - 0.5 * tf.cast(LENGTHS, tf.float32), rtol=1e-4)
+
+
+def test_half_precision_gives_what_was_asked_for():
+    half = tf.cast(LOGITS, tf.float16)
+    assert nn_ops.ctc_loss_v2(LABELS, half, LABEL_LENGTHS, LENGTHS, 0).dtype == tf.float16
+    assert nn_ops.ctc_loss_v2(LABELS, half, LABEL_LENGTHS, LENGTHS, 0, tf.float32).dtype == tf.float32
+
+
+@pytest.mark.parametrize("loss", [nn_ops.ctc_loss_v2, nn_ops.ctc_loss_with_log_probs])
+def test_half_precision_of_single_logits_is_refused(loss):
+    with pytest.raises(ValueError, match="`out_dtype` is float16"):
+        loss(LABELS, LOGITS, LABEL_LENGTHS, LENGTHS, 0, out_dtype=tf.float16)
+
+
+@pytest.mark.parametrize(("blank", "compiled"), [(0, False), (2, False), (-1, True)])
+def test_wide_search_finds_the_most_probable_sequences(blank, compiled):
+    def search():
+        return nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, 300, 4, blank)
+
+    scores, lengths, labels = tf.function(search, jit_compile=True)() if compiled else search()
+    for row, found in enumerate(probabilities(blank % CLASSES)):
+        best = sorted(found.items(), key=lambda item: -item[1])[:4]
+        np.testing.assert_allclose(scores[row], [np.log(value) for _, value in best], rtol=1e-4)
+        for path, (wanted, _) in enumerate(best):
+            assert tuple(labels[row, path, : lengths[row, path]].numpy()) == wanted
+
+
+def test_narrow_search_returns_sequences_it_kept_the_best_first():
+    scores, lengths, _ = nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, 3, 3)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    assert (lengths.numpy() <= LENGTHS.numpy()[:, np.newaxis]).all()
+
+
+def test_search_in_log_probabilities_is_that_in_logits():
+    one = nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, 20, 2)
+    other = nn_ops.ctc_beam_search_decoder_with_log_probs(tf.nn.log_softmax(LOGITS), LENGTHS, 20, 2)
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("paths", [0, 4])
+def test_more_paths_than_the_search_keeps_are_refused(paths):
+    with pytest.raises(ValueError, match="`top_paths="):
+        nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, 3, paths)
+
+
+@pytest.mark.parametrize("blank", [4, -5])
+def test_class_that_does_not_exist_is_refused(blank):
+    with pytest.raises(ValueError, match="`blank_index="):
+        nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, blank_index=blank)
+    with pytest.raises(ValueError, match="`blank_index="):
+        nn_ops.ctc_loss_v2(LABELS, LOGITS, LABEL_LENGTHS, LENGTHS, blank)

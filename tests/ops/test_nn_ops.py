@@ -1,0 +1,153 @@
+"""Activations and losses over many classes against TensorFlow's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.ops import nn_ops
+
+X = tf.constant(np.linspace(-5, 5, 24).reshape(4, 6), tf.float32)
+ACTIVATIONS = {
+    "gelu": (nn_ops.gelu, lambda x: tf.nn.gelu(x, approximate=True)),
+    "exact gelu": (lambda x: nn_ops.gelu(x, approximate=False), lambda x: tf.nn.gelu(x, approximate=False)),
+    "hard sigmoid": (nn_ops.hard_sigmoid, lambda x: tf.maximum(0.0, tf.minimum(1.0, 0.2 * x + 0.5))),
+    "swish": (nn_ops.swish, lambda x: x * tf.sigmoid(x)),
+    "softmax": (nn_ops.softmax, tf.nn.softmax),
+    "stable softmax": (lambda x: nn_ops.softmax(x, stable=True), tf.nn.softmax),
+}
+
+
+def both(function, *tensors):
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        result = function(*tensors)
+        loss = tf.reduce_sum(tf.sin(result))
+    return result, *tape.gradient(loss, tensors)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation_and_gradient_are_those_of_tensorflow(name):
+    ours, plain = ACTIVATIONS[name]
+    expected = both(plain, X)
+    for actual in (both(ours, X), tf.function(lambda: both(ours, X), jit_compile=True)()):
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_half_precision_stays(name):
+    assert ACTIVATIONS[name][0](tf.cast(X, tf.float16)).dtype == tf.float16
+
+
+def test_softmax_takes_no_other_word_for_stable():
+    with pytest.raises(TypeError, match="`stable`"):
+        nn_ops.softmax(X, stable=1)
+
+
+@pytest.mark.parametrize("decorator", [nn_ops.multi_conv, nn_ops.multi_conv(options={"planType": "parallel"})])
+def test_convolutions_at_once_compute_what_they_compute(decorator):
+    def plain(x, w):
+        return tf.nn.conv2d(x, w, 1, "SAME"), tf.nn.conv2d(x, 2 * w, 1, "SAME")
+
+    x, w = tf.ones([1, 4, 4, 2]), tf.ones([3, 3, 2, 2])
+    for one, other in zip(decorator(plain)(x, w), plain(x, w), strict=True):
+        assert np.array_equal(one, other)
+    assert decorator(plain).__name__ == "plain"
+
+
+def test_options_of_convolutions_must_be_a_dict():
+    with pytest.raises(TypeError, match="`options` must be a dict"):
+        nn_ops.multi_conv(options="fast")
+
+
+CLASSES, BATCH, SIZE = 20, 3, 4
+
+
+@pytest.fixture
+def problem():
+    random = np.random.default_rng(0)
+    weights, biases, inputs = (
+        tf.constant(random.normal(size=shape), tf.float32) for shape in ([CLASSES, SIZE], [CLASSES], [BATCH, SIZE])
+    )
+    labels = tf.constant(random.integers(0, CLASSES, [BATCH, 2]))
+    sample = tf.random.log_uniform_candidate_sampler(labels, 2, 8, True, CLASSES, seed=1)
+    return weights, biases, labels, inputs, sample
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain"),
+    [(nn_ops.sampled_softmax_loss, tf.nn.sampled_softmax_loss), (nn_ops.nce_loss, tf.nn.nce_loss)],
+)
+def test_loss_and_gradients_for_a_given_sample_are_those_of_tensorflow(problem, ours, plain):
+    weights, biases, labels, inputs, sample = problem
+    options = {"num_sampled": 8, "num_classes": CLASSES, "num_true": 2, "sampled_values": sample}
+
+    def run(function):
+        with tf.GradientTape() as tape:
+            tape.watch([weights, biases, inputs])
+            loss = function(weights, biases, labels, inputs, **options)
+            total = tf.reduce_sum(tf.sin(loss))
+        return loss, *map(tf.convert_to_tensor, tape.gradient(total, [weights, biases, inputs]))
+
+    expected = run(plain)
+    for actual in (run(ours), tf.function(lambda: run(ours), jit_compile=True)()):
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_sampled_softmax_over_all_classes_is_the_softmax(problem):
+    weights, biases, labels, inputs, _ = problem
+    # When all classes but the true one are drawn and each is expected once, it is the loss of all classes.
+    labels = labels[:, :1]
+    ones = tf.ones([CLASSES]), tf.ones([BATCH, 1])
+    sample = (tf.range(CLASSES, dtype=tf.int64), ones[1], ones[0])
+    loss = nn_ops.sampled_softmax_loss(weights, biases, labels, inputs, CLASSES, CLASSES, sampled_values=sample)
+    logits = tf.matmul(inputs, weights, transpose_b=True) + biases
+    np.testing.assert_allclose(loss, tf.nn.sparse_softmax_cross_entropy_with_logits(labels[:, 0], logits), rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", [nn_ops.sampled_softmax_loss, nn_ops.nce_loss])
+def test_sample_is_drawn_in_the_program(problem, loss):
+    weights, biases, labels, inputs, _ = problem
+    program = tf.function(lambda: loss(weights, biases, labels, inputs, 8, CLASSES, 2), jit_compile=True)
+    one, other = program().numpy(), program().numpy()
+    assert one.shape == (BATCH,)
+    assert np.isfinite(one).all()
+    assert not np.array_equal(one, other)
+
+
+def test_seed_repeats_the_sample(problem):
+    weights, biases, labels, inputs, _ = problem
+
+    def loss(seed):
+        return nn_ops.sampled_softmax_loss(weights, biases, labels, inputs, 8, CLASSES, 2, seed=seed).numpy()
+
+    assert np.array_equal(loss(3), loss(3))
+    assert not np.array_equal(loss(3), loss(4))
+
+
+def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
+    from tensorflow_ipu.ops._sampled_losses import _log_uniform
+
+    labels = tf.constant([[0]], tf.int64)
+
+    @tf.function(jit_compile=True)
+    def draw():
+        signature = (tf.int64, tf.float32, tf.float32)
+        return tf.map_fn(lambda seed: tuple(_log_uniform(labels, 5, CLASSES, seed)), tf.range(500), signature)
+
+    drawn, true_expected, _ = draw()
+    assert all(len(set(classes)) == 5 for classes in drawn.numpy())
+    share = np.bincount(drawn.numpy().ravel(), minlength=CLASSES) / 500
+    # On average, what is expected is what is drawn.
+    assert share[0] == pytest.approx(np.mean(true_expected), abs=0.05)
+    assert share[0] > 4 * share[-1]
+
+
+@pytest.mark.parametrize("options", [{"num_sampled": 0}, {"num_sampled": 21}, {"num_true": 0}])
+def test_sizes_of_samples_that_make_no_sense_are_refused(problem, options):
+    weights, biases, labels, inputs, _ = problem
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}="):
+        nn_ops.nce_loss(weights, biases, labels, inputs, **{"num_sampled": 4, "num_classes": CLASSES, **options})
