@@ -17,6 +17,9 @@ namespace tensorflow_ipu::core {
 // instead of a stranger.
 inline std::atomic<int64_t> last_number{0};
 
+// Counts objects that were removed, here or by whoever keeps something in the place of another: see Latest.
+inline std::atomic<int64_t> removals{0};
+
 // Thread-safe.
 template <typename T>
 class Registry {
@@ -42,6 +45,7 @@ class Registry {
     if (found == objects_.end()) return nullptr;
     std::shared_ptr<T> object = std::move(found->second);
     objects_.erase(found);
+    ++removals;
     return object;
   }
 
@@ -56,6 +60,33 @@ class Registry {
  private:
   mutable std::shared_mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<T>> objects_;  // Guarded by mutex_.
+};
+
+// What a thread found last: a program asks for the same object thousands of times on end. Holds on to it until the
+// thread looks for another one, or for anything after a removal.
+//
+// One thread's.
+template <typename T>
+class Latest {
+ public:
+  // The object of this number: the one at hand, or what `find` returns. Null where there is none.
+  template <typename Find>
+  T* Of(int64_t number, Find find) {
+    const int64_t removed = removals.load(std::memory_order_acquire);
+    if (number != number_ || removed != removals_ || object_ == nullptr) {
+      object_ = find(number);
+      number_ = number;
+      removals_ = removed;
+    }
+    return object_.get();
+  }
+
+  const std::shared_ptr<T>& object() const { return object_; }
+
+ private:
+  int64_t number_ = 0;
+  int64_t removals_ = 0;
+  std::shared_ptr<T> object_;
 };
 
 }  // namespace tensorflow_ipu::core

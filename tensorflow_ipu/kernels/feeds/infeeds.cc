@@ -40,6 +40,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue) {
     std::lock_guard<std::mutex> lock(mutex_);
     queue.swap(queue_);
     pump.swap(pump_);
+    ++core::removals;
   }
   if (pump != nullptr) pump->Stop();
   if (queue != nullptr) queue->Close();  // A start that failed midway left no pump to do it.

@@ -17,13 +17,14 @@ ffi::Error Enqueue(int64_t layout, ffi::Buffer<ffi::S64> state, ffi::RemainingAr
                    ffi::ResultBuffer<ffi::S64> next_state) {
   FeedState at;
   std::memcpy(&at, state.untyped_data(), sizeof(at));
-  const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(at.feed);
+  static thread_local core::Latest<core::Outfeed> latest;
+  core::Outfeed* const outfeed = latest.Of(at.feed, [](int64_t number) { return Outfeeds().Find(number); });
   if (outfeed == nullptr) {
     return ToError(core::Outcome::NotFound(
         "The outfeed queue of this program was deleted. Keep the queue as long as programs use it."));
   }
-  std::vector<core::Leaf> leaves;
-  leaves.reserve(element.size());
+  static thread_local std::vector<core::Leaf> leaves;  // Keeps its memory from call to call.
+  leaves.clear();
   for (std::size_t i = 0; i < element.size(); ++i) {
     const auto leaf = element.get<ffi::AnyBuffer>(i);
     if (leaf.has_error()) return ToError({core::Code::kInternal, leaf.error().message()});

@@ -115,8 +115,10 @@ absl::Status Copies::Add(tf::Var* variable, Entry* entry) {
     Copy copy = std::move(free.back());
     free.pop_back();
     // Another manager may have come to stand where that of a closed session stood.
-    tf::core::RefCountPtr<tf::Var> known;
-    if (entry->resources->Lookup(entry->container, copy.name, &known).ok() && known == copy.variable) {
+    tf::Var* found = nullptr;
+    const bool known = entry->resources->Lookup(entry->container, copy.name, &found).ok();
+    const tf::core::RefCountPtr<tf::Var> reference(found);
+    if (known && found == copy.variable.get()) {
       entry->copies.push_back(std::move(copy));
       return absl::OkStatus();
     }
