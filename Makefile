@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 JOBS := $(or $(MAX_JOBS),$(shell nproc 2>/dev/null || echo 2))
+WORKERS ?= 2  # Processes that run tests: each holds a TensorFlow.
 
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
@@ -26,7 +27,7 @@ help:
 	@echo "make build      build the kernel library in the source tree"
 	@echo "make wheel      build a wheel into dist/"
 	@echo "make clean      remove what was built; make distclean removes $(VENV) too"
-	@echo "Variables: PYTHON (python3), CXX (g++), MAX_JOBS (one a processor)"
+	@echo "Variables: PYTHON (python3), CXX (g++), MAX_JOBS (one a processor), WORKERS (2)"
 
 $(STAMPS)/environment: pyproject.toml
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit( \
@@ -76,7 +77,7 @@ core-test:
 test: core-test $(STAMPS)/test
 	@mkdir -p build/test-run
 	cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest -c '$(CURDIR)/pyproject.toml' \
-	    --rootdir '$(CURDIR)' -p no:cacheprovider $(PYTEST_ARGS) '$(CURDIR)/tests'
+	    --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) '$(CURDIR)/tests'
 
 demo: $(STAMPS)/examples
 	@$(BIN)/python examples/digits.py

@@ -1,4 +1,4 @@
-"""What all tests share: a quiet TensorFlow, scripts in new interpreters, deadlines, and no thread left behind."""
+"""What all tests share: a quiet TensorFlow, a fresh system, scripts in new interpreters, deadlines, no thread left."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import tensorflow_ipu as ipu
 
 # The kernels name the threads that read datasets so; see `pump.cc`.
 PUMP_THREADS = "ipu-pump"
 # Threads of others that outlive their use on purpose.
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 20.0
 
 
 def _native_threads(prefix: str) -> list[str]:
@@ -66,6 +70,26 @@ def no_thread_left() -> Iterator[None]:
         gc.collect()  # A queue in a cycle, or in the traceback of a test that failed, still has its pump.
     if not _wait_until(lambda: not left(), GRACE_SECONDS):
         pytest.fail(f"the test leaves threads behind: {', '.join(left())}")
+
+
+@pytest.fixture(autouse=True)
+def fresh_system() -> Iterator[None]:
+    """Nothing is configured before and after a test; tests of what needs no TensorFlow do not load it here."""
+
+    def reset() -> None:
+        if "tensorflow_ipu" in sys.modules:
+            sys.modules["tensorflow_ipu"].config.reset_ipu_configuration()
+
+    reset()
+    yield
+    reset()
+
+
+@pytest.fixture
+def strategy() -> ipu.IPUStrategy:
+    import tensorflow_ipu as ipu  # Here: tests that need no TensorFlow do not load it.
+
+    return ipu.IPUStrategy()
 
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,10 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.config import reset_ipu_configuration
 
 IPU = "/job:localhost/replica:0/task:0/device:IPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
-
-
-@pytest.fixture(autouse=True)
-def fresh_system() -> Iterator[None]:
-    reset_ipu_configuration()
-    yield
-    reset_ipu_configuration()
-
-
-@pytest.fixture
-def strategy() -> ipu.IPUStrategy:
-    return ipu.IPUStrategy()
 
 
 # Variables.

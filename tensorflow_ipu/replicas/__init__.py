@@ -1,5 +1,6 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
+from tensorflow_ipu.replicas import _convolutions as _convolutions
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace

@@ -1,4 +1,5 @@
-// What infeed.h and outfeed.h promise to replicas: shared elements, and lanes that are brought into step after a failure.
+// What infeed.h and outfeed.h promise to replicas: shared elements, and lanes that are brought into step after a
+// failure.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -82,9 +83,7 @@ TEST(lanes_that_lag_skip_to_the_row_of_the_furthest) {
 
 TEST(rows_that_are_not_whole_are_dropped) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
-  const auto append = [&queue](int64_t number, int64_t lane) {
-    queue.Append(lane, 2, 1, {{&number, sizeof(number)}});
-  };
+  const auto append = [&queue](int64_t number, int64_t lane) { queue.Append(lane, 2, 1, {{&number, sizeof(number)}}); };
   for (int64_t i = 0; i < 100; ++i) append(i, 0);  // Several pieces.
   for (int64_t i = 0; i < 3; ++i) append(i, 1);
   queue.Align();
@@ -101,4 +100,3 @@ TEST(rows_that_are_not_whole_are_dropped) {
 }
 
 }  // namespace
-

@@ -59,4 +59,3 @@ TEST(without_a_seed_no_two_start_the_same) {
 }
 
 }  // namespace
-

@@ -1,23 +1,50 @@
-"""What the tests of runs share: a fresh system and its strategy."""
+"""What the tests of runs share: devices of several IPUs, whose programs run on replicas, and datasets that feed them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.config import reset_ipu_configuration
 
-
-@pytest.fixture(autouse=True)
-def fresh_system() -> Iterator[None]:
-    """Nothing is configured before and after each test."""
-    reset_ipu_configuration()
-    yield
-    reset_ipu_configuration()
+Replicas = Callable[..., ipu.IPUStrategy]
 
 
 @pytest.fixture
-def strategy() -> ipu.IPUStrategy:
-    return ipu.IPUStrategy()
+def replicas() -> Replicas:
+    """`replicas(4)` configures a device of so many IPUs, and `replicas(4, 2)` two; the strategy of the first returns."""
+
+    def configure(*ipus: int) -> ipu.IPUStrategy:
+        config = ipu.IPUConfig()
+        config.auto_select_ipus = list(ipus)
+        ipu.config.reset_ipu_configuration()  # Where a test configures twice, a warning would fail it.
+        config.configure_ipu_system()
+        return ipu.IPUStrategy()
+
+    return configure
+
+
+@pytest.fixture
+def numbers() -> Callable[..., tf.data.Dataset]:
+    """`numbers(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
+    return lambda n=10000: tf.data.Dataset.range(n).map(lambda x: tf.cast(x, tf.float32))
+
+
+@pytest.fixture
+def each() -> Callable[..., Any]:
+    """`each(strategy, read)` is what a function of no arguments returns on each replica, in a program of its own."""
+
+    def values(strategy: ipu.IPUStrategy, read: Callable[[], Any]) -> Any:
+        queue = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            queue.enqueue(read())
+
+        strategy.run(program)
+        return tf.nest.map_structure(lambda tensor: tensor.numpy().tolist(), queue.dequeue())
+
+    return values

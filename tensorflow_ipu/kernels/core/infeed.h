@@ -217,7 +217,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       for (Slot& slot : slots_) slot.left = shares_;
       rows_.assign(lanes, 0);
       waiters_.resize(lanes);
-      room_ = std::max<int64_t>(depth_ * width_, std::min<int64_t>(32 * width_, static_cast<int64_t>((std::size_t{4} << 20) / std::max<std::size_t>(1, bytes_))));
+      room_ = std::max<int64_t>(depth_ * width_,
+                                std::min<int64_t>(32 * width_, static_cast<int64_t>((std::size_t{4} << 20) /
+                                                                                    std::max<std::size_t>(1, bytes_))));
       room_made_.notify_all();
     }
     if (lanes_ != lanes) {

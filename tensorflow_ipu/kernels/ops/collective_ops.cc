@@ -277,11 +277,11 @@ class AllToAllXla : public CollectiveXla {
   int64_t concat_ = 0;
 };
 
-REGISTER_XLA_OP(Name("IpuAllReduce"), AllReduceXla);
-REGISTER_XLA_OP(Name("IpuAllGather"), AllGatherXla);
-REGISTER_XLA_OP(Name("IpuReduceScatter"), ReduceScatterXla);
-REGISTER_XLA_OP(Name("IpuAllToAll"), AllToAllXla);
-REGISTER_XLA_OP(Name("IpuBroadcast"), BroadcastXla);
+REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), AllReduceXla);
+REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), AllGatherXla);
+REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), ReduceScatterXla);
+REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), AllToAllXla);
+REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), BroadcastXla);
 
 // No custom call: the state holds the answer, and XLA computes with it.
 class ReplicaIndexXla : public tf::XlaOpKernel {
@@ -312,7 +312,7 @@ class ReplicaIndexXla : public tf::XlaOpKernel {
   bool orthogonal_ = false;
 };
 
-REGISTER_XLA_OP(Name("IpuReplicaIndex"), ReplicaIndexXla);
+REGISTER_XLA_OP(Name("IpuReplicaIndex").IsMetadataOp(), ReplicaIndexXla);
 
 }  // namespace
 }  // namespace tensorflow_ipu

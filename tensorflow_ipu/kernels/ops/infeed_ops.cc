@@ -55,7 +55,7 @@ class InfeedDequeueXla : public tf::XlaOpKernel {
   std::vector<tf::TensorShape> shapes_;
 };
 
-REGISTER_XLA_OP(Name("IpuInfeedDequeue"), InfeedDequeueXla);
+REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), InfeedDequeueXla);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -10,6 +10,10 @@
 
 namespace tensorflow_ipu {
 
+// An op on a feed that has results is to be registered with `IsMetadataOp()`: it ends TensorFlow's search for inputs
+// that have to be compile-time constants. Where a result is used as an index, say, the search would otherwise come to
+// the feed's state, take its present value for part of the program, and have each replica and each run compile its own.
+
 struct CallOptions {
   // Result i takes the memory of operand i, which has its shape. XLA copies what is used elsewhere.
   bool in_place = false;

@@ -61,8 +61,8 @@ class RandomStreamXla : public tf::XlaOpKernel {
   }
 };
 
-REGISTER_XLA_OP(Name("IpuRandomSeed"), RandomSeedXla);
-REGISTER_XLA_OP(Name("IpuRandomStream"), RandomStreamXla);
+REGISTER_XLA_OP(Name("IpuRandomSeed").IsMetadataOp(), RandomSeedXla);
+REGISTER_XLA_OP(Name("IpuRandomStream").IsMetadataOp(), RandomStreamXla);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -1,0 +1,261 @@
+"""A replica that fails ends the run of all with its error, at once; the next run works, with feeds in step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+from tensorflow_ipu.ops.replication_ops import replication_index
+
+FAILED = tf.errors.FailedPreconditionError
+
+
+@pytest.fixture
+def in_time(within: Any) -> Any:
+    """`in_time(call)` calls it, and fails if it hangs: what is found at once elsewhere takes a second here at most."""
+
+    def call(work: Any) -> float:
+        begin = time.monotonic()
+        within(60, work)
+        return time.monotonic() - begin
+
+    return call
+
+
+def some(condition: Any, work: Any) -> None:
+    """Has the replicas of which `condition` holds do some work, whose result nobody uses."""
+
+    def branch() -> Any:
+        work()
+        return 0
+
+    tf.cond(condition, branch, lambda: 0)
+
+
+def test_dataset_that_ends_within_a_run_ends_it_for_all(replicas: Any, numbers: Any, within: Any) -> None:
+    strategy, queue = replicas(4), ipu.IPUOutfeedQueue()
+    with strategy.scope():
+        iterator = iter(numbers(10))
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any, n: Any) -> None:
+        for _ in tf.range(n):
+            queue.enqueue(cross_replica_sum(next(iterator)))
+
+    with pytest.raises(tf.errors.OutOfRangeError, match="ended after 10 elements"):
+        within(60, lambda: strategy.run(program, (iterator, tf.constant(5))))
+    np.testing.assert_array_equal(queue.dequeue(), [[6] * 4, [22] * 4])
+    with strategy.scope():
+        again = iter(numbers(10))
+    strategy.run(program, (again, tf.constant(2)))
+    np.testing.assert_array_equal(queue.dequeue(), [[6] * 4, [22] * 4])
+
+
+def test_error_of_the_dataset_is_that_of_the_run(replicas: Any, within: Any) -> None:
+    strategy = replicas(2)
+
+    def check(x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(5, tf.int64), "too large for the test")]):
+            return tf.cast(x, tf.float32)
+
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.range(100).map(check))
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any) -> Any:
+        total = 0.0
+        for _ in tf.range(4):
+            total += cross_replica_sum(next(iterator))
+        return total
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large for the test"):
+        within(60, lambda: strategy.run(program, (iterator,)))
+
+
+@pytest.mark.parametrize("who", [0, 2, 3])
+def test_error_of_one_replica_ends_those_that_wait_for_data(who: int, replicas: Any, within: Any) -> None:
+    strategy, gone = replicas(4), ipu.IPUOutfeedQueue()
+    source = tf.queue.FIFOQueue(100, [tf.float32], [[]])
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.range(100).map(lambda _: source.dequeue()))
+
+    @tf.function(jit_compile=True)
+    def fill() -> None:
+        gone.enqueue(1.0)
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any, who: Any) -> None:
+        first = next(iterator)  # Comes for all.
+        some(replication_index() == who, lambda: gone.enqueue(first))
+        some(replication_index() != who, lambda: next(iterator))  # Never comes.
+
+    strategy.run(fill)
+    gone.deleter  # noqa: B018  (The access deletes it.)
+    source.enqueue_many([[0.0] * 4])
+
+    def run() -> None:
+        with pytest.raises(tf.errors.OpError, match="deleted"):
+            strategy.run(program, (iterator, tf.constant(who)))
+
+    within(60, run)
+    source.close(cancel_pending_enqueues=True)
+
+
+def test_feeds_are_in_step_after_a_run_that_failed(replicas: Any, numbers: Any, within: Any) -> None:
+    strategy, outfeed = replicas(4), ipu.IPUOutfeedQueue()
+    with strategy.scope():
+        iterator = iter(numbers())
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any, outfeed: Any, steps: Any) -> None:
+        # Replica r takes `steps[r]` elements, and then all meet.
+        i = 0
+        while i < steps[replication_index()]:
+            outfeed.enqueue(next(iterator))
+            i += 1
+        some(replication_index() != 1, lambda: cross_replica_sum(i, name="meeting"))
+
+    @tf.function(jit_compile=True)
+    def echo(iterator: Any, outfeed: Any) -> None:
+        outfeed.enqueue(next(iterator))
+
+    with pytest.raises(FAILED, match="meeting.*never will be by replica 1"):
+        within(60, lambda: strategy.run(program, (iterator, outfeed, tf.constant([3, 1, 2, 3]))))
+    np.testing.assert_array_equal(outfeed.dequeue(), [[0, 1, 2, 3]])
+    strategy.run(echo, (iterator, outfeed))
+    # The furthest had taken two rows or three, others fewer: all go on together, behind it.
+    row = outfeed.dequeue().numpy().tolist()
+    assert row in ([[8, 9, 10, 11]], [[12, 13, 14, 15]])
+
+
+def test_collective_that_some_replicas_reach_fails_by_its_name(replicas: Any, in_time: Any) -> None:
+    strategy = replicas(4)
+
+    @tf.function(jit_compile=True)
+    def program(who: Any) -> None:
+        some(replication_index() == who, lambda: cross_replica_sum(1.0, name="gradients"))
+
+    for who in range(4):
+
+        def run(who: int = who) -> None:
+            with pytest.raises(FAILED, match=rf"gradients.* was reached by replica {who}, but never will be by"):
+                strategy.run(program, (tf.constant(who),))
+
+        in_time(run)
+    strategy.run(program, (tf.constant(9),))
+
+
+# It took 10 to 15 seconds.
+def test_replicas_that_wait_for_each_other_in_two_collectives_fail_soon_by_their_names(
+    replicas: Any, in_time: Any
+) -> None:
+    strategy = replicas(4)
+
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> Any:
+        if replication_index() == 1:
+            return cross_replica_sum(x, name="left")
+        return cross_replica_sum(x, name="right")
+
+    def run() -> None:
+        with pytest.raises(FAILED) as info:
+            strategy.run(program, (1.0,))
+        assert "replica 1 for replicas 0, 2, 3 in the collective `cond/left in program`" in info.value.message
+        assert "replicas 0, 2, 3 for replica 1 in the collective `cond/right in program`" in info.value.message
+
+    in_time(run)
+    assert in_time(run) < 5
+    assert strategy.run(tf.function(lambda: cross_replica_sum(1.0))).numpy() == 4
+
+
+def test_waits_for_data_are_no_reason_to_fail(replicas: Any, within: Any) -> None:
+    strategy = replicas(2)
+    source = tf.queue.FIFOQueue(100, [tf.float32], [[]])
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.range(100).map(lambda _: source.dequeue()))
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any) -> Any:
+        x = next(iterator) if replication_index() == 0 else 0.0
+        return cross_replica_sum(x)
+
+    def late() -> Any:
+        timer = threading.Timer(1.5, lambda: source.enqueue_many([[5.0, 6.0]]))
+        timer.start()
+        result = strategy.run(program, (iterator,))
+        timer.join()
+        return result
+
+    assert within(60, late).numpy() == 5
+
+
+def test_error_within_a_graph_function_is_that_of_the_replica(replicas: Any, numbers: Any, within: Any) -> None:
+    strategy = replicas(4)
+    with strategy.scope():
+        iterator = iter(numbers(2))
+    program = tf.function(lambda: cross_replica_sum(next(iterator)), jit_compile=True)
+    outer = tf.function(lambda: strategy.run(program))
+    with pytest.raises(tf.errors.OutOfRangeError, match="ended after 2 elements"):
+        within(60, outer)
+
+
+def test_group_size_that_does_not_divide_the_replicas_is_refused(replicas: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="3"):
+        replicas(4).run(tf.function(lambda: cross_replica_sum(1.0, 3)))
+
+
+INTERRUPTED = """
+    import os, signal, threading, time
+    import tensorflow as tf
+    import tensorflow_ipu as ipu
+    from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+    from tensorflow_ipu.ops.replication_ops import replication_index
+
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 4
+    config.configure_ipu_system()
+    strategy, queue = ipu.IPUStrategy(), ipu.IPUOutfeedQueue()
+    source = tf.queue.FIFOQueue(100, [tf.float32], [[]])
+    with strategy.scope():
+        endless = iter(tf.data.Dataset.from_tensors(1.0).repeat())
+        waiting = iter(tf.data.Dataset.range(100).map(lambda _: source.dequeue()))
+
+    @tf.function(jit_compile=True)
+    def program(iterator, steps):
+        for _ in tf.range(steps):
+            queue.enqueue(cross_replica_sum(next(iterator)))
+
+    def press(after):
+        global pressed_at
+        count = 0
+        while count < after:
+            count += len(queue.dequeue())
+        pressed_at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    strategy.run(program, (endless, tf.constant(1)))
+    source.enqueue_many([[1.0] * 4])
+    for iterator, after in ((endless, 100), (waiting, 1)):
+        queue.dequeue()
+        thread = threading.Thread(target=press, args=[after])
+        thread.start()
+        try:
+            strategy.run(program, (iterator, tf.constant(1_000_000_000)))
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - pressed_at < 1)
+        thread.join()
+    queue.dequeue()
+    strategy.run(program, (endless, tf.constant(2)))
+    print(queue.dequeue().numpy().tolist())
+"""
+
+
+def test_interrupt_ends_all_replicas_within_a_second(run_script: Any) -> None:
+    assert run_script(INTERRUPTED).stdout == "interrupted True\n" * 2 + "[[4.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]\n"

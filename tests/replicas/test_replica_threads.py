@@ -1,0 +1,81 @@
+"""Runs on replicas from several threads at once: in turn on one device, side by side on two."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+
+DEADLINE = 60.0
+
+
+def test_runs_of_one_device_come_one_after_the_other(replicas: Any) -> None:
+    strategy = replicas(4)
+    with strategy.scope():
+        shared = tf.Variable(0.0)
+
+    @tf.function(jit_compile=True)
+    def add(x: Any) -> Any:
+        return shared.assign_add(cross_replica_sum(x))
+
+    @tf.function(jit_compile=True)
+    def double(x: Any) -> Any:
+        return cross_replica_sum(cross_replica_sum(x))
+
+    start = threading.Barrier(4)
+
+    def work(number: int) -> list[float]:
+        start.wait(DEADLINE)
+        program = add if number % 2 == 0 else double
+        return [float(strategy.run(program, (tf.constant(1.0),))) for _ in range(25)]
+
+    with ThreadPoolExecutor(4) as pool:
+        results = [future.result(DEADLINE) for future in [pool.submit(work, number) for number in range(4)]]
+    assert results[1] == results[3] == [16] * 25
+    # Each sum of the one variable was seen once: no two runs were under way at once.
+    assert sorted(results[0] + results[2]) == [4 * i for i in range(1, 51)]
+    assert shared.numpy() == 200
+
+
+def test_two_devices_run_side_by_side(replicas: Any) -> None:
+    first, second = replicas(2, 4), ipu.IPUStrategy("/device:IPU:1")
+    handed = tf.queue.FIFOQueue(100, [tf.float32], [[]])
+    with first.scope():
+        waiting = iter(tf.data.Dataset.range(100).map(lambda _: handed.dequeue()))
+
+    # A run of the first device ends once a run of the second has ended.
+    receive = tf.function(lambda: cross_replica_sum(next(waiting)), jit_compile=True)
+    compute = tf.function(lambda x: cross_replica_sum(x), jit_compile=True)
+    with ThreadPoolExecutor(1) as pool:
+        for i in range(10):
+            future = pool.submit(lambda: first.run(receive))
+            value = second.run(compute, (tf.constant(float(i)),))
+            assert value.numpy() == 4 * i
+            handed.enqueue_many([[value, value + 1]])
+            assert future.result(DEADLINE).numpy() == 8 * i + 1
+
+
+def test_failure_on_one_device_leaves_the_other_alone(replicas: Any) -> None:
+    first, second = replicas(4, 4), ipu.IPUStrategy("/device:IPU:1")
+    with second.scope():
+        short = iter(tf.data.Dataset.from_tensors(1.0))
+    failing = tf.function(lambda: cross_replica_sum(next(short)), jit_compile=True)
+    fine = tf.function(lambda x: cross_replica_sum(x), jit_compile=True)
+
+    def fail() -> int:
+        for _ in range(20):
+            with pytest.raises(tf.errors.OutOfRangeError):
+                second.run(failing)
+        return 20
+
+    with ThreadPoolExecutor(1) as pool:
+        failures = pool.submit(fail)
+        results = [float(first.run(fine, (tf.constant(1.0),))) for _ in range(50)]
+        assert failures.result(DEADLINE) == 20
+    assert results == [4] * 50

@@ -1,0 +1,304 @@
+"""Each replica has its own copy of a variable; what the host writes reaches all, and what it reads is the first's."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import scopes
+from tensorflow_ipu._library import ops
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+from tensorflow_ipu.ops.replication_ops import replication_index
+
+
+def own() -> Any:
+    return tf.cast(replication_index(), tf.float32)
+
+
+def writing(write: Any) -> Any:
+    """A program that writes, and returns nothing."""
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        write()
+
+    return program
+
+
+@pytest.fixture
+def make(replicas: Any) -> Any:
+    """`make(4)` is the strategy of four replicas, a variable of 1.0, and a program that adds each replica's number."""
+
+    def made(count: int) -> Any:
+        strategy = replicas(count)
+        with strategy.scope():
+            variable = tf.Variable(1.0)
+
+        @tf.function(jit_compile=True)
+        def diverge() -> Any:
+            variable.assign_add(own())
+            return variable.read_value()
+
+        return strategy, variable, diverge
+
+    return made
+
+
+def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make: Any, each: Any) -> None:
+    strategy, variable, diverge = make(4)
+    assert each(strategy, lambda: variable + 0) == [1] * 4
+    for run in range(1, 4):
+        assert strategy.run(diverge).numpy() == 1
+        assert variable.numpy() == 1
+        assert each(strategy, lambda: variable + 0) == [1, 1 + run, 1 + 2 * run, 1 + 3 * run]
+
+
+def test_host_reads_what_the_first_replica_wrote(replicas: Any) -> None:
+    strategy = replicas(2)
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0])
+    strategy.run(tf.function(lambda: variable.assign(variable * (own() + 3.0)), jit_compile=True))
+    np.testing.assert_array_equal(variable, [3, 6])
+    np.testing.assert_array_equal(variable.read_value() + 0, [3, 6])
+    np.testing.assert_array_equal(tf.function(lambda: variable * 2)(), [6, 12])
+
+
+def _scatter(variable: Any) -> None:
+    variable.scatter_update(tf.IndexedSlices(tf.constant(5.0), tf.constant(1)))
+
+
+def _nested(variable: Any) -> None:
+    inner = tf.function(lambda: variable.assign([2.0, 5.0]))
+    tf.function(lambda: tf.cond(tf.constant(True), inner, lambda: variable.read_value()))()
+
+
+HOST_WRITES = {
+    "assign": lambda variable: variable.assign([2.0, 5.0]),
+    "assign_add": lambda variable: variable.assign_add([1.0, 4.0]),
+    "assign_sub": lambda variable: variable.assign_sub([-1.0, -4.0]),
+    "a slice": lambda variable: variable[1].assign(5.0),
+    "scatter": _scatter,
+    "a function of the host": lambda variable: tf.function(lambda: variable.assign([2.0, 5.0]))(),
+    "a branch of the host": _nested,
+}
+
+
+# Slices and scatters write into the buffer at hand, which copies share: twice, for what the first leaves behind.
+@pytest.mark.parametrize("name", HOST_WRITES)
+def test_what_the_host_writes_reaches_all_replicas(name: str, replicas: Any, each: Any) -> None:
+    strategy = replicas(3)
+    with strategy.scope():
+        variable = tf.Variable([0.0, 0.0])
+    diverge = writing(lambda: variable.assign_add([own(), own()]))
+    for _ in range(2):
+        variable.assign([1.0, 1.0])
+        strategy.run(diverge)
+        HOST_WRITES[name](variable)
+        written = variable.numpy().tolist()
+        assert written[1] == 5
+        strategy.run(diverge)
+        assert each(strategy, lambda: variable + 0) == [[written[0] + i, written[1] + i] for i in range(3)]
+        assert variable.numpy().tolist() == written
+
+
+def test_what_the_host_reads_leaves_replicas_apart(make: Any, each: Any) -> None:
+    strategy, variable, diverge = make(3)
+    strategy.run(diverge)
+
+    @tf.function
+    def reads(times: Any) -> Any:
+        total = 0.0
+        for _ in tf.range(times):
+            if total < 10:
+                total += variable + tf.identity(variable)
+        return total
+
+    assert reads(tf.constant(2)).numpy() == 4
+    assert tf.compat.v1.is_variable_initialized(variable)
+    strategy.run(tf.function(lambda: variable + 1))
+    with tf.GradientTape() as tape:
+        loss = variable * variable
+    assert tape.gradient(loss, variable).numpy() == 2
+    assert each(strategy, lambda: variable + 0) == [1, 2, 3]
+
+
+# The handle of a variable that went through a loop of the host counted as written, and replicas were made equal.
+def test_runs_in_a_loop_of_the_host_leave_replicas_apart(make: Any, each: Any) -> None:
+    strategy, variable, diverge = make(3)
+
+    @tf.function
+    def loop(times: Any) -> None:
+        for _ in tf.range(times):
+            if times > 0:
+                strategy.run(diverge)
+
+    loop(tf.constant(4))
+    assert each(strategy, lambda: variable + 0) == [1, 5, 9]
+
+
+def test_checkpoint_holds_the_first_replica_and_restores_all(make: Any, each: Any, tmp_path: Path) -> None:
+    strategy, variable, diverge = make(4)
+    variable.assign(7.0)
+    strategy.run(diverge)
+    saved = tf.train.Checkpoint(variable=variable).save(str(tmp_path / "saved"))
+    strategy.run(diverge)
+    with strategy.scope():
+        tf.train.Checkpoint(variable=variable).restore(saved).assert_consumed()
+    assert each(strategy, lambda: variable + 0) == [7] * 4
+
+
+def test_weights_that_keras_loads_reach_all_replicas(replicas: Any, each: Any, tmp_path: Path) -> None:
+    strategy = replicas(2)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.save_weights(tmp_path / "saved.weights.h5")
+    before = model.get_weights()
+    kernel = model.layers[0].kernel
+    diverge = writing(lambda: kernel.assign_add([[own()], [2 * own()]]))
+
+    def seen() -> Any:
+        return each(strategy, lambda: model(tf.ones([1, 2]))[0, 0])
+
+    strategy.run(diverge)
+    assert seen() == [2, 5]
+    model.load_weights(tmp_path / "saved.weights.h5")
+    assert seen() == [2, 2]
+    strategy.run(diverge)
+    model.set_weights([2 * weights for weights in before])
+    assert seen() == [4, 4]
+
+
+# Replicas kept their old values where a program of all IPUs, which runs as one replica, had written the variable.
+@pytest.mark.parametrize("shards", [2, 4])
+def test_what_a_program_of_fewer_replicas_writes_reaches_all(shards: int, make: Any, each: Any) -> None:
+    strategy, variable, diverge = make(4)
+
+    @tf.function(jit_compile=True)
+    def fewer() -> None:
+        with scopes.ipu_shard(shards - 1):
+            variable.assign_add(10.0)
+
+    strategy.run(diverge)
+    strategy.run(fewer)
+    assert variable.numpy() == 11
+    assert each(strategy, lambda: variable + 0) == [11] * 4
+
+
+def test_what_a_program_of_one_replica_wrote_reaches_replicas_configured_later(make: Any, replicas: Any) -> None:
+    strategy, variable, diverge = make(4)
+    total = tf.function(lambda: cross_replica_sum(variable), jit_compile=True)
+    strategy.run(diverge)
+    assert strategy.run(total).numpy() == 1 + 2 + 3 + 4
+    strategy = replicas(1)
+    strategy.run(tf.function(lambda: variable.assign_add(1.0), jit_compile=True))
+    strategy = replicas(4)
+    assert strategy.run(tf.function(lambda: cross_replica_sum(variable), jit_compile=True)).numpy() == 4 * 2
+
+
+def test_programs_share_the_copies_of_a_variable(make: Any, each: Any) -> None:
+    strategy, variable, diverge = make(4)
+    double = tf.function(lambda: variable.assign(variable * 2), jit_compile=True)
+    other = tf.function(lambda given: given.assign_add(cross_replica_sum(given)), jit_compile=True)
+    strategy.run(diverge)  # 1 2 3 4
+    strategy.run(double)  # 2 4 6 8
+    assert strategy.run(other, (variable,)).numpy() == 22
+    assert each(strategy, lambda: variable + 0) == [22, 24, 26, 28]
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64, tf.bool])
+def test_variables_of_any_type_have_copies(dtype: tf.DType, replicas: Any, each: Any) -> None:
+    strategy = replicas(2)
+    with strategy.scope():
+        variable = tf.Variable(tf.cast([0, 0], dtype))
+    strategy.run(writing(lambda: variable.assign(tf.cast([0, replication_index()], dtype))))
+    assert each(strategy, lambda: tf.cast(variable, tf.int32)) == [[0, 0], [0, 1]]
+
+
+def test_variable_that_is_made_in_the_first_call_has_copies(replicas: Any, each: Any) -> None:
+    strategy = replicas(2)
+    made: list[tf.Variable] = []
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        if not made:
+            made.append(tf.Variable(3.0))
+        made[0].assign_add(own())
+
+    with strategy.scope():
+        strategy.run(program)
+        strategy.run(program)
+    assert each(strategy, lambda: made[0] + 0) == [3, 5]
+
+
+def test_copies_go_with_their_variable(replicas: Any) -> None:
+    strategy = replicas(4)
+
+    def resident() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * 4096
+
+    def use() -> None:
+        with strategy.scope():
+            variable = tf.Variable(tf.zeros([4 << 20]))  # 16 MiB, and 64 with the copies.
+        strategy.run(writing(lambda: variable.assign_add(tf.fill([4 << 20], own()))))
+        assert ops.ipu_replica_read(variable.handle, tf.constant(3, tf.int64), dtype=tf.float32)[0] == 3
+        gone.append(weakref.ref(variable))
+
+    gone: list[weakref.ref[Any]] = []
+    use()
+    gc.collect()
+    before = resident()
+    for _ in range(6):
+        use()
+        gc.collect()
+    assert not any(reference() for reference in gone)
+    assert resident() - before < 100 << 20  # Else it would be 6 times 48 MiB more.
+
+
+def test_a_variable_that_no_program_writes_is_stored_once(replicas: Any) -> None:
+    strategy = replicas(8)
+    with strategy.scope():
+        variable = tf.Variable(tf.ones([8 << 20]))  # 32 MiB.
+    program = tf.function(lambda: cross_replica_sum(tf.reduce_sum(variable)), jit_compile=True)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    assert strategy.run(program).numpy() == 8 * (8 << 20)
+    grown = (int(Path("/proc/self/statm").read_text().split()[1]) - pages) * 4096
+    assert grown < 100 << 20  # Else it would be 224 MiB.
+
+
+def test_session_writes_reach_all_replicas(replicas: Any) -> None:
+    replicas(4)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with scopes.ipu_scope("/device:IPU:0"):
+            weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
+            diverge = ipu.compiler.compile(lambda: [weight.assign_add(own()), cross_replica_sum(weight)], [])
+        feed = tf.compat.v1.placeholder(tf.float32, [])
+        write = weight.assign(feed)
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(diverge)[1] == 4 + 6
+        assert session.run(diverge)[1] == 4 + 12
+        session.run(write, {feed: 5.0})
+        assert session.run(diverge)[1] == 20 + 6
+        assert session.run(weight) == 5
+        tf.compat.v1.global_variables_initializer().run()
+        assert session.run(diverge)[1] == 4 + 6
+
+
+# A session's devices destroyed variables and copies at once, and the process fell over them.
+def test_session_closes_with_copies_of_many_variables(replicas: Any) -> None:
+    replicas(4)
+    for _ in range(5):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            with scopes.ipu_scope("/device:IPU:0"):
+                weights = [tf.compat.v1.get_variable(f"w{i}", initializer=1.0, use_resource=True) for i in range(20)]
+                run = ipu.compiler.compile(lambda weights=weights: [w.assign_add(own()) for w in weights], [])
+            session.run(tf.compat.v1.global_variables_initializer())
+            assert session.run(run) == [1.0] * 20

@@ -1,0 +1,279 @@
+"""A device of several IPUs runs a program once a replica: which ones, compiled once, wherever the run is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import scopes
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+from tensorflow_ipu.ops.replication_ops import replication_index
+
+
+def ones() -> Any:
+    """One each replica: how many there are."""
+    return cross_replica_sum(1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 16])
+def test_program_runs_once_for_each_ipu_of_the_device(count: int, replicas: Any, each: Any) -> None:
+    strategy = replicas(count)
+    assert strategy.run(tf.function(ones, jit_compile=True)).numpy() == count
+    assert each(strategy, replication_index) == list(range(count))
+
+
+def test_run_returns_what_the_first_replica_returns(replicas: Any) -> None:
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> Any:
+        own = tf.cast(replication_index(), tf.float32)
+        return {"own": own + x, "several": (x * own, [tf.ones([2, 3]) * own]), "none": None}
+
+    result = replicas(4).run(program, (5.0,))
+    assert result["own"].numpy() == 5
+    assert result["own"].device.endswith("device:IPU:0")
+    assert result["several"][0].numpy() == 0
+    np.testing.assert_array_equal(result["several"][1][0], np.zeros([2, 3]))
+    assert result["none"] is None
+
+
+def test_replicas_get_the_same_tensors(replicas: Any) -> None:
+    program = tf.function(lambda x, y: cross_replica_sum(x * y), jit_compile=True)
+    strategy = replicas(4)
+    np.testing.assert_array_equal(strategy.run(program, (tf.constant([1.0, 2.0]), 3.0)), [12, 24])
+    np.testing.assert_array_equal(strategy.run(program, (np.float32([1, 2]), np.float32(1))), [4, 8])
+
+
+def test_context_tells_the_replica_and_reduces(replicas: Any, each: Any) -> None:
+    def read() -> Any:
+        context = tf.distribute.get_replica_context()
+        assert context.num_replicas_in_sync == 1  # Towards the host, as on IPUs.
+        own = tf.cast(context.replica_id_in_sync_group, tf.float32)
+        return own, context.all_reduce("sum", own), context.all_reduce("mean", {"x": own + 1})["x"]
+
+    own, total, mean = each(replicas(4), read)
+    assert own == [0, 1, 2, 3]
+    assert total == [6] * 4
+    assert mean == [2.5] * 4
+
+
+def test_function_that_is_not_compiled_by_itself_runs_on_replicas(replicas: Any) -> None:
+    strategy = replicas(3)
+    for jit_compile in (None, False, True):
+        assert strategy.run(tf.function(ones, jit_compile=jit_compile)).numpy() == 3
+    concrete = tf.function(lambda: ones() + 1).get_concrete_function
+    with strategy.scope(), tf.device("/device:IPU:0"):
+        assert strategy.run(concrete()).numpy() == 4
+
+
+def test_run_inside_of_a_graph_function(replicas: Any) -> None:
+    strategy = replicas(4)
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    program = tf.function(lambda x: variable.assign_add(cross_replica_sum(x)), jit_compile=True)
+
+    @tf.function
+    def outer(x: Any, times: Any) -> Any:
+        for _ in tf.range(times):
+            x += strategy.run(program, (x,))
+        return x
+
+    # 1 + (1 + 4), then 6 + (5 + 24).
+    assert outer(tf.constant(1.0), tf.constant(2)).numpy() == 6 + 29
+    assert variable.numpy() == 29
+    plain = tf.function(lambda: strategy.run(lambda: ones() + 1))
+    assert plain().numpy() == 5
+    around = tf.function(lambda: plain() + strategy.run(tf.function(ones)))
+    assert around().numpy() == 9
+
+
+def test_results_of_a_run_in_a_graph_keep_their_shapes(replicas: Any) -> None:
+    strategy = replicas(2)
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        result = strategy.run(tf.function(lambda x: {"x": tf.reduce_sum(x, 1)}), (x,))
+        assert result["x"].shape == [3]
+        assert strategy.run(tf.function(lambda: None)) is None
+        return result
+
+    np.testing.assert_array_equal(outer(tf.ones([3, 2]))["x"], [2, 2, 2])
+
+
+def test_session_runs_a_compiled_program_on_replicas(replicas: Any) -> None:
+    replicas(4)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dataset = tf.data.Dataset.range(100).map(lambda x: tf.cast(x, tf.float32))
+        infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
+
+        def network() -> Any:
+            weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
+
+            def body(x: Any) -> Any:
+                train = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(weight * x)
+                return train, outfeed.enqueue(cross_replica_sum(x))
+
+            return ipu.loops.repeat(2, body, [], infeed)
+
+        with scopes.ipu_scope("/device:IPU:0"):
+            run = ipu.compiler.compile(network, [])
+        weight = tf.compat.v1.global_variables()[0]
+        results = outfeed.dequeue()
+        session.run([tf.compat.v1.global_variables_initializer(), infeed.initializer])
+        session.run(run)
+        np.testing.assert_array_equal(session.run(results), [[6] * 4, [22] * 4])
+        # Without a strategy nobody reduces gradients: replica 0 learns from elements 0 and 4.
+        np.testing.assert_allclose(session.run(weight), 1 - 0.1 * (0 + 4))
+        session.run(run)
+        np.testing.assert_array_equal(session.run(results), [[38] * 4, [54] * 4])
+        session.run(infeed.deleter)
+
+
+def test_eager_compile_runs_on_replicas(replicas: Any) -> None:
+    replicas(4)
+    with scopes.ipu_scope("/device:IPU:0"):
+        assert ipu.compiler.compile(lambda x: cross_replica_sum(x), [2.0])[0].numpy() == 8
+
+
+# What came out of a feed, and the number of a replica, were taken for compile-time constants where they were indices:
+# each replica and each run compiled a program of its own.
+def test_replicas_and_runs_share_one_compilation(run_script: Any, tmp_path: Path) -> None:
+    code = """
+        import pathlib, sys
+        import tensorflow as tf
+        import tensorflow_ipu as ipu
+        from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+        from tensorflow_ipu.ops.replication_ops import replication_index
+
+        config = ipu.IPUConfig()
+        config.auto_select_ipus = [1, 8]
+        config.configure_ipu_system()
+        for device, name in ((0, "alone"), (1, "replicated")):
+            strategy = ipu.IPUStrategy(f"/device:IPU:{device}")
+            with strategy.scope():
+                iterator = iter(tf.data.Dataset.range(100).map(lambda x: tf.cast(x % 3, tf.int32)))
+                variable = tf.Variable(0.0)
+            traces = []
+
+            def counted(x):
+                traces.append(1)
+                x = x[next(iterator)] + x[cross_replica_sum(1) % 8] + x[replication_index() % 8]
+                variable.assign_add(tf.reduce_sum(tf.matmul(x, x)))
+
+            counted.__name__ = name
+            program = tf.function(counted, jit_compile=True)
+            strategy.run(program, (tf.ones([8, 8, 8]),))
+            first = len(traces)
+            for _ in range(3):
+                strategy.run(program, (tf.ones([8, 8, 8]),))
+            dumps = list(pathlib.Path(sys.argv[1]).glob(f"*{name}*before_optimizations.txt"))
+            print(len(traces) - first, len(dumps))
+    """
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    assert run_script(code, str(tmp_path), env={"XLA_FLAGS": flags}).stdout == "0 1\n0 1\n"
+
+
+def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas: Any, numbers: Any) -> None:
+    traces = []
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any, queue: Any) -> Any:
+        traces.append(1)
+        x = next(iterator)
+        queue.enqueue(x)
+        return cross_replica_sum(x)
+
+    for count in (4, 2, 1, 8, 4, 1, 2):
+        strategy, queue = replicas(count), ipu.IPUOutfeedQueue()
+        with strategy.scope():
+            iterator = iter(numbers())
+        for run in range(2):
+            row = np.arange(run * count, (run + 1) * count)
+            assert strategy.run(program, (iterator, queue)).numpy() == row.sum()
+            np.testing.assert_array_equal(queue.dequeue(), [row if count > 1 else row[0]])
+        if count == 8:
+            after_the_first_of_each = len(traces)
+    assert len(traces) == after_the_first_of_each
+
+
+# Shards: what a replica takes of the device's IPUs.
+
+
+def sharded(shards: int) -> Any:
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        with scopes.ipu_shard(shards - 1):
+            return ones()
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("ipus", "shards", "count"), [(4, 1, 4), (4, 2, 2), (4, 3, 1), (4, 4, 1), (8, 3, 2), (6, 2, 3), (16, 5, 2)]
+)
+def test_replica_takes_the_next_power_of_two_of_its_shards(ipus: int, shards: int, count: int, replicas: Any) -> None:
+    assert replicas(ipus).run(sharded(shards)).numpy() == count
+
+
+def test_programs_of_one_device_have_replicas_of_their_own_number(replicas: Any) -> None:
+    strategy = replicas(4)
+    programs = [sharded(shards) for shards in (1, 2, 4, 2, 1)]
+    assert [int(strategy.run(program)) for program in programs] == [4, 2, 1, 2, 4]
+    assert tf.function(lambda: [strategy.run(program) for program in programs])()[1].numpy() == 2
+
+
+@pytest.mark.parametrize(("ipus", "shards"), [(2, 3), (6, 4), (1, 2), (3, 2)])
+def test_shards_that_do_not_divide_the_ipus_are_refused(ipus: int, shards: int, replicas: Any) -> None:
+    taken = 4 if shards > 2 else 2
+    words = rf"uses {taken} IPUs.*`/device:IPU:0` has {ipus}.*multiple of {taken}"
+    strategy = replicas(ipus)
+    with pytest.raises(tf.errors.InternalError, match=words):
+        strategy.run(sharded(shards))
+    with pytest.raises(tf.errors.InternalError, match=words):
+        tf.function(lambda: strategy.run(sharded(shards)))()
+    assert strategy.run(sharded(1)).numpy() == ipus
+
+
+# TensorFlow said that it had no gradient registered for an operation that no user knows.
+def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas: Any) -> None:
+    strategy, x = replicas(2), tf.constant(3.0)
+    square = tf.function(lambda x: x * x, jit_compile=True)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = strategy.run(square, (x,))
+    with pytest.raises(NotImplementedError, match="inside of the program"):
+        tape.gradient(y, x)
+
+    @tf.function(jit_compile=True)
+    def inside(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = cross_replica_sum(square(x))
+        return tape.gradient(y, x)
+
+    assert strategy.run(inside, (x,)).numpy() == 2 * 6  # The sum's gradient is the sum.
+
+
+# It got TensorFlow's words about duplicate variables.
+def test_queue_that_a_program_gets_twice_is_refused(replicas: Any) -> None:
+    strategy, queue = replicas(2), ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program(first: Any, second: Any) -> None:
+        first.enqueue(1.0)
+        second.enqueue(2.0)
+
+    with pytest.raises(ValueError, match="gets the same queue twice"):
+        strategy.run(program, (queue, queue))
+
+
+def test_float64_and_variables_of_other_devices_are_refused_on_replicas_too(replicas: Any) -> None:
+    strategy, outside = replicas(2), tf.Variable(1.0)
+    with pytest.raises(TypeError, match="float64"):
+        strategy.run(tf.function(lambda x: x), (tf.constant(1.0, tf.float64),))
+    with pytest.raises(ValueError, match=r"`Variable:0` on .*`strategy.scope\(\)`"):
+        strategy.run(tf.function(lambda: outside + 1))
