@@ -1,6 +1,6 @@
 """Graphcore's IPU programming model for stock TensorFlow: emulated devices, feeds, loops and the strategy."""
 
-from ctypes import c_int32 as _Count
+import ctypes as _ctypes
 
 from tensorflow_ipu import compat, compiler, config, errors, feeds, keras, loops, ops, optimizers, pipelining, scopes
 from tensorflow_ipu._library import native as _native
@@ -28,4 +28,4 @@ __all__ = [
     "scopes",
 ]
 
-_state.set_device_listener(lambda ipus: _native.ipu_configure_devices((_Count * len(ipus))(*ipus), len(ipus)))
+_state.set_device_listener(lambda ipus: _native.ipu_configure_devices((_ctypes.c_int32 * len(ipus))(*ipus), len(ipus)))

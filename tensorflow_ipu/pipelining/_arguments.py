@@ -79,17 +79,22 @@ def shared_ipus(mapping: Sequence[Sequence[int]]) -> list[int]:
 
 
 def checked_schedule(
-    schedule: Any, mapping: Mapping | None, training: bool, batch_serialization_iterations: int, faults: Faults
+    schedule: Any,
+    mapping: Mapping | None,
+    training: bool,
+    batch_serialization_iterations: int,
+    faults: Faults,
+    name: str = "schedule",
 ) -> None:
-    """Records a fault where a schedule is none, or cannot do what it is asked for."""
+    """Records a fault where a schedule, the argument `name`, is none, or cannot do what it is asked for."""
     if not isinstance(schedule, PipelineSchedule):
-        faults.add(TypeError, f"`schedule` must be a `PipelineSchedule`, but is {schedule!r}")
+        faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`, but is {schedule!r}")
         return
     serialized = is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
     if serialized and schedule is not PipelineSchedule.Sequential:
         faults.add(
             NotImplementedError,
-            f"`batch_serialization_iterations` is {batch_serialization_iterations} and `schedule` is {schedule.name};"
+            f"`batch_serialization_iterations` is {batch_serialization_iterations} and `{name}` is {schedule.name};"
             " batches can be serialised with `PipelineSchedule.Sequential` only",
         )
     if mapping is None:
@@ -104,7 +109,7 @@ def checked_schedule(
     if schedule is PipelineSchedule.Interleaved and training and shared:
         faults.add(
             NotImplementedError,
-            f"`schedule` is Interleaved and `device_mapping` is {_plain(mapping)}: in training an IPU has one stage"
+            f"`{name}` is Interleaved and `device_mapping` is {_plain(mapping)}: in training an IPU has one stage"
             f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
         )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining import _arguments
@@ -42,19 +43,7 @@ def serial_phases_plan(
       ValueError: A number is out of range, or a phase has other IPUs than the first.
       TypeError: An argument is of the wrong type.
     """
-    faults = Faults()
-    full = _checked(device_mapping, micro_batches, training, repeat_count, faults)
-    if full:
-        for phase, ipus in enumerate(full[0]):
-            if set(ipus) != set(full[0][0]):
-                faults.add(
-                    ValueError,
-                    f"`device_mapping[{phase}]` is {list(ipus)}, but phase 0 has {list(full[0][0])}; serial phases"
-                    " share one group of IPUs",
-                )
-    faults.raise_any()
-    assert full is not None
-    return _plan("Serial phases", full, micro_batches, training, repeat_count)
+    return _checked_plan("Serial phases", device_mapping, micro_batches, training, repeat_count, _serial_faults)
 
 
 def parallel_phases_plan(
@@ -85,41 +74,55 @@ def parallel_phases_plan(
       ValueError: A number is out of range, or the phases do not alternate between two groups.
       TypeError: An argument is of the wrong type.
     """
+    return _checked_plan("Parallel phases", device_mapping, micro_batches, training, repeat_count, _parallel_faults)
+
+
+def _checked_plan(
+    name: str,
+    device_mapping: Any,
+    micro_batches: Any,
+    training: Any,
+    repeat_count: Any,
+    mapping_faults: Callable[[Mapping], Iterator[str]],
+) -> Plan:
+    """Plans phases, once their numbers and their mapping were checked."""
     faults = Faults()
-    full = _checked(device_mapping, micro_batches, training, repeat_count, faults)
-    if full:
-        mapping = full[0]
-        for phase, ipus in enumerate(mapping[:-1]):
-            both = sorted(set(ipus) & set(mapping[phase + 1]))
-            if both:
-                faults.add(
-                    ValueError,
-                    f"`device_mapping` gives IPU {both[0]} to the phases {phase} and {phase + 1}; phases that follow"
-                    " each other need IPUs of their own",
-                )
-        for phase, ipus in enumerate(mapping[2:], 2):
-            if set(ipus) != set(mapping[phase - 2]):
-                faults.add(
-                    ValueError,
-                    f"`device_mapping[{phase}]` is {list(ipus)}, but phase {phase - 2} has {list(mapping[phase - 2])};"
-                    " every second phase shares a group of IPUs",
-                )
-    faults.raise_any()
-    assert full is not None
-    return _plan("Parallel phases", full, micro_batches, training, repeat_count)
-
-
-def _checked(
-    device_mapping: object, micro_batches: object, training: object, repeat_count: object, faults: Faults
-) -> tuple[Mapping, tuple[bool, ...]] | None:
     _arguments.checked_count("micro_batches", micro_batches, faults)
     _arguments.checked_count("repeat_count", repeat_count, faults)
     _arguments.checked_bool("training", training, faults)
     full = _arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and not full[0]:
         faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")
-        return None
-    return full
+    for fault in mapping_faults(full[0]) if full else ():
+        faults.add(ValueError, fault)
+    faults.raise_any()
+    assert full is not None
+    return _plan(name, full, micro_batches, training, repeat_count)
+
+
+def _serial_faults(mapping: Mapping) -> Iterator[str]:
+    for phase, ipus in enumerate(mapping):
+        if set(ipus) != set(mapping[0]):
+            yield (
+                f"`device_mapping[{phase}]` is {list(ipus)}, but phase 0 has {list(mapping[0])}; serial phases share one"
+                " group of IPUs"
+            )
+
+
+def _parallel_faults(mapping: Mapping) -> Iterator[str]:
+    for phase, ipus in enumerate(mapping[:-1]):
+        both = sorted(set(ipus) & set(mapping[phase + 1]))
+        if both:
+            yield (
+                f"`device_mapping` gives IPU {both[0]} to the phases {phase} and {phase + 1}; phases that follow each other"
+                " need IPUs of their own"
+            )
+    for phase, ipus in enumerate(mapping[2:], 2):
+        if set(ipus) != set(mapping[phase - 2]):
+            yield (
+                f"`device_mapping[{phase}]` is {list(ipus)}, but phase {phase - 2} has {list(mapping[phase - 2])}; every"
+                " second phase shares a group of IPUs"
+            )
 
 
 @dataclass(frozen=True)

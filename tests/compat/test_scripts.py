@@ -69,3 +69,17 @@ def test_script_for_the_keras_before_version_3_trains(script_output: Output) -> 
     # Four samples of one input each. The prediction of all goes from 0 to 0.5 * (0.5 + 2) = 1.25 of the target 1.
     assert losses == "losses 1.0 0.0625"
     assert fit == "fit 2 0.1"
+
+
+def test_pipeline_script_trains_as_gradient_accumulation_does(script_output: Output) -> None:
+    losses, variables = script_output("pipeline.py")
+    x = np.random.RandomState(0).randn(16, 2).astype(np.float32)
+    weight, bias = 0.5, 0.0
+    expected = []
+    for batch in np.split(x, 2):
+        errors = weight * batch + bias - (3 * batch + 1)
+        expected += list(np.mean(errors**2, axis=1))
+        weight -= 0.05 * 0.5 * np.sum(np.mean(2 * errors * batch, axis=1))
+        bias -= 0.05 * 0.5 * np.sum(np.mean(2 * errors, axis=1))
+    np.testing.assert_allclose(_numbers(losses), expected, 1e-4)
+    np.testing.assert_allclose(_numbers(variables), [weight, bias], 1e-4)

@@ -103,3 +103,51 @@ def test_digits_tests_every_image_once_and_counts_no_image_that_fills_up_a_batch
         print("fine")
     """
     assert run_script(code, timeout=60).stdout == "fine\n"
+
+
+def test_text_learns_to_tell_the_languages_apart(run_example):
+    words, *epochs, accuracy = run_example("text")
+    assert words.startswith("120 words, such as ")
+    results = [re.fullmatch(r"epoch (\d)  training loss (\S+)  test accuracy (\S+)", line).groups() for line in epochs]
+    assert [int(number) for number, _, _ in results] == [1, 2, 3, 4, 5]
+    assert float(results[-1][1]) < 0.2 * float(results[0][1])
+    result = float(accuracy.removeprefix("test accuracy: "))
+    assert result >= 0.97
+    assert float(results[-1][2]) == pytest.approx(result, abs=0.001)
+
+
+def test_pipeline_trains_as_one_piece_does_and_draws_its_plan(run_example, tmp_path):
+    picture = tmp_path / "plan.png"
+    losses, apart, accuracy, depths, path = run_example("pipeline", str(picture), "--schedule", "interleaved")
+    first, last = map(float, re.fullmatch(r"loss of the first update (\S+), of the last (\S+)", losses).groups())
+    assert last < 0.2 < first
+    assert float(apart.removeprefix("largest difference to the weights of the network in one piece: ")) < 1e-4
+    assert float(accuracy.removeprefix("test accuracy: ")) > 0.9
+    assert depths == "stash depths [4, 3, 2, 1], bubble 33%"
+    assert path == f"picture of the plan: {picture}"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_concurrent_stages_learn_a_distance(run_example, tmp_path):
+    picture = tmp_path / "plan.png"
+    error, plan, *grid = run_example("concurrent_stages", str(picture))
+    first, last = map(float, re.match(r"mean squared error: (\S+) at first, (\S+) after", error).groups())
+    assert first > 0.1
+    assert last < 0.01
+    assert plan.startswith("Grouped: 3 stages on 4 IPUs, 12 micro-batches, training")
+    assert len([row for row in grid if row.startswith("IPU ")]) == 4
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_replicated_digits_learns_on_four_replicas_what_one_learns_from_the_whole_batch(run_example):
+    alone, replicated, losses, weights = run_example("replicated_digits")
+    pattern = r"(\d) replica\(s\), (\d) batch\(es\) of (\d+) an update: loss (\S+) to (\S+), test accuracy (\S+)"
+    first, second = (re.fullmatch(pattern, line).groups() for line in (alone, replicated))
+    assert first[:3] == ("1", "1", "96")
+    assert second[:3] == ("4", "3", "8")
+    for *_, begin, end, accuracy in (first, second):
+        assert float(end) < 0.1 * float(begin)
+        assert float(accuracy) > 0.94
+    assert float(losses.removeprefix("largest difference of a loss: ")) < 1e-4
+    # The weights are of the order of one, after 120 updates with momentum.
+    assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-3

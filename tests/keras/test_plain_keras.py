@@ -1,4 +1,4 @@
-"""Keras under the strategy computes what it computes without the library: custom loops, and Keras's own."""
+"""Keras under a strategy without extensions computes what it does without the library: custom loops, and Keras's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fresh_system() -> Iterator[None]:
 
 @pytest.fixture
 def strategy() -> ipu.IPUStrategy:
-    return ipu.IPUStrategy()
+    return ipu.IPUStrategy(enable_keras_extensions=False)
 
 
 # Models, each with the shape of its inputs.

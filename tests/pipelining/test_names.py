@@ -13,9 +13,11 @@ PLAN = {
 COST = {"Candidate", "Comparison", "IpuCost", "PlanCost", "Span", "StageCost", "compare_plans", "contiguous_mappings",
         "plan_cost", "timeline"}  # fmt: skip
 PICTURES = {"draw_plan", "draw_plans", "plan_text", "plan_trace", "write_trace"}
+PROGRAMS = {"OptimizerFunctionOutput", "PipelineOptions", "TracedPipeline", "last_pipeline", "measured_stage_costs",
+            "pipeline", "pipelines_of", "recomputation_checkpoint"}  # fmt: skip
 
 
-def test_the_names_of_plans_are_public():
-    assert set(pipelining.__all__) == PLAN | COST | PICTURES
+def test_the_names_are_public():
+    assert set(pipelining.__all__) == PLAN | COST | PICTURES | PROGRAMS
     assert list(pipelining.__all__) == sorted(pipelining.__all__)
     assert all(hasattr(pipelining, name) for name in pipelining.__all__)

@@ -1,0 +1,36 @@
+"""What Keras models have under an `IPUStrategy`: loops on the device, and options for them."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensorflow_ipu.keras import _scope as _scope
+from tensorflow_ipu.keras._auto import look_past_ipus as _look_past_ipus
+from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras._stages import (
+    FunctionalLayerPipelineStageAssignment,
+    ModelLayerPipelineStageAssignment,
+    PipelineStage,
+    SequentialLayerPipelineStageAssignment,
+)
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.keras import layers, optimizers
+
+__all__ = [
+    "FunctionalLayerPipelineStageAssignment",
+    "ModelLayerPipelineStageAssignment",
+    "PipelineStage",
+    "ReplicatedMetricReductionMethod",
+    "SequentialLayerPipelineStageAssignment",
+    "layers",
+    "optimizers",
+]
+
+_look_past_ipus()
+
+
+def __getattr__(name: str) -> Any:
+    # They define classes of Keras's, and so import it: not before someone asks for them.
+    if name in ("layers", "optimizers"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

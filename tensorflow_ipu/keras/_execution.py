@@ -1,0 +1,155 @@
+"""One execution of Keras's loops: the steps of a program, and what they return put together for Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.keras import _data
+from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks, Reader
+from tensorflow_ipu.keras._loops import Loop
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.keras._extension import Extension
+
+
+class Execution:
+    """Runs the steps of one execution, for Keras."""
+
+    def __init__(self, extension: Extension, mode: str, loop: Loop) -> None:
+        """Makes executions of `"train"`, `"test"` or `"predict"` by the programs of `loop`."""
+        self._extension = extension
+        self._mode = mode
+        self._loop = loop
+        self._outfeeds: dict[Any, IPUOutfeedQueue] = {}
+        self._replicas = 1
+
+    def __call__(self, source: Any) -> Any:
+        """Runs an execution.
+
+        Args:
+          source: The pass over the data; or, for `..._on_batch`, what yields single batches. For `predict`, a list of
+            what that yielded.
+
+        Returns:
+          The logs of the last step, or the predictions of all.
+        """
+        fed = source[0] if isinstance(source, list) and source else source
+        if not isinstance(fed, _data.Pass):
+            return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
+        self._replicas = fed.replicas
+        outfeed = self._queue(fed)
+        try:
+            if self._extension.callbacks is None:
+                self._run(fed, outfeed)
+                element = outfeed.dequeue()
+                if self._mode != "predict" and outfeed._mode is IPUOutfeedMode.ALL:
+                    element = _map(lambda part: part[-1], element)
+                return self._logs(element) if self._mode != "predict" else self._joined(element)
+            return self._run_and_report(fed, outfeed, self._extension.callbacks)
+        except BaseException:
+            self._outfeeds.clear()  # What they hold belongs to this run.
+            raise
+
+    @property
+    def _accumulates(self) -> bool:
+        """Whether the outfeed gets sums over the steps of an update, and not each step's."""
+        options = self._extension.options
+        return self._mode == "train" and bool(options.accumulate_outfeed) and self._extension.stages.is_pipelined
+
+    def _queue(self, fed: _data.Pass) -> IPUOutfeedQueue:
+        """The queue for what the steps return: another one for other shapes, which depend on the data."""
+        each = self._mode == "predict" or self._extension.callbacks is not None or self._accumulates
+        wanted = IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
+        key = (fed.elements.key, wanted, self._replicas)
+        if key not in self._outfeeds:
+            options = self._extension.options.outfeed_kwargs
+            self._outfeeds[key] = IPUOutfeedQueue(wanted, device_ordinal=self._extension.ordinal, **options)
+        return self._outfeeds[key]
+
+    def _run(self, fed: _data.Pass, outfeed: IPUOutfeedQueue) -> None:
+        self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
+
+    def _run_and_report(self, fed: _data.Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Any:
+        elements: list[Any] = []
+
+        def handle(element: Any) -> None:
+            if self._mode != "predict":
+                elements[:] = [element]
+            else:
+                elements.append(element)
+            for replica in range(self._replicas):
+                value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
+                if isinstance(value, list) and self._mode == "train":
+                    value = self._named(value)
+                callbacks.report(self._mode, value if self._mode != "predict" else {"outputs": value})
+
+        count = fed.steps // self._extension.steps_per_update if self._accumulates else fed.steps
+        reader = Reader(outfeed, count, handle)
+        try:
+            self._run(fed, outfeed)
+        except BaseException:
+            reader.give_up()
+            raise
+        reader.join()
+        if self._mode != "predict":
+            return self._logs(elements[-1])
+        return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
+
+    def _logs(self, element: Any) -> Any:
+        if isinstance(element, list):
+            element = self._named(element)
+        if self._replicas == 1:
+            return element
+        return _map(lambda part: self._extension.options.metric_reduction.reduce(np.asarray(part)), element)
+
+    def _named(self, element: list[Any]) -> dict[str, Any]:
+        """The logs of a pipeline in training, which hands over the loss and the logs in a list."""
+        logs = dict(zip(self._extension.log_names, element[1:], strict=True))
+        if self._accumulates:
+            logs = _map(lambda part: part / self._extension.steps_per_update, logs)
+        return logs
+
+    def _joined(self, elements: Any) -> Any:
+        """The predictions of all steps and replicas, in the order of the data."""
+        axes = 2 if self._replicas > 1 else 1
+
+        def join(part: Any) -> Any:
+            shape = part.shape.as_list()
+            kept = shape[axes + 1 :] if len(shape) > axes else []
+            return tf.reshape(part, [-1, *kept])
+
+        return _map(join, elements)
+
+    def _predict_singly(self, batches: Any) -> Any:
+        results = [self._loop.run_single(_data.to_tensors(batch)) for batch in batches]
+        return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
+
+    def _run_singly(self, source: Any) -> Any:
+        replicas = self._extension.replicas
+        if replicas > 1:
+            raise ValueError(
+                f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
+                f" single batch cannot be shared: use `fit` or `evaluate` with {replicas} batches or more, or configure one"
+                " IPU"
+            )
+        wanted = self._extension.steps_per_update if self._mode == "train" else 1
+        if wanted > 1:
+            raise RuntimeError(
+                f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
+                f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
+            )
+        result = None
+        for _, batch in zip(range(self._extension.model.steps_per_execution), source, strict=False):
+            result = self._loop.run_single(_data.to_tensors(batch))
+        if result is None:
+            raise StopIteration
+        return result
+
+
+def _map(function: Callable[..., Any], *structures: Any) -> Any:
+    return tf.nest.map_structure(function, *structures)

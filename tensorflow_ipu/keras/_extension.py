@@ -1,0 +1,194 @@
+"""What a Keras model that was made in a strategy's scope has besides: its options, and its programs."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.keras import _data
+from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
+from tensorflow_ipu.keras._execution import Execution
+from tensorflow_ipu.keras._loop_methods import LoopMethods
+from tensorflow_ipu.keras._loops import Loop
+from tensorflow_ipu.keras._option_methods import OptionMethods
+from tensorflow_ipu.keras._options import Options
+from tensorflow_ipu.keras._pipeline_graph import StageAssignment
+from tensorflow_ipu.keras._pipeline_methods import PipelineMethods
+from tensorflow_ipu.keras._pipeline_program import PipelinedModel
+
+_METHODS = {
+    name: method
+    for methods in (LoopMethods, OptionMethods, PipelineMethods)
+    for name, method in vars(methods).items()
+    if isinstance(method, types.FunctionType)
+}
+
+
+def extend(model: Any, strategy: Any) -> None:
+    """Gives a model the methods of IPU models.
+
+    They go into the model itself and not into its class, which other models share and which files name.
+    """
+    vars(model)["_ipu_extension"] = Extension(model, strategy)
+    for name, method in _METHODS.items():
+        # Who overrides `fit` calls Keras's own in it, and the program comes with the function that `fit` makes.
+        if name in ("fit", "evaluate", "predict") and getattr(type(model), name) is not getattr(keras.Model, name):
+            continue
+        vars(model)[name] = types.MethodType(method, model)
+
+
+class Extension:
+    """The options of a model, and what runs its steps."""
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        """Extends `model`, which runs under `strategy`."""
+        self.model = model
+        self.strategy = strategy
+        self.options = Options()
+        self.stages = StageAssignment(model)
+        self.log_names: list[str] = []  # Of what a pipeline returns in training, behind the loss.
+        self.callbacks: AsynchronousCallbacks | None = None
+        self._asked: int | None = None
+        self._loops: dict[str, Loop] = {}
+
+    @property
+    def ordinal(self) -> int:
+        """The number of the IPU device."""
+        return self.strategy.extended.ordinal
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas run a program of the model."""
+        ipus = _state.ipus_of_device(self.ordinal)
+        if not self.stages.is_pipelined:
+            return ipus
+        mapping = self.options.device_mapping or list(range(self.stages.check()))
+        needed = 1 << (max(mapping)).bit_length()  # The next power of 2 above the last IPU's number.
+        if ipus % needed:
+            raise ValueError(
+                f"Current device has {ipus} IPUs attached, however the current model requires a multiple of {needed} IPUs:"
+                f" its pipeline stages are on IPUs {mapping}. Configure so many with `IPUConfig.auto_select_ipus`"
+            )
+        return ipus // needed
+
+    def reset(self) -> None:
+        """Drops the programs: the next call makes new ones, by the options as they are then."""
+        self.model.train_function = self.model.test_function = self.model.predict_function = None
+        self._loops.clear()
+
+    def traces(self) -> dict[str, int]:
+        """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
+        return {mode: loop.traces for mode, loop in self._loops.items()}
+
+    # Data.
+
+    def feed(self, adapter: Any, steps: int | None, argument: str, for_prediction: bool = False) -> _data.FedData:
+        """Makes data that Keras adapted into data that the device is fed with.
+
+        Args:
+          adapter: The data.
+          steps: How many batches the user wants in an epoch, if they said so.
+          argument: The name of the argument they said it in.
+          for_prediction: Whether `predict` takes the data.
+
+        Raises:
+          ValueError: The device cannot run it.
+        """
+        return _data.FedData(
+            adapter,
+            steps=steps,
+            steps_argument=argument,
+            steps_per_execution=self.steps_per_execution,
+            replicas=self.replicas,
+            ordinal=self.ordinal,
+            infeed_options=self.options.infeed_kwargs,
+            for_prediction=for_prediction,
+        )
+
+    @property
+    def steps_per_execution(self) -> int:
+        """How many steps the user wants in an execution."""
+        return self.model.steps_per_execution if self._asked is None else self._asked
+
+    @property
+    def steps_per_update(self) -> int:
+        """How many steps make one update of the weights.
+
+        Raises:
+          ValueError: The model has pipeline stages, and nobody said so.
+        """
+        if not self.stages.is_pipelined:
+            return self.options.accumulation_steps or 1
+        if self.options.pipelining_steps is None:
+            raise ValueError(
+                f"The model which you are attempting to train is pipelined: model `{self.model.name}` has"
+                f" {self.stages.check()} stages, which work on several batches at once and then update the weights. Set"
+                " `gradient_accumulation_steps_per_replica` with `set_pipelining_options`"
+            )
+        return self.options.pipelining_steps
+
+    @contextlib.contextmanager
+    def executing(self, steps: int) -> Iterator[None]:
+        """Has Keras take so many steps for an execution."""
+        model, before = self.model, (self.model.steps_per_execution, self._asked)
+        self._asked = self.steps_per_execution
+        model.steps_per_execution = steps
+        try:
+            yield
+        finally:
+            model.steps_per_execution, self._asked = before
+
+    @contextlib.contextmanager
+    def reporting_to(self, callbacks: AsynchronousCallbacks | None) -> Iterator[None]:
+        """Has each step reported to `callbacks`."""
+        before, self.callbacks = self.callbacks, callbacks
+        try:
+            yield
+        finally:
+            self.callbacks = before
+
+    # Programs.
+
+    def make_function(self, mode: str) -> Callable[[Any], Any]:
+        """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
+        model = self.model
+        if model.run_eagerly:
+            raise RuntimeError(
+                f"model `{model.name}` was compiled with `run_eagerly=True`, and a Keras model cannot run eagerly under an"
+                " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
+            )
+        if self.stages.is_pipelined:
+            loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
+        else:
+            accumulation = self.options.accumulation if mode == "train" else None
+            loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), accumulation)
+        self._loops[mode] = loop
+        return Execution(self, mode, loop)
+
+    def _pipelined(self, mode: str) -> PipelinedModel:
+        kind = type(self.model)
+        for name, plain in ((f"{mode}_step", keras.Model), ("call", _plain_kind(self.model))):
+            if getattr(kind, name) is not getattr(plain, name):
+                raise RuntimeError(
+                    f"The function `{name}` for the model {self.model.name} has been overridden, and a model with pipeline"
+                    " stages runs its layers one by one: use layers and losses of its own instead"
+                )
+        return PipelinedModel(
+            self.model,
+            self.stages,
+            mode,
+            micro_batches=self.steps_per_update if mode == "train" else None,
+            device_mapping=self.options.device_mapping,
+            accumulate_outfeed=mode == "train" and bool(self.options.accumulate_outfeed),
+            options=self.options.pipelining(),
+        )
+
+
+def _plain_kind(model: Any) -> Any:
+    return keras.Sequential if isinstance(model, keras.Sequential) else Functional

@@ -1,0 +1,210 @@
+"""`fit`, `evaluate` and `predict` of a model that was made in a strategy's scope: Keras's loops over fed data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras.src import backend
+from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
+
+from tensorflow_ipu.keras import _data
+from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.keras._extension import Extension
+
+
+class LoopMethods:
+    """What models get in the place of what Keras has under the same names."""
+
+    @functools.wraps(keras.Model.compile)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
+        strategy = _extension(self).strategy
+        with strategy.scope():
+            result = type(self).compile(self, *args, **kwargs)
+        if getattr(self.optimizer, "_distribution_strategy", strategy) is not strategy:
+            raise ValueError(
+                f"the optimizer of model `{self.name}` was made outside of the scope that the model was made in, so its"
+                " variables are not on the IPU: make it inside `strategy.scope()`, with the same strategy"
+            )
+        return result
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = _bind("fit", self, args, kwargs)
+        given = bound.arguments
+        self._assert_compile_called("fit")
+        extension = _extension(self)
+        if given["validation_split"] and given["validation_data"] is None:
+            parts = (given["x"], given["y"], given["sample_weight"])
+            split: Any = array_slicing.train_validation_split(parts, validation_split=given["validation_split"])
+            (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = split
+        given["validation_split"] = 0.0
+        data = _feed(extension, given, "steps_per_epoch", given["shuffle"], given["class_weight"])
+        opened = [data]
+        given["class_weight"] = None
+        _check_accumulation(extension, data)
+        if given["validation_data"] is not None:
+            x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(given["validation_data"])
+            steps = given["validation_steps"]
+            size = given["validation_batch_size"] or given["batch_size"]
+            adapter = _data.adapt(x, y, weights, size, steps, False, None)
+            held_out = extension.feed(adapter, steps, "validation_steps")
+            given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
+            opened.append(held_out)
+        given["callbacks"] = callbacks = _callbacks(extension, given, data, add_history=True, epochs=given["epochs"])
+        return _run("fit", bound, extension, data, callbacks, opened)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = _bind("evaluate", self, args, kwargs)
+        given = bound.arguments
+        self._assert_compile_called("evaluate")
+        extension = _extension(self)
+        if given.get("kwargs", {}).get("_use_cached_eval_dataset"):  # The validation of `fit`.
+            data = self._eval_epoch_iterator.data_adapter
+            if isinstance(data, _data.FedData):
+                self._eval_epoch_iterator.steps_per_execution = data.steps_per_execution
+            return keras.Model.evaluate(*bound.args, **bound.kwargs)
+        data = _feed(extension, given, "steps")
+        given["callbacks"] = callbacks = _callbacks(extension, given, data, epochs=1)
+        return _run("evaluate", bound, extension, data, callbacks, [data])
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = _bind("predict", self, args, kwargs)
+        given = bound.arguments
+        extension = _extension(self)
+        data = _feed(extension, given, "steps", for_prediction=True)
+        _build(self, extension, data)
+        given["callbacks"] = callbacks = _callbacks(extension, given, data, epochs=1)
+        return _run("predict", bound, extension, data, callbacks, [data])
+
+    def make_train_function(self: Any, force: bool = False) -> Any:
+        """Makes the function that runs an execution of training."""
+        return _make(self, "train", force)
+
+    def make_test_function(self: Any, force: bool = False) -> Any:
+        """Makes the function that runs an execution of evaluation."""
+        return _make(self, "test", force)
+
+    def make_predict_function(self: Any, force: bool = False) -> Any:
+        """Makes the function that runs an execution of prediction."""
+        return _make(self, "predict", force)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        """The logs: they hold the metrics as they are after the last step, of the replicas that the options say."""
+        del self
+        return logs
+
+
+def _extension(model: Any) -> Extension:
+    return vars(model)["_ipu_extension"]
+
+
+def _bind(name: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    bound = inspect.signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    return bound
+
+
+def _feed(
+    extension: Extension,
+    given: dict[str, Any],
+    argument: str,
+    shuffle: Any = False,
+    class_weight: Any = None,
+    for_prediction: bool = False,
+) -> _data.FedData:
+    """Puts data that the device is fed with in the place of what was given."""
+    steps = given[argument]
+    adapter = _data.adapt(
+        given["x"], given.get("y"), given.get("sample_weight"), given["batch_size"], steps, shuffle, class_weight
+    )
+    data = extension.feed(adapter, steps, argument, for_prediction=for_prediction)
+    given["x"], given[argument] = data, data.steps_per_epoch
+    for name in ("y", "sample_weight"):
+        if name in given:
+            given[name] = None
+    return data
+
+
+def _callbacks(extension: Extension, given: dict[str, Any], data: _data.FedData, **more: Any) -> Any:
+    if not extension.options.asynchronous_callbacks:
+        return given["callbacks"]
+    return AsynchronousCallbacks(
+        given["callbacks"],
+        per_step=extension.replicas,
+        add_progbar=given["verbose"] != 0,
+        verbose=given["verbose"],
+        steps=data.steps * extension.replicas,
+        model=extension.model,
+        **more,
+    )
+
+
+def _run(
+    name: str,
+    bound: inspect.BoundArguments,
+    extension: Extension,
+    data: _data.FedData,
+    callbacks: Any,
+    opened: list[_data.FedData],
+) -> Any:
+    steps = data.steps_per_execution
+    reporter = callbacks if isinstance(callbacks, AsynchronousCallbacks) else None
+    try:
+        with extension.executing(steps), extension.reporting_to(reporter):
+            return getattr(keras.Model, name)(*bound.args, **bound.kwargs)
+    finally:
+        for source in opened:
+            source.close()
+
+
+def _check_accumulation(extension: Extension, data: _data.FedData) -> None:
+    count = extension.steps_per_update
+    if data.steps_per_execution % count == 0:
+        return
+    wanted = [n for n in range(count, data.steps + 1, count) if data.steps % n == 0]
+    way_out = (
+        f"Compile the model with `steps_per_execution` of {' or '.join(map(str, wanted[:4]))}"
+        if wanted
+        else f"The data makes {data.steps} steps an epoch: give it a multiple of {count}"
+    )
+    pipelined = extension.stages.is_pipelined
+    raise RuntimeError(
+        f"The {'pipelined ' if pipelined else ''}model has been configured to use gradient accumulation for training, however"
+        f" the current `steps_per_execution` value (set to {data.steps_per_execution}) is not divisible by"
+        f" `gradient_accumulation_steps_per_replica` ({count}). {way_out}, or call"
+        f" `set_{'pipelining' if pipelined else 'gradient_accumulation'}_options` with another count"
+    )
+
+
+def _build(model: Any, extension: Extension, data: _data.FedData) -> None:
+    """Makes the variables of a model that has none yet, as Keras does for `fit` and `evaluate`."""
+    if all(layer.built for layer in model._flatten_layers()):
+        return
+    x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(data.spec)
+    symbols = keras.tree.map_structure(
+        lambda spec: keras.KerasTensor(spec.shape, keras.backend.standardize_dtype(spec.dtype)), x
+    )
+    with extension.strategy.scope():
+        backend.compute_output_spec(model, symbols, training=False)
+
+
+def _make(model: Any, mode: str, force: bool) -> Any:
+    name = f"make_{mode}_function"
+    if getattr(type(model), name) is not getattr(keras.Model, name):
+        raise RuntimeError(
+            f"The function `{name}` for the model {model.name} has been overridden, and under an `IPUStrategy` the model"
+            f" makes the program itself: override `{mode}_step` instead, or make the model outside of the scope"
+        )
+    function = getattr(model, f"{mode}_function")
+    if function is None or force:
+        function = _extension(model).make_function(mode)
+        setattr(model, f"{mode}_function", function)
+    return function

@@ -1,0 +1,120 @@
+"""Programs of Keras models: steps in a loop on the device, from a feed to an outfeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+from tensorflow_ipu.keras._accumulation import Accumulation, accumulated_step
+from tensorflow_ipu.keras._elements import Elements
+from tensorflow_ipu.keras._pipeline_program import PipelinedModel
+
+# Takes a batch, returns what a step of Keras does: logs, or predictions.
+Step = Callable[[Any], Any]
+
+
+class Loop:
+    """The programs of one kind of step: a loop for each structure of data, and one for a single batch.
+
+    The queues and the number of steps are arguments of a program, so that the next epoch, and the next data of the same
+    spec, run the executable that is there.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: Any,
+        step: Step,
+        accumulation: Accumulation | None = None,
+        pipelined: PipelinedModel | None = None,
+    ) -> None:
+        """Makes programs of `step`.
+
+        Args:
+          model: The model that steps.
+          strategy: Its strategy.
+          step: What a step does with a batch. It is traced with Keras's `autograph` rules: as it stands.
+          accumulation: How the gradients of several steps become one update of the weights; None for an update a step.
+          pipelined: What runs the steps in the place of all that, where the model has pipeline stages.
+        """
+        self._strategy = strategy
+        self._programs: dict[Any, Any] = {}
+        self._pipelined = pipelined
+        self._counts: dict[int, tf.Tensor] = {}
+        self._traces = 0
+        self._model = model
+        self._step = tf.autograph.experimental.do_not_convert(step)
+        self._accumulation = accumulation
+        self._single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)
+
+    @property
+    def traces(self) -> int:
+        """How many programs have been traced, each of which compiles once."""
+        return self._traces
+
+    def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
+        """Runs steps on the device, each with the next batch of `infeed`; what they return goes to `outfeed`.
+
+        Raises:
+          tf.errors.OpError: The program failed: the data ended, or reading it failed.
+        """
+        if self._pipelined is not None:
+            self._run_pipelined(self._pipelined, elements, infeed, outfeed, steps)
+            return
+        program = self._programs.get(elements.key)
+        if program is None:
+            program = self._programs[elements.key] = self._make(elements.unpack)
+        count = self._counts.get(steps)
+        if count is None:
+            count = self._counts[steps] = tf.constant(steps)
+        self._strategy.run(program, (infeed, outfeed, count))
+
+    def _run_pipelined(
+        self, pipelined: PipelinedModel, elements: Elements, infeed: Any, outfeed: Any, steps: int
+    ) -> None:
+        # The plan of a pipeline says how often it is run.
+        key = (elements.key, steps)
+        if key not in self._programs:
+
+            @tf.function(jit_compile=True, autograph=False)
+            def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue) -> None:
+                self._traces += 1
+                pipelined.run(elements, infeed, outfeed, steps)
+
+            self._programs[key] = program
+        self._strategy.run(self._programs[key], (infeed, outfeed))
+
+    def run_single(self, batch: Any) -> Any:
+        """Runs one step with a batch that is there, and returns what it returns."""
+        return self._strategy.run(self._single, (batch,))
+
+    def _one_step(self, batch: Any) -> Any:
+        self._traces += 1
+        return self._step(batch)
+
+    def _make(self, unpack: Callable[[Any], Any]) -> Any:
+        @tf.function(jit_compile=True, autograph=False)
+        def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor) -> None:
+            self._traces += 1
+
+            def step() -> None:
+                outfeed.enqueue(self._step(unpack(infeed._dequeue())))
+
+            if self._accumulation is None:
+                _repeat(steps, step)
+            else:
+                update = accumulated_step(self._model, step, self._accumulation)
+                _repeat(steps // self._accumulation.steps, update)
+
+        return program
+
+
+def _repeat(count: Any, body: Callable[[], None]) -> None:
+    def run_body(i: Any) -> tuple[Any]:
+        body()
+        return (i + 1,)
+
+    tf.while_loop(lambda i: i < count, run_body, (tf.constant(0),), parallel_iterations=1)

@@ -1,0 +1,50 @@
+"""What the replicas' results are to the user: the last one's, all, their sum or their mean."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+
+class ReplicatedMetricReductionMethod(enum.Enum):
+    """How the metrics of R replicas are reduced to what logs show.
+
+    `NONE` shows those of the last replica, `LIST` all of them, as an array of shape [R], `SUM` their sum, `MEAN` their
+    mean.
+    """
+
+    NONE = 1
+    LIST = 2
+    SUM = 3
+    MEAN = 4
+
+    @classmethod
+    def parse(cls, value: Any) -> ReplicatedMetricReductionMethod:
+        """Takes a method, or its name in any case.
+
+        Raises:
+          ValueError: It is neither.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and value.upper() in cls.__members__:
+            return cls[value.upper()]
+        raise ValueError(
+            f"Cannot parse {value!r} as a ReplicatedMetricReductionMethod. Valid values are: {', '.join(cls.__members__)}"
+        )
+
+    def reduce(self, values: np.ndarray) -> Any:
+        """Reduces the values of R replicas.
+
+        Args:
+          values: Shape [R] + the metric's shape.
+        """
+        if self is ReplicatedMetricReductionMethod.NONE:
+            return values[-1]
+        if self is ReplicatedMetricReductionMethod.SUM:
+            return values.sum(axis=0)
+        if self is ReplicatedMetricReductionMethod.MEAN:
+            return values.mean(axis=0, dtype=np.float32 if values.dtype.kind == "f" else None)
+        return values

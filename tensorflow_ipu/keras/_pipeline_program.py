@@ -1,0 +1,153 @@
+"""The stages of a Keras model as a program: layers by stage, with the loss and the metrics in the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.models.functional import operation_fn
+from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
+
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+from tensorflow_ipu.keras._elements import Elements
+from tensorflow_ipu.keras._pipeline_graph import StageAssignment, nodes_of
+
+
+class PipelinedModel:
+    """Runs a model's stages over micro-batches."""
+
+    def __init__(
+        self,
+        model: Any,
+        assignment: StageAssignment,
+        mode: str,
+        *,
+        micro_batches: int | None,
+        device_mapping: list[int] | None,
+        accumulate_outfeed: bool,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Plans a pipeline.
+
+        Args:
+          model: A sequential or functional model, built.
+          assignment: The stages of its layers.
+          mode: `"train"`, `"test"` or `"predict"`.
+          micro_batches: How many steps make one update of the weights; None without updates: all of an execution then
+            pass the pipeline at once.
+          device_mapping: The IPU of each stage, if the user has said so.
+          accumulate_outfeed: Whether results are summed over these steps.
+          options: Further arguments of `pipeline`.
+        """
+        self._model = model
+        self._mode = mode
+        self._micro_batches = micro_batches
+        self._mapping = device_mapping
+        self._accumulate = accumulate_outfeed
+        self._options = dict(options)
+        self._stages = assignment.check()
+        # A sequential model keeps a functional one.
+        self._graph = model._functional if isinstance(model, keras.Sequential) else model
+        self._nodes = [(node, assignment.stage_of(node)) for node in nodes_of(self._graph)]
+
+    def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
+        """Puts the pipeline into the program that is being traced.
+
+        Args:
+          elements: What `infeed` carries.
+          infeed: Where the first stage takes batches from.
+          outfeed: What gets the logs or predictions of each step.
+          steps: How many steps it runs.
+        """
+        trace = _Trace(self._model, self._graph, self._nodes, self._mode, elements)
+        count = self._micro_batches or steps
+        training = {"optimizer_function": self._optimizer} if self._mode == "train" else {}
+        pipelining.pipeline(
+            [trace.stage(number, self._stages) for number in range(self._stages)],
+            gradient_accumulation_count=count,
+            repeat_count=steps // count,
+            infeed_queue=infeed,
+            outfeed_queue=outfeed,
+            device_mapping=self._mapping,
+            accumulate_outfeed=self._accumulate,
+            **training,
+            **self._options,
+        )
+
+    def _optimizer(self, loss: Any, *logs: Any) -> pipelining.OptimizerFunctionOutput:
+        del logs
+        return pipelining.OptimizerFunctionOutput(
+            self._model.optimizer, loss, variables=list(self._model.trainable_variables)
+        )
+
+
+class _Trace:
+    """The functions of the stages, which learn of each other what they hand on as they are traced one after the other."""
+
+    def __init__(self, model: Any, graph: Any, nodes: Any, mode: str, elements: Elements) -> None:
+        self._model = model
+        self._graph = graph
+        self._nodes = nodes
+        self._mode = mode
+        self._elements = elements
+        self._handed: list[int] = []  # The tensors of Keras's graph that the next stage gets, by number.
+        self._targets: Any = None  # The structure of targets and weights, which travel to the last stage.
+        self._batch_size: Any = None
+
+    def stage(self, number: int, stages: int) -> Callable[..., Any]:
+        """The function of a stage."""
+
+        def run(*tensors: Any) -> Any:
+            values, targets = self._begin(tensors) if number == 0 else self._continue(tensors)
+            for node, stage in self._nodes:
+                if stage == number:
+                    arguments, named = node.arguments.fill_in(values)
+                    outputs = operation_fn(node.operation, training=self._mode == "train")(*arguments, **named)
+                    for symbol, value in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
+                        values[id(symbol)] = value
+            if number == stages - 1:
+                return self._end(values, targets)
+            later = [node for node, stage in self._nodes if stage > number]
+            wanted = {id(symbol) for node in later for symbol in node.input_tensors}
+            wanted |= {id(symbol) for symbol in self._graph.outputs}
+            self._handed = sorted(wanted & values.keys())
+            return (*(values[symbol] for symbol in self._handed), *targets)
+
+        run.__name__ = f"stage_{number}_of_{self._model.name}"
+        return run
+
+    def _begin(self, tensors: tuple[Any, ...]) -> tuple[dict[int, Any], list[Any]]:
+        x, y, weights = unpack_x_y_sample_weight(self._elements.of_parts(tensors))
+        inputs = keras.tree.flatten(self._graph._standardize_inputs(x))
+        self._batch_size = inputs[0].shape[0]
+        values = {id(symbol): value for symbol, value in zip(self._graph.inputs, inputs, strict=True)}
+        self._targets = (y, weights) if self._mode != "predict" else (None, None)
+        return values, [part for part in tf.nest.flatten(self._targets) if part is not None]
+
+    def _continue(self, tensors: tuple[Any, ...]) -> tuple[dict[int, Any], list[Any]]:
+        count = len(self._handed)
+        return dict(zip(self._handed, tensors[:count], strict=True)), list(tensors[count:])
+
+    def _end(self, values: dict[int, Any], targets: list[Any]) -> Any:
+        model = self._model
+        outputs = [values[id(symbol)] for symbol in self._graph.outputs]
+        predicted = tf.nest.pack_sequence_as(self._graph._outputs_struct, outputs)
+        if isinstance(predicted, (list, tuple)) and len(predicted) == 1:
+            predicted = predicted[0]
+        if self._mode == "predict":
+            return predicted
+        left = iter(targets)
+        filled = [None if part is None else next(left) for part in tf.nest.flatten(self._targets)]
+        y, weights = tf.nest.pack_sequence_as(self._targets, filled)
+        training = self._mode == "train"
+        loss = model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)
+        model._loss_tracker.update_state(loss, sample_weight=self._batch_size)
+        logs = model.compute_metrics(None, y, predicted, sample_weight=weights)
+        if not training:
+            return logs
+        names = sorted(logs)
+        model._ipu_extension.log_names = names
+        return (model.optimizer.scale_loss(loss), *(logs[name] for name in names))

@@ -1,0 +1,86 @@
+"""A model's options in its file, beside what plain Keras reads there."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras._options import Options
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+
+_FILE = "ipu_options.json"
+_ENUMS: dict[str, type[enum.Enum]] = {
+    kind.__name__: kind
+    for kind in (
+        GradientAccumulationReductionMethod,
+        ReplicatedMetricReductionMethod,
+        pipelining.PipelineSchedule,
+        pipelining.RecomputationMode,
+    )
+}
+
+
+def save(options: Options, folder: str) -> None:
+    """Writes the options that differ from the defaults; nothing where none does.
+
+    Args:
+      options: The options.
+      folder: An existing folder.
+    """
+    default = Options()
+    changed = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(Options)
+        if getattr(options, field.name) != getattr(default, field.name)
+    }
+    if changed:
+        Path(folder, _FILE).write_text(json.dumps({name: _encode(name, value) for name, value in changed.items()}))
+
+
+def load(folder: str) -> Options:
+    """The options that `save` wrote to the folder; the defaults where it wrote none."""
+    path = Path(folder, _FILE)
+    if not folder or not path.exists():
+        return Options()
+    known = {field.name for field in dataclasses.fields(Options)}
+    given = {name: _decode(value) for name, value in json.loads(path.read_text()).items()}
+    return Options(**{name: value for name, value in given.items() if name in known})
+
+
+def _encode(name: str, value: Any) -> Any:
+    if isinstance(value, enum.Enum) and type(value).__name__ in _ENUMS:
+        return {"enum": type(value).__name__, "name": value.name}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_encode(name, part) for part in value]
+    if isinstance(value, dict):
+        return {"dict": {key: _encode(key, part) for key, part in value.items()}}
+    try:
+        dtype: Any = value
+        return {"dtype": tf.as_dtype(dtype).name}
+    except TypeError:
+        warnings.warn(
+            f"the option `{name}` of the model is {value!r}, which cannot be saved; set it again", stacklevel=8
+        )
+        return None
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(part) for part in value]
+    if isinstance(value, dict):
+        if "enum" in value:
+            return _ENUMS[value["enum"]][value["name"]]
+        if "dtype" in value:
+            return tf.as_dtype(value["dtype"])
+        return {key: _decode(part) for key, part in value["dict"].items()}
+    return value

@@ -1,0 +1,161 @@
+"""Which pipeline stage the layers of a model are in, as users say it: by a scope, or by a list."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import strategy as strategies
+
+# Where a node of Keras's graph keeps the stage that it was made in.
+NODE_STAGE = "_ipu_pipeline_stage"
+
+_thread = threading.local()
+_lock = threading.Lock()
+_scopes = 0
+_plain_init: Any = None
+
+
+class PipelineStage:
+    """A scope: layers that are called in it are in one stage of a pipeline.
+
+    with strategy.scope():
+        inputs = keras.Input([784])
+        with PipelineStage(0):
+            hidden = keras.layers.Dense(128)(inputs)
+        with PipelineStage(1):
+            outputs = keras.layers.Dense(10)(hidden)
+        model = keras.Model(inputs, outputs)
+    """
+
+    def __init__(self, stage: int) -> None:
+        """Names a stage.
+
+        Args:
+          stage: Its number, from 0.
+        """
+        self._stage = stage
+
+    def __enter__(self) -> PipelineStage:  # noqa: PYI034  (`Self` is of Python 3.11.)
+        """Enters the scope.
+
+        Raises:
+          ValueError: The stage is no number from 0.
+          RuntimeError: This is outside of an `IPUStrategy`'s scope, or in another stage's.
+        """
+        global _scopes, _plain_init  # noqa: PLW0603
+        from keras.src.ops.node import Node
+
+        if isinstance(self._stage, bool) or not isinstance(self._stage, int) or self._stage < 0:
+            raise ValueError(f"{self._stage!r} is not a valid pipeline stage: stages are numbered from 0")
+        if not isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1):
+            raise RuntimeError(
+                "`PipelineStage` may only be used from within the scope of an `IPUStrategy`: enter it first"
+            )
+        if current_stage() is not None:
+            raise RuntimeError(f"Pipeline stages must not be nested: this is in stage {current_stage()} already")
+        with _lock:
+            if _scopes == 0:
+                _plain_init = Node.__init__
+                Node.__init__ = _noting
+            _scopes += 1
+        _thread.stage = self._stage
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Leaves the scope."""
+        global _scopes  # noqa: PLW0603
+        from keras.src.ops.node import Node
+
+        _thread.stage = None
+        with _lock:
+            _scopes -= 1
+            if _scopes == 0:
+                Node.__init__ = _plain_init
+
+
+def current_stage() -> int | None:
+    """The stage of the scope that this thread is in."""
+    return getattr(_thread, "stage", None)
+
+
+def _noting(self: Any, *args: Any, **kwargs: Any) -> None:
+    _plain_init(self, *args, **kwargs)
+    if current_stage() is not None:
+        setattr(self, NODE_STAGE, current_stage())
+
+
+class _Assignment:
+    """A layer, and its stage.
+
+    Attributes:
+      pipeline_stage: The stage, or None; may be set.
+    """
+
+    def __init__(self, layer: Any, pipeline_stage: int | None) -> None:
+        self._layer = layer
+        self.pipeline_stage = pipeline_stage
+
+    @property
+    def layer(self) -> Any:
+        """The layer."""
+        return self._layer
+
+    @property
+    def is_nested_model(self) -> bool:
+        """Whether the layer is a model, which is in one stage as a whole."""
+        import keras
+
+        return isinstance(self._layer, keras.Model)
+
+
+class SequentialLayerPipelineStageAssignment(_Assignment):
+    """A layer of a sequential model, and its stage."""
+
+    def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
+        """Assigns a stage to a layer.
+
+        Args:
+          layer: The layer.
+          pipeline_stage: The number of the stage.
+        """
+        super().__init__(layer, pipeline_stage)
+
+    def __str__(self) -> str:
+        return f"Layer: {self._layer.name}, pipeline stage: {self.pipeline_stage}"
+
+
+class ModelLayerPipelineStageAssignment(_Assignment):
+    """A call of a layer in a model, and its stage."""
+
+    def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
+        """Assigns a stage to a call.
+
+        Args:
+          layer: The layer.
+          node_index: Which call of the layer it is, from 0.
+          pipeline_stage: The number of the stage.
+        """
+        super().__init__(layer, pipeline_stage)
+        self._node_index = node_index
+
+    @property
+    def node_index(self) -> int:
+        """Which call of the layer it is."""
+        return self._node_index
+
+    @property
+    def inbound_layers(self) -> Any:
+        """The layers whose outputs the call takes: one, or a list of them."""
+        node = self._layer._inbound_nodes[self._node_index]
+        layers = [tensor._keras_history.operation for tensor in node.input_tensors]
+        return layers[0] if len(layers) == 1 else layers
+
+    def __str__(self) -> str:
+        return f"Layer: {self._layer.name} (call {self._node_index}), pipeline stage: {self.pipeline_stage}"
+
+
+class FunctionalLayerPipelineStageAssignment(ModelLayerPipelineStageAssignment):
+    """A call of a layer in a functional model, and its stage."""

@@ -1,0 +1,84 @@
+"""How the gradients of micro-batches become one, within a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+
+DTypeOf = Any  # None, a dtype, or a function from a variable to a dtype.
+
+
+def dtype_for(choice: DTypeOf, tensor: Any) -> tf.DType:
+    """The type to accumulate in: that of the variable or tensor, one for all, or what a function says.
+
+    Raises:
+      TypeError: The function returns no dtype.
+    """
+    return tf.as_dtype(choice(tensor) if is_function(choice) else tensor.dtype if choice is None else choice)
+
+
+def is_function(choice: DTypeOf) -> bool:
+    """Whether it is a function, and not a dtype, which can be called too."""
+    return callable(choice) and not isinstance(choice, (tf.DType, type))
+
+
+class Accumulation:
+    """Adds the gradients of a pass's micro-batches up, each variable's in a type of its own."""
+
+    def __init__(
+        self,
+        method: GradientAccumulationReductionMethod,
+        count: Any,
+        dtype: DTypeOf = None,
+        *,
+        sum_captured: bool = True,
+    ) -> None:
+        """Says how.
+
+        Args:
+          method: How gradients become one.
+          count: How many micro-batches there are, as a whole number or an int32 scalar.
+          dtype: The type of the accumulators: None for that of the variable, a dtype, or a function of the variable.
+          sum_captured: Whether gradients that were captured are summed; else those of the last micro-batch are kept.
+        """
+        self._method = method
+        self._count = count
+        self._dtype = dtype
+        self._sum_captured = sum_captured
+
+    def zeros(self, variables: Sequence[Any]) -> list[Any]:
+        """The accumulators before the first micro-batch."""
+        return [tf.zeros(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
+
+    def add(self, sums: Sequence[Any], gradients: Sequence[Any], micro_batch: Any) -> list[Any]:
+        """The accumulators after one more micro-batch.
+
+        Args:
+          sums: The accumulators before.
+          gradients: Its gradients.
+          micro_batch: Its number, from 0.
+        """
+        step = self._step(micro_batch)
+        return [step(total, tf.cast(gradient, total.dtype)) for total, gradient in zip(sums, gradients, strict=True)]
+
+    def captured(self, before: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """The captured gradients after one more micro-batch, whose `gradients` they are."""
+        if not self._sum_captured:
+            return list(gradients)
+        return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
+
+    def _step(self, micro_batch: Any) -> Callable[[Any, Any], Any]:
+        if self._method is GradientAccumulationReductionMethod.SUM:
+            return lambda total, gradient: total + gradient
+        if self._method is GradientAccumulationReductionMethod.MEAN:
+            return lambda total, gradient: total + gradient / tf.cast(self._count, total.dtype)
+
+        def running_mean(total: Any, gradient: Any) -> Any:
+            before = tf.cast(micro_batch, total.dtype)
+            return total * (before / (before + 1)) + gradient / (before + 1)
+
+        return running_mean

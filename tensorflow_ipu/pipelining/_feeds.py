@@ -1,0 +1,93 @@
+"""What goes in and out of a pipeline: elements of the infeed, and results for the outfeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, body_arguments
+from tensorflow_ipu.pipelining._accumulation import DTypeOf, dtype_for
+from tensorflow_ipu.pipelining._stage import GraphFunction
+from tensorflow_ipu.pipelining._stage_trace import flat_tensors
+
+
+class PipelineFeeds:
+    """The queues of a pipeline.
+
+    A queue may be enqueued to once in a program, and a pipeline does so wherever the last stage runs: so the enqueue is
+    a function, which is traced once.
+    """
+
+    def __init__(
+        self,
+        infeed: IPUInfeedQueue | None,
+        outfeed: IPUOutfeedQueue | None,
+        result: Callable[[Sequence[Any], Any], Any],
+        result_specs: Any,
+        *,
+        accumulate: bool,
+        accumulate_dtype: DTypeOf,
+    ) -> None:
+        """Takes the queues.
+
+        Args:
+          infeed: What the first stage takes elements from, or None.
+          outfeed: What results are enqueued to, or None.
+          result: From the flat outputs of the last stage and the loss to what is enqueued.
+          result_specs: The structure of what is enqueued, as specs.
+          accumulate: Whether the results of a pass are summed, and enqueued once.
+          accumulate_dtype: The type of the sums: None for that of the result, a dtype, or a function of the result.
+        """
+        self._infeed = infeed
+        self._result = result
+        self._accumulate = accumulate and outfeed is not None
+        specs = tf.nest.flatten(result_specs)
+        if self._accumulate:
+            specs = [tf.TensorSpec(one.shape, dtype_for(accumulate_dtype, one)) for one in specs]
+        self._specs = specs
+        self._structure = result_specs
+        self._enqueue = None if outfeed is None else self._enqueuing(outfeed)
+
+    def _enqueuing(self, outfeed: IPUOutfeedQueue) -> GraphFunction:
+        graph = func_graph.FuncGraph("pipeline_outfeed")
+
+        def enqueue(*tensors: Any) -> None:
+            outfeed.enqueue(tf.nest.pack_sequence_as(self._structure, tensors))
+
+        func_graph.func_graph_from_py_func(
+            graph.name, enqueue, self._specs, {}, func_graph=graph, add_control_dependencies=True
+        )
+        return GraphFunction(graph, graph.inputs[: len(self._specs)], [])
+
+    def take(self) -> list[Any]:
+        """The next element, as the flat arguments of a stage."""
+        if self._infeed is None:
+            return []
+        positional, named = body_arguments.take(self._infeed)
+        return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
+
+    def give(self, outputs: Sequence[Any], loss: Any, sums: Sequence[Any]) -> list[Any]:
+        """Enqueues the result of a micro-batch, or adds it to the sums.
+
+        Returns:
+          The new sums.
+        """
+        if self._enqueue is None:
+            return list(sums)
+        tensors = flat_tensors(self._result(outputs, loss))
+        if self._accumulate:
+            return [total + tf.cast(one, total.dtype) for total, one in zip(sums, tensors, strict=True)]
+        self._enqueue(tensors)
+        return []
+
+    def empty_sums(self) -> list[Any]:
+        """The sums before the first micro-batch; none where nothing is summed."""
+        return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self._accumulate else []
+
+    def finish(self, sums: Sequence[Any]) -> None:
+        """Ends a pass: enqueues the sums, if there are any."""
+        if self._accumulate and self._enqueue is not None:
+            self._enqueue(sums)

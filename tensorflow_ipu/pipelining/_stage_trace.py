@@ -1,0 +1,181 @@
+"""A stage's Python function as a graph of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils, func_graph
+
+from tensorflow_ipu import scopes
+from tensorflow_ipu._autograph import user_code
+
+
+@dataclass(frozen=True)
+class StageTrace:
+    """What tracing a part of a stage gave.
+
+    Attributes:
+      name: For messages: `stage 1`, or `stage 1.0` for a part.
+      ipu: The IPU that it is mapped to.
+      graph: Its graph, whose inputs are `inputs`, then what it captures.
+      inputs: Its placeholders, flat.
+      constant: For each input the tensor outside that it always is; None where it differs by micro-batch.
+      outputs: What the function returned, with tensors of the graph.
+      loss: For the last stage of a training pipeline the loss, else None.
+    """
+
+    name: str
+    ipu: int
+    graph: Any
+    inputs: tuple[Any, ...]
+    constant: tuple[Any, ...]
+    outputs: Any
+    loss: Any
+
+    @property
+    def flat_outputs(self) -> list[Any]:
+        """The tensors that the function returned."""
+        return flat_tensors(self.outputs)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables that it uses, each once."""
+        found: dict[int, Any] = {}
+        for variable in self.graph.variables:
+            found.setdefault(id(variable.handle), variable)
+        return list(found.values())
+
+    def internal(self, variable: Any) -> Any:
+        """The handle of a variable as the graph sees it; None where the stage does not use it."""
+        for outside, inside in self.graph.captures:
+            if outside is variable.handle:
+                return inside
+        return None
+
+    def assigned(self) -> list[Any]:
+        """The resources outside that it changes, not only reads."""
+        inputs = self.graph.inputs
+        read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(self.graph))
+        changed = {id(each) for at, each in enumerate(inputs) if each.dtype == tf.resource and at not in read_only}
+        return [outside for outside, inside in self.graph.captures if id(inside) in changed]
+
+
+def flat_tensors(structure: Any) -> list[Any]:
+    """The tensors of a structure, without its Nones."""
+    return [tensor for tensor in tf.nest.flatten(structure) if tensor is not None]
+
+
+def spec_of(tensor: Any) -> tf.TensorSpec:
+    """The shape and type of a tensor."""
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def trace_stage(
+    function: Callable[..., Any],
+    name: str,
+    ipu: int,
+    *,
+    constants: Sequence[Any] = (),
+    positional: Sequence[Any] = (),
+    named: Mapping[str, Any] | None = None,
+    loss_of: Callable[..., Any] | None = None,
+) -> StageTrace:
+    """Traces a stage, or a part of one.
+
+    Args:
+      function: The user's function.
+      name: For messages.
+      ipu: The IPU that it is mapped to.
+      constants: Its first arguments: structures of tensors outside, the same for each micro-batch.
+      positional: Its next arguments, as structures of `tf.TensorSpec`.
+      named: Its arguments by name, likewise.
+      loss_of: From what the function returned, as positional arguments, to the loss.
+
+    Raises:
+      ValueError: The function captures a tensor.
+      TypeError: It cannot be called with these arguments, or returns something other than tensors.
+    """
+    graph = func_graph.FuncGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
+    body = user_code(function)
+
+    def traced(args: Any, by_name: Any) -> tuple[Any, Any]:
+        outputs = _without_operations(body(*args, **by_name))
+        if loss_of is None:
+            return outputs, None
+        outputs = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), outputs)
+        return outputs, loss_of(*as_arguments(outputs)[0])
+
+    fixed = tf.nest.map_structure(spec_of, list(constants))
+    _check_call(function, name, (*constants, *positional), named or {})
+    with scopes.ipu_shard(ipu):
+        func_graph.func_graph_from_py_func(
+            graph.name,
+            traced,
+            ((*fixed, *positional), dict(named or {})),
+            {},
+            func_graph=graph,
+            add_control_dependencies=True,
+        )
+    returned: Any = graph.structured_outputs
+    outputs, loss = returned
+    inputs = graph.inputs[: len(graph.inputs) - len(graph.captures)]
+    outside = tf.nest.flatten(list(constants))
+    _check_captures(graph, name)
+    return StageTrace(
+        name=name,
+        ipu=ipu,
+        graph=graph,
+        inputs=tuple(inputs),
+        constant=tuple(outside) + (None,) * (len(inputs) - len(outside)),
+        outputs=outputs,
+        loss=loss,
+    )
+
+
+def as_arguments(outputs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """What a stage returned, as the arguments of the next one: by position, or by name where it is a dict."""
+    if outputs is None:
+        return [], {}
+    if isinstance(outputs, Mapping) and all(isinstance(key, str) for key in outputs):
+        return [], dict(outputs)
+    if isinstance(outputs, (list, tuple)):
+        return [one for one in outputs if one is not None], {}
+    return [outputs], {}
+
+
+def _without_operations(returned: Any) -> Any:
+    """What a function returned, less the operations: those run by themselves."""
+    if isinstance(returned, tf.Operation):
+        return None
+    if isinstance(returned, (list, tuple)) and any(isinstance(one, tf.Operation) for one in returned):
+        return type(returned)(one for one in returned if not isinstance(one, tf.Operation))
+    return returned
+
+
+def _check_call(function: Callable[..., Any], name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(getattr(function, "python_function", function))
+    except (TypeError, ValueError):  # A function of C, which says nothing about itself.
+        return
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as exc:
+        by_name = f" and by name {', '.join(named)}" if named else ""
+        raise TypeError(
+            f"{name} of the pipeline takes `{signature}`, but gets {len(positional)} arguments by position{by_name}: the"
+            " first stage gets `inputs` and an element of the infeed, each other one what the stage before returns"
+        ) from exc
+
+
+def _check_captures(graph: Any, name: str) -> None:
+    for outside, _ in graph.captures:
+        if outside.dtype != tf.resource:
+            raise ValueError(
+                f"Trying to capture the tensor {outside.name if hasattr(outside, 'graph') else outside!r} in {name} of the"
+                " pipeline, which is not a resource: a stage can use variables, but no tensor from around it. Hand it over"
+                " through `inputs` or the infeed, from stage to stage"
+            )

@@ -1,0 +1,114 @@
+"""The optimizer of a pipeline: which variables it trains, what it does to gradients, and its update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
+from tensorflow_ipu.pipelining._stage_trace import StageTrace
+
+
+class Training:
+    """What a pipeline's optimizer function said, applied to the variables of its stages.
+
+    Attributes:
+      variables: The variables to train.
+    """
+
+    def __init__(self, output: OptimizerFunctionOutput, traces: Sequence[StageTrace]) -> None:
+        """Finds the variables to train.
+
+        Raises:
+          RuntimeError: There are none.
+        """
+        self._output = output
+        self._args, self._kwargs, chosen = _without_var_list(output)
+        used = _distinct([variable for trace in traces for variable in trace.variables])
+        if chosen is None and output.variables:
+            chosen = output.variables
+        elif chosen is None and output.tape is not None:
+            chosen = output.tape.watched_variables()
+        # Keras has variables of its own, around those of TensorFlow; its optimizers are given back what they gave.
+        self._given = {id(_plain(variable).handle): variable for variable in chosen or ()}
+        if chosen:
+            self.variables = _distinct([_plain(variable) for variable in chosen])
+        else:
+            self.variables = [variable for variable in used if variable.trainable]
+        handles = {id(variable.handle) for variable in used}
+        if not any(id(variable.handle) in handles for variable in self.variables):
+            raise RuntimeError(
+                "No variables to optimize: no stage of the pipeline uses a trainable variable"
+                + (" that `OptimizerFunctionOutput` names" if chosen else "")
+                + ". Use weights in the stages, or leave `optimizer_function` out to infer alone"
+            )
+
+    def mapped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """What the optimizer's `compute_gradients` makes of the gradients of one micro-batch.
+
+        It is given a loss that has these very gradients, so that all that it does to a loss and to gradients happens.
+        """
+        if self._output.is_keras or not pairs:
+            return pairs
+        products = [tf.reduce_sum(variable * tf.stop_gradient(gradient)) for gradient, variable in pairs]
+        loss = tf.add_n([tf.cast(product, products[0].dtype) for product in products])
+        variables = [variable for _, variable in pairs]
+        found = self._output.opt.compute_gradients(loss, *self._args, var_list=variables, **self._kwargs)
+        return [(None if one is None else tf.convert_to_tensor(one), variable) for one, variable in found]
+
+    def captured(self) -> dict[str, list[Any]]:
+        """The gradients that were captured last, by their tags; none where nothing captures."""
+        capturing = self._output.capturing
+        return {} if capturing is None else capturing.captured_gradients
+
+    def finish(self, captured: dict[str, list[Any]]) -> None:
+        """Hands on the captured gradients of a pass."""
+        queue = self._output.captured_gradient_outfeed
+        if queue is not None and captured:
+            queue.enqueue(captured)
+
+    def prepare(self) -> None:
+        """Has a Keras optimizer make its variables, ahead of any loop."""
+        if self._output.is_keras and not self._output.opt.built:
+            self._output.opt.build([self._given.get(id(each.handle), each) for each in self.variables])
+
+    def update(self, gradients: Sequence[tuple[Any, Any]]) -> None:
+        """Updates the variables.
+
+        Args:
+          gradients: Pairs of accumulated gradient and variable; a variable that several stages share comes several times.
+        """
+        sums: dict[int, Any] = {}
+        for gradient, variable in gradients:
+            key = id(variable.handle)
+            sums[key] = sums[key] + gradient if key in sums else gradient
+        pairs = [
+            (sums.get(id(variable.handle)), self._given.get(id(variable.handle), variable))
+            for variable in self.variables
+            if id(variable.handle) in sums or id(variable.handle) in self._given
+        ]
+        output = self._output
+        output.opt.apply_gradients(pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs)
+
+
+def _plain(variable: Any) -> Any:
+    """The variable of TensorFlow of one of Keras."""
+    inner = getattr(variable, "value", None)
+    return inner if isinstance(inner, tf.Variable) else variable
+
+
+def _distinct(variables: Sequence[Any]) -> list[Any]:
+    return list({id(variable.handle): variable for variable in variables}.values())
+
+
+def _without_var_list(output: OptimizerFunctionOutput) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """The further arguments of `compute_gradients`, and the list of variables that was among them."""
+    args = output.compute_gradients_args
+    kwargs = dict(output.compute_gradients_kwargs)
+    if args:
+        # The first one behind the loss is the list of variables, which each stage gets its own part of.
+        names = ("gate_gradients", "aggregation_method", "colocate_gradients_with_ops", "grad_loss")
+        return (), {**dict(zip(names, args[1:], strict=False)), **kwargs}, args[0]
+    return (), kwargs, kwargs.pop("var_list", None)

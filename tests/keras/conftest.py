@@ -1,0 +1,83 @@
+"""What the tests of Keras models share: a fresh system, small models and data, and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.config import reset_ipu_configuration
+
+PLAIN_INIT = keras.Model.__init__
+COUNT, WIDTH, CLASSES = 48, 6, 3
+
+
+@pytest.fixture(autouse=True)
+def fresh_system() -> Iterator[None]:
+    """One IPU, and a Keras without state; and no patch is left in Keras."""
+    reset_ipu_configuration()
+    keras.backend.clear_session()
+    yield
+    reset_ipu_configuration()
+    assert keras.Model.__init__ is PLAIN_INIT
+
+
+@pytest.fixture
+def scoped() -> Callable[[Callable[[], Any]], Any]:
+    """Calls a function in a strategy's scope: `scoped(make)`."""
+
+    def call(make: Callable[[], Any]) -> Any:
+        with ipu.IPUStrategy().scope():
+            return make()
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def features() -> np.ndarray:
+    """Shape [48, 6], float32."""
+    return np.random.default_rng(5).normal(size=[COUNT, WIDTH]).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def labels() -> np.ndarray:
+    """Shape [48], int64, 0 to 2."""
+    return np.random.default_rng(6).integers(0, CLASSES, [COUNT])
+
+
+@pytest.fixture
+def make_model() -> Callable[..., keras.Model]:
+    """Makes a compiled classifier, the same at each call: `make_model(*layers, **compile_options)`."""
+
+    def make(*parts: Any, learning_rate: Any = 0.1, **options: Any) -> keras.Model:
+        keras.utils.set_random_seed(3)
+        layers = [part() for part in parts] or [keras.layers.Dense(4, activation="tanh")]
+        model = keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
+        model.compile(
+            **{
+                "optimizer": keras.optimizers.SGD(learning_rate, momentum=0.9),
+                "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                "metrics": ["accuracy"],
+                **options,
+            }
+        )
+        return model
+
+    return make
+
+
+@pytest.fixture
+def assert_same() -> Callable[..., None]:
+    """Asserts that structures of arrays are equal to float rounding."""
+
+    def check(left: Any, right: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+        left, right = keras.tree.flatten(left), keras.tree.flatten(right)
+        assert len(left) == len(right) > 0
+        for one, other in zip(left, right, strict=True):
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+    return check

@@ -1,0 +1,238 @@
+"""Which data a model in a scope takes, how its steps are counted, and what data gets that does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+
+
+@pytest.fixture
+def model(scoped: Any) -> keras.Model:
+    """A linear model of 6 features that was compiled for 2 steps an execution."""
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
+        return model
+
+    return scoped(make)
+
+
+def dataset_of(*arrays: Any, batch: int = 8) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(batch, drop_remainder=True)
+
+
+FORMS = {
+    "arrays": lambda x, y, w: {"x": x, "y": y, "sample_weight": w, "batch_size": 8},
+    "tensors": lambda x, y, w: {"x": tf.constant(x), "y": tf.constant(y), "sample_weight": w, "batch_size": 8},
+    "dataset": lambda x, y, w: {"x": dataset_of(x, y, w)},
+    "doubles": lambda x, y, w: {"x": dataset_of(x.astype(np.float64), y.astype(np.float64), w.astype(np.float64))},
+    "repeated": lambda x, y, w: {"x": dataset_of(x, y, w).repeat(), "steps_per_epoch": 6},
+    "generator": lambda x, y, w: {
+        "x": tf.data.Dataset.from_generator(
+            lambda: zip(x.reshape(6, 8, 6), y.reshape(6, 8, 3), w.reshape(6, 8), strict=True),
+            output_signature=tuple(tf.TensorSpec(shape) for shape in ([8, 6], [8, 3], [8])),
+        ).apply(tf.data.experimental.assert_cardinality(6))
+    },
+}
+
+
+def test_every_form_of_data_trains_alike(features: Any, model: Any, assert_same: Any) -> None:
+    weights = np.linspace(0.1, 2, len(features)).astype(np.float32)
+    plain = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+    plain.compile(optimizer="sgd", loss="mse")
+    start = model.get_weights()
+    plain.set_weights(start)
+    targets = features[:, :3]
+    expected = plain.fit(**FORMS["arrays"](features, targets, weights), epochs=2, shuffle=False, verbose=0).history
+    for name, form in FORMS.items():
+        model.set_weights(start)
+        result = model.fit(**form(features, targets, weights), epochs=2, shuffle=False, verbose=0).history
+        assert_same(result, expected)
+        assert_same(model.get_weights(), plain.get_weights()), name
+
+
+def test_dicts_in_tuples_and_class_weights_train_as_in_keras(
+    features: Any, labels: Any, scoped: Any, assert_same: Any
+) -> None:
+    def use() -> Any:
+        keras.utils.set_random_seed(1)
+        inputs = {"a": keras.Input([4], name="a"), "b": keras.Input([2], name="b")}
+        model = keras.Model(inputs, layers.Dense(3)(layers.concatenate([inputs["a"], inputs["b"]])))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer="sgd", loss=loss, steps_per_execution=3)
+        dataset = dataset_of({"a": features[:, :4], "b": features[:, 4:]}, labels)
+        options = {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}, "epochs": 2, "verbose": 0, "shuffle": False}
+        return [model.fit(dataset, **options).history, model.get_weights()]
+
+    plain = use()
+    assert_same(scoped(use), plain)
+
+
+def test_shuffled_arrays_come_in_the_order_of_keras(features: Any, model: Any, assert_same: Any) -> None:
+    plain = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+    plain.compile(optimizer="sgd", loss="mse")
+    for shuffle in (True, "batch"):
+        plain.set_weights(model.get_weights())
+        for one in (plain, model):
+            keras.utils.set_random_seed(4)
+            one.fit(features, features[:, :3], batch_size=8, epochs=2, verbose=0, shuffle=shuffle)
+        assert_same(model.get_weights(), plain.get_weights())
+
+
+def test_validation_split_and_initial_epoch_count_as_in_keras(features: Any, model: Any, assert_same: Any) -> None:
+    plain = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+    plain.compile(optimizer="sgd", loss="mse")
+    plain.set_weights(model.get_weights())
+    options = {"batch_size": 4, "validation_split": 0.5, "epochs": 5, "initial_epoch": 2, "validation_freq": 2}
+    runs = [one.fit(features, features[:, :3], verbose=0, shuffle=False, **options) for one in (model, plain)]
+    assert runs[0].epoch == runs[1].epoch == [2, 3, 4]
+    assert_same(*(run.history for run in runs))
+
+
+def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model: Any) -> None:
+    numbers = tf.data.Dataset.range(20).map(lambda i: (tf.fill([4, 6], tf.cast(i, tf.float32)), tf.zeros([4, 3])))
+    model.layers[0].kernel.assign(tf.eye(6, 3))
+    model.compile(optimizer="sgd", loss="mae", steps_per_execution=2)
+    model.optimizer.learning_rate = 0.0
+    history = model.fit(numbers, steps_per_epoch=4, epochs=3, verbose=0, shuffle=False).history
+    assert history["loss"] == [1.5, 5.5, 9.5]
+    # And from its first element where the steps are the dataset.
+    history = model.fit(numbers, epochs=2, verbose=0, shuffle=False).history
+    assert history["loss"] == [9.5, 9.5]
+
+
+def test_predictions_come_in_the_order_of_the_data(features: Any, model: Any) -> None:
+    expected = features @ model.get_weights()[0]
+    np.testing.assert_allclose(model.predict(features, batch_size=8, verbose=0), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(dataset_of(features), steps=4, verbose=0), expected[:32], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_more_steps_an_execution_than_there_are_become_one_execution(features: Any, model: Any) -> None:
+    with pytest.warns(UserWarning, match="`steps_per_execution` is 2, and there are 1 steps"):
+        model.fit(features, features[:, :3], batch_size=48, verbose=0)
+    assert model.steps_per_execution == 2
+
+
+# What does not fit.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x, y: {"x": x, "y": y, "batch_size": 9}, "of 48 examples, batches of 9 leave .* 3, .* such as 8 or 12"),
+        (lambda x, y: {"x": x, "y": y}, "a partial batch: of 48 examples, batches of 32 .* such as 24 or 48"),
+        (
+            lambda x, y: {"x": x, "y": y, "batch_size": 16},
+            r"`steps_per_execution` \(2\) .* \(3\) .*=1 or 3`.* as 2 or 4",
+        ),
+        (
+            lambda x, y: {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(8)},
+            r"a shape \(None, 6\) which is not fully defined.*`drop_remainder=True`",
+        ),
+        (lambda x, y: {"x": dataset_of(x, y).repeat()}, "Could not infer the size of the data.*`steps_per_epoch`"),
+        (lambda x, y: {"x": dataset_of(x, y).filter(lambda *_: True)}, "Could not infer the size of the data"),
+        (
+            lambda x, y: {"x": dataset_of(x, y), "steps_per_epoch": 8},
+            "not have enough data: `steps_per_epoch` is 8, and the data makes 6 batches",
+        ),
+        (
+            lambda x, y: {"x": ((x[:8], y[:8]) for _ in range(4)), "shuffle": False},
+            "of type `Generator`.*`tf.data.Dataset",
+        ),
+        (lambda x, y: {"x": None, "y": y}, "Expect `x` to be a non-empty"),
+        (lambda x, y: {"x": x[:0], "y": y[:0]}, "Expect `x` to be a non-empty"),
+        (lambda x, y: {"x": dataset_of(np.full([8, 6], "a"), y[:8])}, "holds strings"),
+        (
+            lambda x, y: {"x": x, "y": y, "batch_size": 8, "validation_data": (x[:10], y[:10])},
+            "of 10 examples, batches of 8 leave",
+        ),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_with_numbers_that_do(
+    make: Any, message: str, features: Any, model: Any
+) -> None:
+    data = {
+        "shuffle": not isinstance(make(features, features).get("x"), tf.data.Dataset),
+        **make(features, features[:, :3]),
+    }
+    with pytest.raises(ValueError, match=message):
+        model.fit(**data, verbose=0)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_evaluation_and_prediction_refuse_a_partial_batch_too(method: str, features: Any, model: Any) -> None:
+    with pytest.raises(ValueError, match="a partial batch: of 48 examples, batches of 32"):
+        getattr(model, method)(features, verbose=0)
+    with pytest.raises(ValueError, match="`steps` is 8, and the data makes 6 batches"):
+        getattr(model, method)(dataset_of(features), steps=8, verbose=0)
+
+
+def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features: Any, model: Any) -> None:
+    def check(x: Any, y: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(x, 1e9, "too large")]):
+            return tf.identity(x), y
+
+    bad = features.copy()
+    bad[30] = 1e10
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        model.fit(dataset_of(bad, features[:, :3]).map(check), verbose=0, shuffle=False)
+    assert model.fit(features, features[:, :3], batch_size=8, verbose=0).history["loss"]
+
+
+def test_data_that_ends_early_warns_as_in_keras(features: Any, model: Any) -> None:
+    said = dataset_of(features, features[:, :3]).apply(tf.data.experimental.assert_cardinality(6))
+    ends = said.take(6).filter(lambda x, _: x[0, 0] < 1e9).take(4)
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(ends, steps_per_epoch=6, verbose=0, shuffle=False)
+
+
+def test_no_data_is_read_after_fit(features: Any, model: Any) -> None:
+    reads = []
+
+    def note(i: Any) -> Any:
+        reads.append(int(i))
+        return np.float32(0)
+
+    numbers = tf.data.Dataset.range(10**9).map(
+        lambda i: (tf.zeros([4, 6]) + tf.ensure_shape(tf.numpy_function(note, [i], tf.float32), []), tf.zeros([4, 3]))
+    )
+    model.fit(numbers, steps_per_epoch=4, verbose=0, shuffle=False)
+    count = len(reads)
+    assert 4 <= count < 1000
+    model.predict(features, batch_size=8, verbose=0)
+    assert len(reads) == count
+
+
+def test_replicas_take_the_batches_in_turn(features: Any, scoped: Any) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+
+    def make() -> keras.Model:
+        model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
+        return model
+
+    model = scoped(make)
+    data = features, features[:, :3]
+    with pytest.raises(ValueError, match=r"\(2\) must be a divisor of the number of batches \(3\)"):
+        model.fit(*data, batch_size=8, verbose=0)
+    with pytest.raises(ValueError, match="contains 1 items, but all 2 replicas"):
+        model.fit(*data, batch_size=48, verbose=0)
+    with pytest.raises(ValueError, match="contains 1 items, but all 2 replicas"):
+        model.train_on_batch(*data)
+    # `steps` counts the batches of all replicas.
+    assert model.predict(features, batch_size=8, steps=4, verbose=0).shape == (32, 3)
+    expected = features @ model.get_weights()[0]
+    np.testing.assert_allclose(model.predict(features, batch_size=12, verbose=0), expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,261 @@
+"""`fit`, `evaluate` and `predict` in a scope run programs of many steps, and compute what Keras alone computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = layers.Dense(4, activation="tanh", kernel_regularizer="l2")
+        self.normalization = layers.BatchNormalization(momentum=0.5)
+        self.head = layers.Dense(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.head(self.normalization(self.hidden(x), training=training))
+
+
+def subclassed() -> keras.Model:
+    return Subclassed()
+
+
+def functional() -> keras.Model:
+    inputs = keras.Input([6])
+    left, right = layers.Dense(3, activation="relu")(inputs), layers.Dense(3, activation="gelu")(inputs)
+    return keras.Model(inputs, layers.Dense(3)(layers.concatenate([left, right])))
+
+
+class Injected(keras.Model):
+    """A subclass that is made by inputs and outputs."""
+
+
+def injected() -> keras.Model:
+    inputs = keras.Input([6])
+    return Injected(inputs, layers.Dense(3)(inputs))
+
+
+def nested() -> keras.Model:
+    return keras.Sequential([keras.Sequential([layers.Dense(4, activation="relu")]), layers.Dense(3)])
+
+
+def dropping() -> keras.Model:
+    return keras.Sequential([layers.Dense(8), layers.Dropout(0.5, seed=7), layers.Dense(3)])
+
+
+def sgd() -> keras.Optimizer:
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def adam() -> keras.Optimizer:
+    return keras.optimizers.Adam(0.05, clipnorm=1.0)
+
+
+def scheduled() -> keras.Optimizer:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    return keras.optimizers.SGD(schedule, gradient_accumulation_steps=2)
+
+
+def averaging() -> keras.Optimizer:
+    return keras.optimizers.RMSprop(0.05, use_ema=True, ema_overwrite_frequency=3)
+
+
+def trained(make: Any, x: Any, y: Any, optimizer: Any, validation: bool = False, **options: Any) -> tuple[Any, Any]:
+    """A model after training, shuffled in the same order for the same seed; and what came of it."""
+    keras.utils.set_random_seed(3)
+    model = make()
+    model.compile(
+        optimizer=optimizer(),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        **options,
+    )
+    data = {"validation_data": (x[:16], y[:16])} if validation else {}
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, **data).history
+    state = [np.asarray(variable) for variable in (*model.variables, *model.optimizer.variables)]
+    return model, {**history, "state": state}
+
+
+@pytest.mark.parametrize("make", [subclassed, functional])
+def test_fit_evaluate_and_predict_equal_plain_keras(
+    make: Any, features: Any, labels: Any, scoped: Any, assert_same: Any
+) -> None:
+    plain, expected = trained(make, features, labels, sgd, validation=True)
+    model, results = scoped(lambda: trained(make, features, labels, sgd, validation=True, steps_per_execution=2))
+    assert results.keys() == expected.keys()
+    assert_same(results, expected)
+    assert_same(*(one.evaluate(features[:32], labels[:32], batch_size=8, verbose=0) for one in (model, plain)))
+    assert_same(model.predict(features, batch_size=8, verbose=0), plain(features))
+    assert model.variables[0].value.device.endswith("IPU:0")
+
+
+# Compiled as well where numbers are drawn, since XLA draws other ones than the rest of TensorFlow.
+@pytest.mark.parametrize(
+    ("make", "optimizer", "jit_compile"),
+    [(nested, adam, False), (injected, scheduled, False), (injected, averaging, False), (dropping, sgd, True)],
+)
+def test_training_equals_plain_keras(
+    make: Any, optimizer: Any, jit_compile: bool, features: Any, labels: Any, scoped: Any, assert_same: Any
+) -> None:
+    _, expected = trained(make, features, labels, optimizer, jit_compile=jit_compile)
+    _, results = scoped(lambda: trained(make, features, labels, optimizer, steps_per_execution=2))
+    assert_same(results, expected)
+
+
+def test_every_value_of_jit_compile_runs_the_program(
+    features: Any, labels: Any, make_model: Any, scoped: Any, assert_same: Any
+) -> None:
+    plain = make_model()
+    plain.fit(features, labels, batch_size=12, verbose=0, shuffle=False)
+    for value in (True, False):
+        model = scoped(lambda value=value: make_model(jit_compile=value, steps_per_execution=4))
+        model.fit(features, labels, batch_size=12, verbose=0, shuffle=False)
+        assert_same(model.get_weights(), plain.get_weights())
+        assert model._ipu_extension.traces() == {"train": 1}
+
+
+def test_single_batches_train_test_and_predict(
+    features: Any, labels: Any, make_model: Any, scoped: Any, assert_same: Any
+) -> None:
+    def use(model: Any) -> Any:
+        # Batches of any size, and of types that an IPU does not have.
+        results = [model.train_on_batch(features[:n].astype(np.float64), labels[:n]) for n in (8, 8, 5)]
+        results.append(model.train_on_batch(features[:8], labels[:8], class_weight={0: 1.0, 1: 2.0, 2: 0.5}))
+        results.append(model.test_on_batch(features[:7], labels[:7], return_dict=True))
+        return [*results, model.predict_on_batch(features[:3]), model.get_weights()]
+
+    assert_same(use(scoped(make_model)), use(make_model()))
+
+
+def test_custom_steps_run_in_the_program(features: Any, labels: Any, scoped: Any, assert_same: Any) -> None:
+    class Custom(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"mine": loss, "largest": tf.argmax(x[0])}
+
+        def test_step(self, data: Any) -> Any:
+            return {"mean": tf.reduce_mean(self(data[0]))}
+
+        def predict_step(self, data: Any) -> Any:
+            return {"doubled": 2 * self(data), "sum": tf.reduce_sum(data)}
+
+    def use() -> Any:
+        model = Custom()
+        model.compile(optimizer=keras.optimizers.SGD(0.1), steps_per_execution=2)
+        targets = labels.astype(np.float32)
+        history = model.fit(features, targets, batch_size=12, epochs=2, verbose=0, shuffle=False).history
+        assert history.keys() == {"mine", "largest"}
+        evaluated = model.evaluate(features, targets, batch_size=12, verbose=0, return_dict=True)
+        predicted = model.predict(features, batch_size=12, verbose=0)
+        assert predicted["sum"].shape == (4,)
+        return [history, evaluated, predicted]
+
+    plain = use()
+    assert_same(scoped(use), plain)
+
+
+def test_model_that_was_not_called_yet_predicts(features: Any, scoped: Any, assert_same: Any) -> None:
+    def use() -> Any:
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([layers.Dense(2)]).predict(features, batch_size=16, verbose=0)
+
+    assert_same(scoped(use), use())
+
+
+def test_several_inputs_outputs_and_losses_equal_plain_keras(
+    features: Any, labels: Any, scoped: Any, assert_same: Any
+) -> None:
+    def use() -> Any:
+        keras.utils.set_random_seed(2)
+        a, b = keras.Input([4], name="a"), keras.Input([2], name="b")
+        hidden = layers.concatenate([layers.Dense(3)(a), b])
+        outputs = {"p": layers.Dense(3, name="p")(hidden), "q": layers.Dense(1, name="q")(hidden)}
+        model = keras.Model({"a": a, "b": b}, outputs)
+        model.compile(
+            optimizer="sgd",
+            loss={"p": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "q": "mse"},
+            loss_weights={"p": 1.0, "q": 0.5},
+            steps_per_execution=2,
+        )
+        x = {"a": features[:, :4], "b": features[:, 4:]}
+        y = {"p": labels, "q": features[:, :1]}
+        history = model.fit(x, y, batch_size=12, epochs=2, verbose=0, shuffle=False).history
+        return [history, model.evaluate(x, y, batch_size=12, verbose=0), model.predict(x, batch_size=12, verbose=0)]
+
+    plain = use()
+    assert_same(scoped(use), plain)
+
+
+def test_half_precision_trains_with_a_scaled_loss(features: Any, labels: Any, scoped: Any) -> None:
+    def make() -> Any:
+        model = keras.Sequential([layers.Dense(3, dtype="mixed_float16")])
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=4)
+        return model
+
+    losses = scoped(make).fit(features, labels, batch_size=12, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_eager_models_are_refused(features: Any, labels: Any, make_model: Any, scoped: Any) -> None:
+    model = scoped(lambda: make_model(run_eagerly=True))
+    with pytest.raises(RuntimeError, match="`run_eagerly=True`"):
+        model.fit(features, labels, batch_size=12, verbose=0)
+
+
+def test_models_that_make_their_own_function_are_refused(features: Any, labels: Any, scoped: Any) -> None:
+    class Own(keras.Sequential):
+        def make_train_function(self, force: bool = False) -> Any:
+            raise AssertionError
+
+    def make() -> Any:
+        model = Own([layers.Dense(3)])
+        model.compile(loss="mse")
+        return model
+
+    with pytest.raises(RuntimeError, match="`make_train_function` for the model .* has been overridden"):
+        scoped(make).fit(features, features[:, :3], batch_size=12, verbose=0)
+
+
+def test_model_that_overrides_fit_still_trains_on_the_device(
+    features: Any, labels: Any, scoped: Any, assert_same: Any
+) -> None:
+    class Own(keras.Sequential):
+        def fit(self, *args: Any, **kwargs: Any) -> Any:
+            return super().fit(*args, batch_size=12, shuffle=False, verbose=0, **kwargs)
+
+    def use() -> Any:
+        keras.utils.set_random_seed(2)
+        model = Own([layers.Dense(3)])
+        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
+        return [model.fit(features, features[:, :3], epochs=2).history, model.get_weights()]
+
+    plain = use()
+    assert_same(scoped(use), plain)
+
+
+def test_two_models_of_a_scope_train_in_turn(features: Any, labels: Any, make_model: Any, assert_same: Any) -> None:
+    with ipu.IPUStrategy().scope():
+        models = [make_model(steps_per_execution=2) for _ in range(2)]
+    for _ in range(2):
+        for model in models:
+            model.fit(features, labels, batch_size=12, verbose=0, shuffle=False)
+    assert_same(models[0].get_weights(), models[1].get_weights(), rtol=0, atol=0)

@@ -1,0 +1,220 @@
+"""The options of a model: what they do to its numbers, and what they refuse."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.keras import ReplicatedMetricReductionMethod
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+
+BATCH = 4
+
+
+def configure(ipus: int) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus
+    config.configure_ipu_system()
+
+
+def linear(**options: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse", **options)
+    return model
+
+
+def trained_by_hand(x: Any, y: Any, together: int, scale: float) -> list[np.ndarray]:
+    """The weights after an epoch in which the gradients of `together` batches, in sum times `scale`, are one update."""
+    model = linear()
+    loss = keras.losses.MeanSquaredError()
+    for begin in range(0, len(x), BATCH * together):
+        with tf.GradientTape() as tape:
+            starts = range(begin, begin + BATCH * together, BATCH)
+            total = sum(loss(y[at : at + BATCH], model(x[at : at + BATCH])) for at in starts) * scale
+        variables = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(total, variables), variables, strict=True))
+    return model.get_weights()
+
+
+# Gradient accumulation and replicas.
+
+
+@pytest.mark.parametrize(
+    ("ipus", "steps", "method", "options", "scale"),
+    [
+        (1, 3, "sum", {}, 1),
+        (1, 3, "mean", {"dtype": tf.float32}, 1 / 3),
+        (1, 3, GradientAccumulationReductionMethod.RUNNING_MEAN, {"dtype": lambda variable: variable.dtype}, 1 / 3),
+        (2, None, "sum", {}, 1),
+        (2, 3, "mean", {"offload_weight_update_variables": True}, 1 / 3),
+    ],
+)
+def test_gradients_of_steps_and_replicas_make_one_update(
+    ipus: int, steps: Any, method: Any, options: Any, scale: float, features: Any, scoped: Any, assert_same: Any
+) -> None:
+    configure(ipus)
+    model = scoped(lambda: linear(steps_per_execution=6))
+    model.set_gradient_accumulation_options(steps, method, **options)
+    model.fit(features, features[:, :3], batch_size=BATCH, verbose=0, shuffle=False)
+    expected = trained_by_hand(features, features[:, :3], ipus * (steps or 1), scale)
+    assert_same(model.get_weights(), expected)
+    assert int(model.optimizer.iterations) == 12 // (ipus * (steps or 1))
+
+
+def test_steps_that_accumulation_does_not_divide_are_refused_with_those_that_it_does(
+    features: Any, scoped: Any
+) -> None:
+    model = scoped(lambda: linear(steps_per_execution=4))
+    model.set_gradient_accumulation_options(3)
+    message = r"\(set to 4\) is not divisible by .* \(3\). Compile .* 3 or 6 or 12"
+    with pytest.raises(RuntimeError, match=message):
+        model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+    with pytest.raises(RuntimeError, match="a single batch is not the 3"):
+        model.train_on_batch(features, features[:, :3])
+    # Evaluation accumulates nothing.
+    model.evaluate(features, features[:, :3], batch_size=BATCH, verbose=0)
+
+
+def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features: Any, scoped: Any) -> None:
+    class Own(keras.Sequential):
+        times = 0
+
+        def train_step(self, data: Any) -> Any:
+            for _ in range(self.times):
+                self.optimizer.apply([tf.ones([6, 3]), None], self.trainable_variables)
+            return {"loss": tf.reduce_sum(data[0])}
+
+    def make() -> Any:
+        model = Own([keras.Input([6]), layers.Dense(3)])
+        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
+        model.set_gradient_accumulation_options(2)
+        return model
+
+    model = scoped(make)
+    data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
+    with pytest.raises(ValueError, match="applies no gradients"):
+        model.fit(**data)
+    model.times = 2
+    with pytest.raises(ValueError, match="applies gradients twice"):
+        model.fit(**data)
+
+
+@pytest.mark.parametrize("method", list(ReplicatedMetricReductionMethod))
+def test_metrics_of_replicas_are_reduced_as_asked(method: Any, features: Any, scoped: Any) -> None:
+    results = metrics_of_two_replicas(features.tobytes())
+    # Batch t * R + r is of replica r.
+    x = features.reshape(12, BATCH, 6)
+    each = np.array([np.mean(x[replica::2] ** 2) for replica in range(2)])
+    expected = {"NONE": each[1], "LIST": each, "SUM": each.sum(), "MEAN": each.mean()}[method.name]
+    np.testing.assert_allclose(results[method.name], expected, rtol=1e-5)
+
+
+@functools.cache
+def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
+    x = np.frombuffer(features, np.float32).reshape(-1, 6)
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = keras.Sequential([keras.Input([6]), layers.Identity()])
+        model.compile(loss="mse", steps_per_execution=6)
+    results = {}
+    for name in ("none", "List", "SUM", ReplicatedMetricReductionMethod.MEAN):
+        model.set_replication_options(name)
+        key = getattr(name, "name", str(name).upper())
+        results[key] = model.evaluate(x, np.zeros_like(x), batch_size=BATCH, verbose=0)
+    return results
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda m: m.set_gradient_accumulation_options(0), ValueError, "positive integer, but got 0"),
+        (lambda m: m.set_gradient_accumulation_options(2.5), ValueError, "positive integer, but got 2.5"),
+        (lambda m: m.set_gradient_accumulation_options(2, "median"), ValueError, "Cannot parse 'median'"),
+        (lambda m: m.set_gradient_accumulation_options(2, opt="sgd"), ValueError, "`opt` cannot be set"),
+        (lambda m: m.set_gradient_accumulation_options(num_mini_batches=2), ValueError, "steps_per_replica` instead"),
+        (
+            lambda m: m.set_gradient_accumulation_options(2, experimental_normalize_gradients=True),
+            ValueError,
+            "gradient_accumulation_reduction_method",
+        ),
+        (lambda m: m.set_gradient_accumulation_options(2, dtypes="float32"), TypeError, "no option `dtypes`"),
+        (
+            lambda m: m.set_gradient_accumulation_options(use_v2_gradient_accumulation_optimizer=True),
+            ValueError,
+            "may only be set to True when",
+        ),
+        (lambda m: m.set_gradient_accumulation_options(2, dtype="floaty"), TypeError, "`dtype`"),
+        (
+            lambda m: m.set_gradient_accumulation_options(2, replicated_optimizer_state_sharding=True),
+            ValueError,
+            "`offload_weight_update_variables=True`",
+        ),
+        (lambda m: m.set_pipelining_options(-1), ValueError, "positive integer, but got -1"),
+        (lambda m: m.set_pipelining_options(2, (0, 1)), ValueError, "`device_mapping` to be a list of integers"),
+        (lambda m: m.set_pipelining_options(2, [0, "1"]), ValueError, "`device_mapping` to be a list of integers"),
+        (lambda m: m.set_pipelining_options(gradient_accumulation_count=2), ValueError, "steps_per_replica` instead"),
+        (lambda m: m.set_pipelining_options(inputs=[]), ValueError, "`inputs` cannot be set here"),
+        (lambda m: m.set_pipelining_options(outfeed_loss=True), ValueError, "`outfeed_loss` cannot be set here"),
+        (lambda m: m.set_pipelining_options(schedule=1), TypeError, "no option `schedule`"),
+        (lambda m: m.set_infeed_queue_options(dataset=None), ValueError, "`dataset` cannot be set here"),
+        (lambda m: m.set_infeed_queue_options(prefetch_depth=256), ValueError, "prefetch_depth"),
+        (lambda m: m.set_infeed_queue_options(depth=2), TypeError, "no option `depth`"),
+        (lambda m: m.set_outfeed_queue_options(outfeed_mode="all"), ValueError, "`outfeed_mode` cannot be set here"),
+        (lambda m: m.set_outfeed_queue_options(buffer_depth=0), ValueError, "buffer depth"),
+        (lambda m: m.set_replication_options("MEDIAN"), ValueError, "Cannot parse 'MEDIAN'.*NONE, LIST, SUM, MEAN"),
+        (lambda m: m.set_asynchronous_callbacks("yes"), TypeError, "`asynchronous`"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(call: Any, kind: Any, message: str, scoped: Any) -> None:
+    with pytest.raises(kind, match=message):
+        call(scoped(linear))
+
+
+def test_queues_are_made_with_the_options(features: Any, scoped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    plain = ipu.IPUInfeedQueue.__init__
+
+    def note(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        made.append(self.prefetch_depth)
+
+    model = scoped(linear)
+    model.set_infeed_queue_options(prefetch_depth=7, optimise_latency=True)
+    model.set_outfeed_queue_options(buffer_depth=2)
+    monkeypatch.setattr(ipu.IPUInfeedQueue, "__init__", note)
+    model.predict(features, batch_size=24, verbose=0)
+    assert made == [7]
+
+
+# Files.
+
+
+def test_options_are_kept_in_the_file_of_a_model_and_plain_keras_reads_it(
+    features: Any, scoped: Any, tmp_path: Any, assert_same: Any
+) -> None:
+    model = scoped(lambda: linear(steps_per_execution=6))
+    model.set_gradient_accumulation_options(3, "mean", dtype=tf.float32)
+    model.set_replication_options("LIST")
+    model.set_infeed_queue_options(prefetch_depth=5)
+    model.set_asynchronous_callbacks(True)
+    model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = scoped(lambda: keras.models.load_model(tmp_path / "model.keras"))
+    assert again._ipu_extension.options == model._ipu_extension.options
+    plain = keras.models.load_model(tmp_path / "model.keras")
+    assert plain.to_json() == model.to_json()
+    assert not hasattr(plain, "set_replication_options")
+    for one in (model, again, plain):
+        one.fit(features, features[:, :3], batch_size=BATCH, verbose=0, shuffle=False)
+    assert_same(again.get_weights(), model.get_weights())

@@ -1,0 +1,234 @@
+"""Which models a scope changes, and which it leaves alone."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+
+OPTIONS = (
+    "set_asynchronous_callbacks",
+    "set_gradient_accumulation_options",
+    "set_infeed_queue_options",
+    "set_outfeed_queue_options",
+    "set_pipelining_options",
+    "set_replication_options",
+    "export_for_ipu_serving",
+)
+
+
+def is_extended(model: Any) -> bool:
+    found = {hasattr(model, name) for name in OPTIONS}
+    assert len(found) == 1
+    return found.pop()
+
+
+def test_models_made_in_a_scope_alone_are_extended(make_model: Any) -> None:
+    strategy = ipu.IPUStrategy()
+    before = make_model()
+    with strategy.scope():
+        inside = make_model()
+        with strategy.scope():
+            nested = make_model()
+        after_nested = make_model()
+    after = make_model()
+    assert [is_extended(model) for model in (before, inside, nested, after_nested, after)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_other_threads_and_other_strategies_make_plain_models(make_model: Any) -> None:
+    made = []
+    with ipu.IPUStrategy().scope():
+        thread = threading.Thread(target=lambda: made.append(make_model()))
+        thread.start()
+        thread.join()
+    with ipu.IPUStrategy(enable_keras_extensions=False).scope():
+        made.append(make_model())
+    assert [is_extended(model) for model in made] == [False, False]
+
+
+def test_models_made_outside_behave_as_ever(features: Any, labels: Any, make_model: Any, run_script: Any) -> None:
+    """Their training equals, to the bit, that of a process without this package."""
+    with ipu.IPUStrategy().scope():
+        make_model().train_on_batch(features[:8], labels[:8])
+    keras.backend.clear_session()
+    model = make_model()
+    assert not model.jit_compile
+    history = model.fit(features, labels, batch_size=10, epochs=2, verbose=0, shuffle=False).history
+    assert model.variables[0].value.device.endswith("CPU:0")
+    done = run_script(
+        """
+        import sys
+        import keras, numpy as np, tensorflow as tf
+
+        x = np.random.default_rng(5).normal(size=[48, 6]).astype(np.float32)
+        y = np.random.default_rng(6).integers(0, 3, [48])
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+        assert "tensorflow_ipu" not in sys.modules
+        print(model.fit(x, y, batch_size=10, epochs=2, verbose=0, shuffle=False).history)
+        """
+    )
+    assert done.stdout.strip() == str(history)
+
+
+def test_model_keeps_its_class_config_and_signatures(make_model: Any, scoped: Any) -> None:
+    plain, model = make_model(), scoped(make_model)
+    assert type(model) is type(plain) is keras.Sequential
+    for name in ("compile", "fit", "evaluate", "predict"):
+        assert inspect.signature(getattr(model, name)) == inspect.signature(getattr(plain, name))
+
+
+def test_models_that_come_of_others_are_extended_too(scoped: Any, features: Any, tmp_path: Any) -> None:
+    def make() -> list[keras.Model]:
+        inputs = keras.Input([6])
+        model = keras.Model(inputs, layers.Dense(3)(inputs))
+        model.save(tmp_path / "model.keras")
+        return [
+            model,
+            keras.models.clone_model(model),
+            keras.Model.from_config(model.get_config()),
+            keras.models.load_model(tmp_path / "model.keras"),
+            keras.Model(model.inputs, layers.Activation("relu")(model.outputs[0])),
+        ]
+
+    models = scoped(make)
+    assert all(is_extended(model) for model in models)
+    assert {type(model) for model in models} == {type(models[0])}
+
+
+def test_weights_go_to_plain_keras_and_back(
+    features: Any, labels: Any, make_model: Any, scoped: Any, tmp_path: Any, assert_same: Any
+) -> None:
+    model = scoped(lambda: make_model(steps_per_execution=2))
+    model.fit(features, labels, batch_size=12, verbose=0)
+    model.save_weights(tmp_path / "ipu.weights.h5")
+    plain = make_model()
+    plain.fit(features, labels, batch_size=12, verbose=0)
+    plain.load_weights(tmp_path / "ipu.weights.h5")
+    assert_same(plain.get_weights(), model.get_weights(), rtol=0, atol=0)
+    assert_same(plain.optimizer.variables, model.optimizer.variables, rtol=0, atol=0)
+    plain.fit(features, labels, batch_size=12, verbose=0)
+    plain.save(tmp_path / "plain.keras")
+    again = scoped(lambda: keras.models.load_model(tmp_path / "plain.keras"))
+    assert is_extended(again)
+    assert_same(again.get_weights(), plain.get_weights(), rtol=0, atol=0)
+    expected = plain.predict(features, verbose=0)
+    assert_same(again.predict(features, batch_size=12, verbose=0), expected)
+
+
+def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features: Any, scoped: Any) -> None:
+    model = scoped(lambda: keras.Sequential([keras.Input([6]), layers.Dense(3)]))
+    model.compile("adam", "mse")
+    model.fit(features, features[:, :3], batch_size=12, verbose=0)
+    assert {variable.value.device[-5:] for variable in model.optimizer.variables} == {"IPU:0"}
+    with pytest.raises(ValueError, match="optimizer of model .* was made outside of the scope"):
+        model.compile(keras.optimizers.Adam(), "mse")
+
+
+# Serving.
+
+
+def test_exported_model_is_served_without_this_package(
+    features: Any, scoped: Any, run_script: Any, tmp_path: Any
+) -> None:
+    def make() -> keras.Model:
+        inputs = keras.Input([6], name="x")
+        return keras.Model(inputs, [layers.Dense(3)(inputs), layers.Dense(2)(inputs)])
+
+    model = scoped(make)
+    folder = tmp_path / "served"
+    model.export_for_ipu_serving(
+        folder,
+        batch_size=4,
+        output_names=["doubled", "sum"],
+        preprocessing_step=tf.function(lambda text: tf.io.parse_tensor(text, tf.float32)[:4] + tf.zeros([4, 6])),
+        preprocessing_step_signature=[tf.TensorSpec([], tf.string)],
+        postprocessing_step=lambda a, b: (2 * a, tf.reduce_sum(b)),
+    )
+    expected = model(features[:4])
+    done = run_script(
+        """
+        import sys
+        import numpy as np, tensorflow as tf
+
+        x = np.random.default_rng(5).normal(size=[48, 6]).astype(np.float32)
+        served = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+        results = served(tf.io.serialize_tensor(x[:4]))
+        assert "tensorflow_ipu" not in sys.modules
+        print(results["doubled"].numpy().tolist(), ",", float(results["sum"]))
+        """,
+        str(folder),
+    )
+    doubled, total = eval(f"({done.stdout})")  # What the script above printed.
+    np.testing.assert_allclose(doubled, 2 * expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(total, np.sum(expected[1]), rtol=1e-4)
+    with pytest.raises(ValueError, match="not empty"):
+        model.export_for_ipu_serving(folder, batch_size=4)
+    model.export_for_ipu_serving(folder, batch_size=2, purge_export_dir=True)
+    served = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    np.testing.assert_allclose(
+        served(tf.constant(features[:2]))["output_0"], model(features[:2])[0], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({}, ValueError, r"`x` of model .* has shape \(None, 6\).*Set `batch_size`"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer"),
+        ({"batch_size": 2, "output_names": ["a", "b"]}, ValueError, "has 2 names, and there are 1 outputs"),
+        ({"batch_size": 2, "output_names": {"a"}}, TypeError, "`output_names` must be a string or a list"),
+        ({"batch_size": 2, "preprocessing_step": abs}, ValueError, "set `preprocessing_step_signature`"),
+        (
+            {"batch_size": 2, "preprocessing_step": abs, "preprocessing_step_signature": [3]},
+            TypeError,
+            r"`preprocessing_step_signature\[0\]` must be a `tf.TensorSpec`",
+        ),
+        (
+            {"batch_size": 2, "preprocessing_step": abs, "preprocessing_step_signature": [tf.TensorSpec([3, 6])]},
+            ValueError,
+            r"shape \(3, 6\) .* takes shape \(2, 6\)",
+        ),
+        ({"batch_size": 2, "postprocessing_step": lambda _: 3.0}, ValueError, "3.0 at position 0, which is no tensor"),
+    ],
+)
+def test_exports_that_cannot_be_served_are_refused(
+    options: Any, kind: Any, message: str, scoped: Any, tmp_path: Any
+) -> None:
+    model = scoped(lambda: keras.Sequential([keras.Input([6], name="x"), layers.Dense(3)]))
+    with pytest.raises(kind, match=message):
+        model.export_for_ipu_serving(tmp_path / "served", **options)
+
+
+def test_model_without_known_inputs_cannot_be_exported(features: Any, scoped: Any, tmp_path: Any) -> None:
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+    model = scoped(Own)
+    with pytest.raises(RuntimeError, match="was not called yet"):
+        model.export_for_ipu_serving(tmp_path / "served", batch_size=2)
+    model(features[:2])
+    model.export_for_ipu_serving(tmp_path / "served", batch_size=2)
+    served = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    np.testing.assert_allclose(served(tf.constant(features[:2]))["output_0"], model(features[:2]), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,175 @@
+"""What the tests of pipelines that run share: a system of IPUs, a model in stages, and the same model in one piece."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.config import reset_ipu_configuration
+
+BATCH, FEATURES, CLASSES = 4, 6, 3
+
+
+def configure(ipus: int) -> None:
+    """A system of one device of so many IPUs."""
+    reset_ipu_configuration()
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus
+    config.configure_ipu_system()
+
+
+@pytest.fixture
+def strategy() -> ipu.IPUStrategy:
+    """A strategy for a device of four IPUs: one replica of a program of three or four."""
+    configure(4)
+    return ipu.IPUStrategy()
+
+
+def batches(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs `[count, BATCH, FEATURES]` and labels `[count, BATCH]`."""
+    rng = np.random.default_rng(seed)
+    return (
+        rng.normal(size=(count, BATCH, FEATURES)).astype(np.float32),
+        rng.integers(0, CLASSES, (count, BATCH)).astype(np.int32),
+    )
+
+
+def weights(stages: int) -> list[np.ndarray]:
+    """For each stage its first weight matrix and its first bias."""
+    rng = np.random.default_rng(1)
+    widths = [FEATURES, *(4 + stage % 3 for stage in range(stages - 1)), CLASSES]
+    found = []
+    for before, behind in itertools.pairwise(widths):
+        found += [rng.normal(size=(before, behind)).astype(np.float32), np.zeros(behind, np.float32)]
+    return found
+
+
+def layer(x: tf.Tensor, variables: Sequence[tf.Variable], stage: int) -> tf.Tensor:
+    """One stage of the model, without the last one's loss."""
+    x = tf.matmul(x, variables[2 * stage]) + variables[2 * stage + 1]
+    return tf.nn.tanh(x) if 2 * stage + 2 < len(variables) else x
+
+
+def loss_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x))
+
+
+def stages_of(variables: Sequence[tf.Variable]) -> list[Callable[..., Any]]:
+    """The model in stages: from an input and a label to the loss."""
+    last = len(variables) // 2 - 1
+
+    def make(stage: int) -> Callable[..., Any]:
+        def inner(x: tf.Tensor, y: tf.Tensor) -> Any:
+            x = layer(x, variables, stage)
+            return (x, y) if stage < last else loss_of(x, y)
+
+        return inner
+
+    return [make(stage) for stage in range(last + 1)]
+
+
+def pipelined(
+    strategy: ipu.IPUStrategy,
+    optimizer: Callable[[], Any],
+    count: int,
+    *,
+    stages: int = 3,
+    runs: int = 1,
+    output: Callable[..., pipelining.OptimizerFunctionOutput] | None = None,
+    **options: Any,
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Trains the model in a pipeline.
+
+    Args:
+      strategy: The strategy.
+      optimizer: Makes the optimizer.
+      count: The number of micro-batches.
+      stages: The number of stages.
+      runs: How often the program is run.
+      output: From the optimizer, the loss and the variables to what the optimizer function returns.
+      **options: Further arguments of `pipeline`.
+
+    Returns:
+      The weights, and the losses.
+    """
+    total = count * runs * options.get("repeat_count", 1) * options.get("batch_serialization_iterations", 1)
+    with strategy.scope():
+        variables = [tf.Variable(value) for value in weights(stages)]
+        opt = optimizer()
+        if isinstance(opt, tf.keras.optimizers.Optimizer):
+            opt.build(variables)  # Else the program would be traced a second time.
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(batches(total)))
+        outfeed = ipu.IPUOutfeedQueue()
+
+        def optimizer_function(loss: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
+            return (output or (lambda opt, loss, _: pipelining.OptimizerFunctionOutput(opt, loss)))(
+                opt, loss, variables
+            )
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            pipelining.pipeline(
+                stages_of(variables),
+                gradient_accumulation_count=count,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                optimizer_function=optimizer_function,
+                **options,
+            )
+
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        for _ in range(runs):
+            strategy.run(program)
+        return [variable.numpy() for variable in variables], outfeed.dequeue()[0].numpy()
+
+
+@functools.cache  # Of the same training there is one, for all that is to come to the same weights.
+def accumulated(
+    optimizer: Callable[[], Any], count: int, passes: int, *, stages: int = 3, mean: bool = False
+) -> tuple[list[np.ndarray], list[float]]:
+    """Trains the model in one piece with plain TensorFlow: `passes` updates by the gradients of `count` batches."""
+    variables = [tf.Variable(value) for value in weights(stages)]
+    opt = optimizer()
+    xs, ys = batches(count * passes)
+    losses: list[float] = []
+
+    @tf.function
+    def gradients(x: tf.Tensor, y: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            for stage in range(stages):
+                x = layer(x, variables, stage)
+            loss = loss_of(x, y)
+        return loss, tape.gradient(loss, variables)
+
+    for number in range(passes):
+        total: Any = None
+        for x, y in zip(xs[number * count :][:count], ys[number * count :][:count], strict=True):
+            loss, found = gradients(x, y)
+            losses.append(float(loss))
+            total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+        if mean:
+            total = [each / count for each in total]
+        opt.apply_gradients(list(zip(total, variables, strict=True)))
+    return [variable.numpy() for variable in variables], losses
+
+
+def assert_close(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Equal to float rounding: sums of some dozen float32 terms, in another order."""
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+@pytest.fixture
+def toy() -> types.SimpleNamespace:
+    """The functions of this module."""
+    functions = (configure, batches, weights, layer, loss_of, stages_of, pipelined, accumulated, assert_close)
+    return types.SimpleNamespace(**{function.__name__: function for function in functions})

@@ -1,0 +1,244 @@
+"""What `pipeline` refuses, by the kind of error; all faults of a call at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
+from tensorflow_ipu.pipelining import (
+    OptimizerFunctionOutput,
+    PipelineSchedule,
+    PipelineStageOptions,
+    RecomputationMode,
+)
+
+
+def stage(x: Any) -> Any:
+    return x
+
+
+def optimizer_function(loss: Any) -> OptimizerFunctionOutput:
+    return OptimizerFunctionOutput(tf.compat.v1.train.GradientDescentOptimizer(0.1), loss)
+
+
+@pytest.fixture
+def build() -> Callable[..., Any]:
+    """`build(**arguments)` traces a program of a pipeline of two stages, with these arguments in place of sound ones."""
+
+    def call(**arguments: Any) -> Any:
+        with tf.init_scope():
+            sound = {"gradient_accumulation_count": 4, "inputs": 1.0, "outfeed_queue": ipu.IPUOutfeedQueue()}
+            sound["computational_stages"] = [stage, stage]
+        given = {**sound, **arguments}
+        graph = tf.function(lambda: pipelining.pipeline(**given) and None, jit_compile=True, autograph=False)
+        return graph.get_concrete_function()
+
+    return call
+
+
+LAST = ipu.IPUOutfeedMode.LAST
+OPTIONS = PipelineStageOptions()
+
+FAULTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (ValueError, "must be specified", {"gradient_accumulation_count": None}),
+    (ValueError, "gradient_accumulation_count", {"gradient_accumulation_count": -2}),
+    (ValueError, "gradient_accumulation_count", {"gradient_accumulation_count": 2**31}),
+    (TypeError, "gradient_accumulation_count", {"gradient_accumulation_count": 1.5}),
+    (TypeError, "gradient_accumulation_count", {"gradient_accumulation_count": tf.constant(1.5)}),
+    (ValueError, "repeat_count", {"repeat_count": 0}),
+    (
+        ValueError,
+        "reduction_method",
+        {"optimizer_function": optimizer_function, "reduction_method": "MEDIAN"},
+    ),
+    (
+        ValueError,
+        "batch_serialization_iterations",
+        {"optimizer_function": optimizer_function, "reduction_method": "MEAN", "batch_serialization_iterations": 2},
+    ),
+    (NotImplementedError, "continuous_weight_updates", {"continuous_weight_updates": True}),
+    (TypeError, "pipeline_schedule", {"pipeline_schedule": "Grouped"}),
+    (
+        NotImplementedError,
+        "Sequential",
+        {"batch_serialization_iterations": 2, "pipeline_schedule": PipelineSchedule.Grouped},
+    ),
+    (NotImplementedError, "one IPU", {"batch_serialization_iterations": 2, "device_mapping": [0, 1]}),
+    (TypeError, "recomputation_mode", {"recomputation_mode": "Auto"}),
+    (
+        NotImplementedError,
+        "recomputation_mode",
+        {
+            "recomputation_mode": RecomputationMode.RecomputeThenBackpropagate,
+            "pipeline_schedule": PipelineSchedule.Sequential,
+        },
+    ),
+    (TypeError, "computational_stages", {"computational_stages": stage}),
+    (TypeError, "must be a function", {"computational_stages": [stage, 3]}),
+    (ValueError, "at least two", {"computational_stages": [stage]}),
+    (TypeError, "infeed_queue", {"infeed_queue": 3}),
+    (TypeError, "outfeed_queue", {"outfeed_queue": 3}),
+    (TypeError, "device_mapping", {"device_mapping": 0}),
+    (ValueError, "mapped", {"device_mapping": [0]}),
+    (ValueError, "concurrent", {"device_mapping": [0, [1, 2]]}),
+    (
+        NotImplementedError,
+        "several",
+        {
+            "optimizer_function": optimizer_function,
+            "pipeline_schedule": PipelineSchedule.Interleaved,
+            "device_mapping": [0, 0],
+        },
+    ),
+    (TypeError, "forward_prop", {"forward_propagation_stages_poplar_options": OPTIONS}),
+    (TypeError, "forward_prop", {"forward_propagation_stages_poplar_options": [OPTIONS, {}]}),
+    (ValueError, "backward_prop", {"backward_propagation_stages_poplar_options": [OPTIONS]}),
+    (TypeError, "weight_update", {"weight_update_poplar_options": {}}),
+    (TypeError, "offload_weights", {"offload_weights": 1}),
+    (ValueError, "optimizer_function must be", {"outfeed_mask": [True]}),
+    (ValueError, "optimizer_function must be", {"outfeed_loss": True}),
+    (
+        ValueError,
+        "Only one",
+        {"outfeed_loss": True, "outfeed_mask": [True], "optimizer_function": optimizer_function},
+    ),
+    (ValueError, "outfeed_queue must be", {"accumulate_outfeed": True, "outfeed_queue": None}),
+    (
+        ValueError,
+        "outfeed_queue must be",
+        {"outfeed_loss": True, "outfeed_queue": None, "optimizer_function": optimizer_function},
+    ),
+    (TypeError, "accumulate_outfeed_dtype", {"accumulate_outfeed_dtype": "nonsense"}),
+    (ValueError, "no outfeed_queue", {"outfeed_queue": None}),
+    (TypeError, "takes", {"inputs": [1.0, 2.0]}),
+    (RuntimeError, "No variables", {"optimizer_function": optimizer_function}),
+    (TypeError, "optimizer_function", {"optimizer_function": lambda loss: loss}),
+    (TypeError, "optimizer_function", {"optimizer_function": 3}),
+    (tf.errors.FailedPreconditionError, "multiple of 2", {"gradient_accumulation_count": 3}),
+]
+
+
+@pytest.mark.parametrize(("kind", "words", "arguments"), FAULTS, ids=[words for _, words, _ in FAULTS])
+def test_a_fault_is_refused_by_its_kind(build, kind, words, arguments):
+    with pytest.raises(kind, match=words):
+        build(**arguments)
+
+
+def test_sound_arguments_are_not_refused(build):
+    build(
+        forward_propagation_stages_poplar_options=[OPTIONS, OPTIONS],
+        weight_update_poplar_options=OPTIONS,
+        offload_activations=False,
+        name="sound",
+    )
+    pipeline = pipelining.last_pipeline()
+    assert pipeline.name == "sound"
+    assert pipeline.options.forward_propagation_stages_poplar_options == (OPTIONS, OPTIONS)
+
+
+def test_all_faults_of_a_call_are_told_together_by_the_kind_of_the_first(build):
+    with pytest.raises(ValueError, match="5 faults") as caught:
+        build(
+            gradient_accumulation_count=None, infeed_queue=3, device_mapping=[1], repeat_count=True, offload_weights=1
+        )
+    for name in ("gradient_accumulation_count", "infeed_queue", "device_mapping", "repeat_count", "offload_weights"):
+        assert name in str(caught.value)
+
+
+def test_an_outfeed_of_the_last_value_cannot_be_accumulated(build):
+    with pytest.raises(ValueError, match="ALL"):
+        build(outfeed_queue=ipu.IPUOutfeedQueue(LAST), accumulate_outfeed=True)
+
+
+def test_a_mask_needs_an_item_for_each_output(build, toy):
+    v = tf.Variable(1.0)
+    with pytest.raises(ValueError, match="1 outputs"):
+        build(
+            computational_stages=[lambda x: x * v, stage],
+            optimizer_function=optimizer_function,
+            outfeed_mask=[True, False],
+        )
+
+
+def test_a_stage_must_not_capture_a_tensor(build):
+    large = tf.ones([1000])
+    with pytest.raises(ValueError, match="Trying to capture the tensor"):
+        build(computational_stages=[stage, lambda x: x * large])
+
+
+def test_stages_of_different_ipus_must_not_share_a_variable(build):
+    v = tf.Variable(1.0)
+    stages = [lambda x: x * v, lambda x: x * v]
+    with pytest.raises(ValueError, match="same IPU"):
+        build(computational_stages=stages)
+    build(computational_stages=stages, device_mapping=[1, 1])
+
+
+def test_concurrent_stages_return_no_dicts(build):
+    with pytest.raises(ValueError, match="concatenated"):
+        build(computational_stages=[[stage, lambda x: {"x": x}], lambda x, y: x], device_mapping=[[0, 1], 2])
+
+
+def test_a_pipeline_is_part_of_a_program():
+    with pytest.raises(RuntimeError, match="program"):
+        pipelining.pipeline([stage, stage], 2, inputs=1.0, outfeed_queue=ipu.IPUOutfeedQueue())
+
+
+def test_all_trained_shapes_must_be_static(build):
+    v = tf.Variable([1.0])
+
+    def first(x):
+        return tf.boolean_mask(tf.stack([x, x]), [True, x > 0]) * v
+
+    with pytest.raises(ValueError, match="static shape"):
+        build(computational_stages=[first, tf.reduce_sum], optimizer_function=optimizer_function)
+
+
+SGD = tf.compat.v1.train.GradientDescentOptimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "keras", "arguments"),
+    [
+        (TypeError, "opt", False, {"opt": "SGD"}),
+        (TypeError, "loss", False, {"loss": 1.0}),
+        (TypeError, "compute_gradients_args", False, {"compute_gradients_args": [1]}),
+        (TypeError, "compute_gradients_kwargs", False, {"compute_gradients_kwargs": (1,)}),
+        (TypeError, "apply_gradients_args", True, {"apply_gradients_args": [1]}),
+        (TypeError, "apply_gradients_kwargs", True, {"apply_gradients_kwargs": (1,)}),
+        (ValueError, "compute_gradients_args", True, {"compute_gradients_args": (1,)}),
+        (ValueError, "compute_gradients_kwargs", True, {"compute_gradients_kwargs": {"a": 1}}),
+        (TypeError, "variables", True, {"variables": 3}),
+        (ValueError, "variables", False, {"variables": [3]}),
+        (TypeError, "tape", True, {"tape": 3}),
+        (ValueError, "tape", False, {"tape": tf.GradientTape()}),
+        (ValueError, "tape", True, {"tape": tf.GradientTape(), "variables": [3]}),
+        (TypeError, "gradient_capture_context", True, {"gradient_capture_context": 3}),
+        (
+            ValueError,
+            "gradient_capture_context",
+            True,
+            {"tape": tf.GradientTape(), "gradient_capture_context": GradientCaptureContext()},
+        ),
+        (TypeError, "captured_gradient_outfeed", True, {"captured_gradient_outfeed": 3}),
+        (ValueError, "captured_gradient_outfeed", True, {"captured_gradient_outfeed": "a queue"}),
+    ],
+)
+def test_the_output_of_an_optimizer_function_is_checked(kind, words, keras, arguments):
+    if arguments.get("captured_gradient_outfeed") == "a queue":
+        arguments = {"captured_gradient_outfeed": ipu.IPUOutfeedQueue()}
+    opt = tf.keras.optimizers.SGD() if keras else SGD(0.1)
+    with pytest.raises(kind, match=f"OptimizerFunctionOutput.{words}"):
+        OptimizerFunctionOutput(**{"opt": opt, "loss": tf.constant(1.0), **arguments})
+
+
+def test_variables_and_tape_exclude_each_other_when_set_later_too():
+    output = OptimizerFunctionOutput(tf.keras.optimizers.SGD(), tf.constant(1.0), tape=tf.GradientTape())
+    with pytest.raises(ValueError, match="variables"):
+        output.variables = [3]

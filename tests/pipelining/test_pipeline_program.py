@@ -1,0 +1,169 @@
+"""The program of a pipeline: its size, its memory, its plan at hand, its stages measured."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, RecomputationMode, plan_cost
+
+GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
+BATCH, WIDTH, LAYERS = 256, 32, 2
+
+
+def program_of(strategy: ipu.IPUStrategy, count: int, stages: int = 3, *, fed: bool = False, **options: Any) -> Any:
+    """A program that trains a pipeline whose activations are far larger than its weights."""
+    with strategy.scope():
+        variables = [[tf.Variable(tf.eye(WIDTH)) for _ in range(LAYERS)] for _ in range(stages)]
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
+        dataset = tf.data.Dataset.from_tensors(tf.ones([BATCH, WIDTH])).repeat()
+        infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
+        if fed:
+            infeed.initializer  # noqa: B018  (The access starts it.)
+
+        def make(stage: int) -> Any:
+            def inner(x: tf.Tensor) -> tf.Tensor:
+                for variable in variables[stage]:
+                    x = tf.tanh(x @ variable)
+                return x if stage < stages - 1 else tf.reduce_mean(x)
+
+            return inner
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            pipelining.pipeline(
+                [make(stage) for stage in range(stages)],
+                count,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                optimizer_function=lambda loss: OptimizerFunctionOutput(optimizer, loss),
+                **options,
+            )
+
+    return program
+
+
+def compiled(strategy: ipu.IPUStrategy, program: Any, stage: str) -> Any:
+    with strategy.scope():  # In the context in which `strategy.run` traces.
+        return strategy.extended.call_on_device(lambda: program.experimental_get_compiler_ir()(stage=stage), (), {})
+
+
+def temporary_bytes(strategy: ipu.IPUStrategy, program: Any) -> int:
+    """What the compiled program allocates besides its arguments, its results and its constants."""
+    compiled_program = compiled(strategy, program, "optimized_hlo_proto_serialized")
+    message: Any = hlo_pb2.HloProto  # pyright: ignore[reportAttributeAccessIssue]
+    allocations = message.FromString(compiled_program).buffer_assignment.buffer_allocations
+    return sum(
+        each.size
+        for each in allocations
+        if not (each.is_entry_computation_parameter or each.maybe_live_out or each.is_constant)
+    )
+
+
+def predicted_bytes(pipeline: pipelining.TracedPipeline) -> float:
+    """What the plan says that stashes, links and accumulators take; of what is recomputed within a step, one at a time."""
+    cost = plan_cost(pipeline.plan, pipeline.stage_costs)
+    kept = sum(
+        buffer.depth * getattr(pipeline.stage_costs[buffer.stage], kind)
+        for buffer in pipeline.plan.buffers
+        for kind in [{"activations": "activation_bytes", "inputs": "input_bytes"}.get(buffer.kind.value)]
+        if kind
+    )
+    recomputed = [
+        pipeline.stage_costs[buffer.stage].activation_bytes
+        for buffer in pipeline.plan.buffers
+        if buffer.kind is pipelining.BufferKind.RECOMPUTED
+    ]
+    within = pipeline.plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved
+    links = sum(each.link_bytes for each in cost.ipus)
+    weights = sum(each.weight_bytes for each in cost.ipus) / 2
+    return kept + (max(recomputed, default=0) if within else sum(recomputed)) + links + weights
+
+
+WAYS = [
+    (GROUPED, None),
+    (INTERLEAVED, None),
+    (GROUPED, RecomputationMode.RecomputeThenBackpropagate),
+    (GROUPED, RecomputationMode.RecomputeAndBackpropagateInterleaved),
+]
+
+
+def test_the_memory_of_a_program_falls_as_its_plan_says(strategy):
+    found, predicted = [], []
+    for schedule, mode in WAYS:
+        program = program_of(strategy, 12, pipeline_schedule=schedule, recomputation_mode=mode)
+        found.append(temporary_bytes(strategy, program))
+        predicted.append(predicted_bytes(pipelining.last_pipeline()))
+    assert found[0] > found[1] > found[2] > found[3]
+    for (schedule, mode), bytes_found, bytes_predicted in zip(WAYS, found, predicted, strict=True):
+        assert bytes_found == pytest.approx(bytes_predicted, rel=0.2), (schedule, mode)
+
+
+def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(strategy):
+    sizes = []
+    for count in (12, 600):
+        text = compiled(strategy, program_of(strategy, count), "hlo_no_metadata")
+        sizes.append(text.count("\n"))
+    assert sizes[0] == sizes[1]
+
+
+def test_no_ring_is_copied_in_the_loop(strategy):
+    program = program_of(strategy, 12)
+    text = compiled(strategy, program, "optimized_hlo")
+    depth = pipelining.last_pipeline().plan.stash_depth(0)
+    ring = f"f32[{depth},{BATCH},{WIDTH}]"
+    assert ring in text
+    # Ahead of the loop, one block of zeros becomes the rings.
+    copies = [line for line in text.splitlines() if " copy(" in line and ring in line.split("=")[1][:40]]
+    assert not [line for line in copies if "get-tuple-element" in line]
+
+
+def test_pipelines_of_a_program_are_those_that_it_calls(strategy):
+    first = program_of(strategy, 6, name="first")
+    second = program_of(strategy, 6, name="second", pipeline_schedule=SEQUENTIAL)
+    assert pipelining.pipelines_of(first) == ()
+    concrete = first.get_concrete_function()
+    second.get_concrete_function()
+    (found,) = pipelining.pipelines_of(first)
+    assert (found.name, found.plan.schedule) == ("first", GROUPED)
+    assert pipelining.pipelines_of(concrete) == (found,)
+    assert pipelining.last_pipeline().name == "second"
+
+
+def test_a_plan_outlives_its_program_and_the_program_is_not_kept(strategy):
+    program = program_of(strategy, 6)
+    program.get_concrete_function()
+    pipeline = pipelining.last_pipeline()
+    assert len(pipeline.parts()) == 3
+    del program
+    gc.collect()
+    with pytest.raises(RuntimeError, match="gone"):
+        pipeline.parts()
+    assert pipelining.last_pipeline().plan.stages == 3
+
+
+def test_stages_are_measured_alone_and_cost_the_plan(strategy):
+    program = program_of(strategy, 6, fed=True, recomputation_mode=RecomputationMode.Auto)
+    strategy.run(program)
+    (pipeline,) = pipelining.pipelines_of(program)
+    costs = pipelining.measured_stage_costs(pipeline, runs=3)
+    assert len(costs) == 3
+    for cost, traced in zip(costs, pipeline.stage_costs, strict=True):
+        assert cost.forward + cost.backward > 0
+        assert (cost.activation_bytes, cost.weight_bytes) == (traced.activation_bytes, traced.weight_bytes)
+    assert plan_cost(pipeline.plan, costs).time > 0
+    assert pipelining.compare_plans(3, 6, costs).best is not None
+    with pytest.raises(ValueError, match="runs"):
+        pipelining.measured_stage_costs(pipeline, runs=0)
+
+
+def test_another_thread_can_trace_a_pipeline(strategy, within):
+    program = program_of(strategy, 6, fed=True)
+    within(60, lambda: strategy.run(program))
+    assert pipelining.pipelines_of(program)[0].plan.micro_batches == 6
