@@ -132,6 +132,7 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) ->
     with polymorphic_function.OptionalXlaContext(True), tracing_program():
         with function._lock:  # Another thread may be at the first call, and make the variables.
             if _config(function) is None:
+                vars(function).setdefault("_ipu_first", ipus)
                 function.get_concrete_function(*args, **kwargs)
             created = bool(function._created_variables)
         bound = _bind(function, args, kwargs)
@@ -172,13 +173,15 @@ def _config(function: Any) -> Any:
 def _options(function: Any, config: Any, ipus: int, look_up: bool = False) -> Any:
     """What the program for a device of so many IPUs is traced by, or with `look_up`, found by: then it raises instead."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
+    # TensorFlow's own key is for the number that the function was first traced for.
+    vars(function).setdefault("_ipu_first", ipus)
     known = getattr(function, "_ipu_options", None)
     if known is None or known[0] is not config:
         known = function._ipu_options = (config, {})
     options = known[1].get((ipus, look_up))
     if options is None:
         options = config
-        if ipus > 1:  # Of all that makes up the key of a trace, this is free for anything.
+        if ipus != function._ipu_first:  # Of all that makes up the key of a trace, this is free for anything.
             options = dataclasses.replace(options, scope_type=(options.scope_type, ipus))
         if look_up:
             options = dataclasses.replace(options, python_function=_miss, autograph=False)

@@ -71,7 +71,7 @@ TEST(groups_that_do_not_divide_the_replicas_are_refused) {
 }
 
 TEST(lanes_that_lag_skip_to_the_row_of_the_furthest) {
-  const auto queue = check::MakeQueue(4);
+  const auto queue = check::MakeQueue(8);
   for (int64_t i = 0; i < 8; ++i) Push(*queue, i);
   CHECK_EQ(Taken(*queue, 0, 2), 0);
   CHECK_EQ(Taken(*queue, 0, 2), 2);

@@ -61,7 +61,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     const auto has_room = [this] { return pushed_ - taken_ < room_ || !open_; };
     std::unique_lock<std::mutex> lock(mutex_);
     was_full_ = was_full_ || !has_room();
-    bytes_ = bytes;
+    const bool first = bytes_ == 0;
+    bytes_ = std::max<std::size_t>(1, bytes);
+    if (first && lanes_ > 0) MakeRoom();
     producer_sleeps_ = true;
     room_made_.wait(lock, has_room);
     producer_sleeps_ = false;
@@ -181,7 +183,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  static constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
+  // What a queue may hold beyond its depth: elements of so many bytes in all, and so many rows from the start. Each
+  // wake of the pump takes a processor from the program, so it had better serve many elements.
+  static constexpr std::size_t kGrownBytes = std::size_t{4} << 20;
+  static constexpr int64_t kRowsAhead = 32;
   static constexpr int64_t kPatienceMost = 20000;
   static constexpr int64_t kPatienceLeast = 500;
 
@@ -217,9 +222,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       for (Slot& slot : slots_) slot.left = shares_;
       rows_.assign(lanes, 0);
       waiters_.resize(lanes);
-      room_ = std::max<int64_t>(depth_ * width_,
-                                std::min<int64_t>(32 * width_, static_cast<int64_t>((std::size_t{4} << 20) /
-                                                                                    std::max<std::size_t>(1, bytes_))));
+      MakeRoom();
       room_made_.notify_all();
     }
     if (lanes_ != lanes) {
@@ -250,13 +253,17 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return true;
   }
 
+  // How many elements the bytes beyond the depth are good for; 0 as long as no element was seen.
+  int64_t MostElements() const { return bytes_ == 0 ? 0 : static_cast<int64_t>(kGrownBytes / bytes_); }
+
+  void MakeRoom() { room_ = std::max(depth_ * width_, std::min(kRowsAhead * width_, MostElements())); }
+
   // A queue that runs full and then empty has a pump that is fast enough, and too few elements to bridge the moments in
   // which one thread waits for a core or for the other. Small elements get more room then: never more than kGrownBytes.
   void GrowIfUnsteady() {
     if (!was_full_) return;
     was_full_ = false;
-    const int64_t most = static_cast<int64_t>(kGrownBytes / std::max<std::size_t>(1, bytes_));
-    if (2 * room_ > most) return;
+    if (2 * room_ > MostElements()) return;
     room_ = 2 * room_;
   }
 
@@ -320,7 +327,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   std::condition_variable room_made_;
   bool producer_sleeps_ = false;
   bool was_full_ = false;  // The pump found no room since the queue last was empty.
-  std::size_t bytes_ = 0;  // Of the latest element.
+  std::size_t bytes_ = 0;  // Of the latest element; 0 before the first.
   std::deque<Slot> slots_;
   std::optional<Outcome> end_;
   int64_t lanes_ = 0;          // 0 until a program takes.
