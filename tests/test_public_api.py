@@ -28,8 +28,10 @@ PUBLIC = {
         export_variables get_variable_handles import_variables infeed_benchmark set_wait_limit shut_down
     """,
     "tensorflow_ipu.keras": """
-        FunctionalLayerPipelineStageAssignment ModelLayerPipelineStageAssignment PipelineStage
-        ReplicatedMetricReductionMethod SequentialLayerPipelineStageAssignment layers optimizers
+        FunctionalLayerPipelineStageAssignment FunctionalNestedModelPipelineStageAssignment
+        ModelLayerPipelineStageAssignment NestedModelPipelineStageAssignment PipelineStage
+        ReplicatedMetricReductionMethod SequentialLayerPipelineStageAssignment
+        SequentialNestedModelPipelineStageAssignment layers optimizers
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
     "tensorflow_ipu.ops": """

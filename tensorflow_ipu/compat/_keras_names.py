@@ -21,21 +21,17 @@ _LAYERS: dict[str, Target] = here(
 )
 
 _IPU: dict[str, dict[str, Target]] = {
-    "": {
-        **here(
-            "tensorflow_ipu.keras",
-            "FunctionalLayerPipelineStageAssignment",
-            "ModelLayerPipelineStageAssignment",
-            "PipelineStage",
-            "ReplicatedMetricReductionMethod",
-            "SequentialLayerPipelineStageAssignment",
-        ),
-        **absent(
-            "FunctionalNestedModelPipelineStageAssignment",
-            "NestedModelPipelineStageAssignment",
-            "SequentialNestedModelPipelineStageAssignment",
-        ),
-    },
+    "": here(
+        "tensorflow_ipu.keras",
+        "FunctionalLayerPipelineStageAssignment",
+        "FunctionalNestedModelPipelineStageAssignment",
+        "ModelLayerPipelineStageAssignment",
+        "NestedModelPipelineStageAssignment",
+        "PipelineStage",
+        "ReplicatedMetricReductionMethod",
+        "SequentialLayerPipelineStageAssignment",
+        "SequentialNestedModelPipelineStageAssignment",
+    ),
     ".extensions": absent("KerasExtensionBase"),
     ".layers": _LAYERS,
     ".optimizers": {name: target for names in _IPU_OPTIMIZERS.values() for name, target in names.items()},

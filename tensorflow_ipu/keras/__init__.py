@@ -8,9 +8,12 @@ from tensorflow_ipu.keras._auto import look_past_ipus as _look_past_ipus
 from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras._stages import (
     FunctionalLayerPipelineStageAssignment,
+    FunctionalNestedModelPipelineStageAssignment,
     ModelLayerPipelineStageAssignment,
+    NestedModelPipelineStageAssignment,
     PipelineStage,
     SequentialLayerPipelineStageAssignment,
+    SequentialNestedModelPipelineStageAssignment,
 )
 
 if TYPE_CHECKING:
@@ -18,10 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FunctionalLayerPipelineStageAssignment",
+    "FunctionalNestedModelPipelineStageAssignment",
     "ModelLayerPipelineStageAssignment",
+    "NestedModelPipelineStageAssignment",
     "PipelineStage",
     "ReplicatedMetricReductionMethod",
     "SequentialLayerPipelineStageAssignment",
+    "SequentialNestedModelPipelineStageAssignment",
     "layers",
     "optimizers",
 ]

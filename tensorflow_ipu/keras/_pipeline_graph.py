@@ -8,10 +8,13 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 
+from tensorflow_ipu.keras._pipeline_places import Key, Place, places_of, too_late
 from tensorflow_ipu.keras._stages import (
     NODE_STAGE,
     FunctionalLayerPipelineStageAssignment,
+    FunctionalNestedModelPipelineStageAssignment,
     SequentialLayerPipelineStageAssignment,
+    SequentialNestedModelPipelineStageAssignment,
 )
 
 
@@ -21,8 +24,7 @@ class StageAssignment:
     def __init__(self, model: Any) -> None:
         """Takes a model; nothing is assigned but by `PipelineStage` scopes."""
         self._model = model
-        # A node, or of a sequential model a layer: its stage. By number; the model keeps them.
-        self._stages: dict[int, int] = {}
+        self._stages: dict[Key, int] = {}  # By the keys of places.
 
     @property
     def is_sequential(self) -> bool:
@@ -37,9 +39,14 @@ class StageAssignment:
     @property
     def is_pipelined(self) -> bool:
         """Whether any layer is in a stage."""
-        if self._stages or self.is_sequential or not self.has_graph:
+        if self._stages or not self.has_graph:
             return bool(self._stages)
-        return any(self.stage_of(node) is not None for node in nodes_of(self._model))
+        return any(leaf.stage is not None for leaf in self._leaves())
+
+    @property
+    def places(self) -> list[Place]:
+        """The layers, or their calls, in the order in which they run, with those of nested models in them."""
+        return places_of(self._model, self._own)
 
     def get(self) -> list[Any]:
         """An assignment for each layer, or call of one, in the order in which they run.
@@ -48,17 +55,7 @@ class StageAssignment:
           RuntimeError: The model is neither sequential nor functional.
         """
         self._check_graph("get")
-        if self.is_sequential:
-            return [
-                SequentialLayerPipelineStageAssignment(layer, self._stages.get(id(layer)))
-                for layer in self._model.layers
-            ]
-        return [
-            FunctionalLayerPipelineStageAssignment(
-                node.operation, node.operation._inbound_nodes.index(node), self.stage_of(node)
-            )
-            for node in nodes_of(self._model)
-        ]
+        return [_assignment(place) for place in self.places]
 
     def set(self, assignment: Any) -> None:
         """Assigns stages; see `set_pipeline_stage_assignment`.
@@ -68,18 +65,7 @@ class StageAssignment:
           ValueError: The list does not fit the model, or the stages do not fit together.
         """
         self._check_graph("set")
-        if not isinstance(assignment, list):
-            raise ValueError(f"`pipeline_stage_assignment` needs to be a list, but is {assignment!r}")
-        places = self._model.layers if self.is_sequential else nodes_of(self._model)
-        if len(assignment) != len(places):
-            what = "layers" if self.is_sequential else "calls of layers"
-            raise ValueError(
-                f"The length of the provided `pipeline_stage_assignment` ({len(assignment)}) does not equal the number of"
-                f" {what} in model `{self._model.name}` ({len(places)})"
-            )
-        read = _sequential_stage if self.is_sequential else _functional_stage
-        stages = [read(index, one, place) for index, (one, place) in enumerate(zip(assignment, places, strict=True))]
-        before, self._stages = self._stages, {id(place): stage for place, stage in zip(places, stages, strict=True)}
+        before, self._stages = self._stages, _read(self._model, self.places, assignment)
         try:
             self.check()
         except (ValueError, RuntimeError):
@@ -89,14 +75,8 @@ class StageAssignment:
     def reset(self) -> None:
         """Takes all layers out of their stages."""
         self._stages.clear()
-        for node in nodes_of(self._model) if not self.is_sequential and self.has_graph else ():
-            vars(node).pop(NODE_STAGE, None)
-
-    def stage_of(self, node: Any) -> int | None:
-        """The stage of a node of Keras's graph."""
-        if self.is_sequential:
-            return self._stages.get(id(node.operation))
-        return self._stages.get(id(node), getattr(node, NODE_STAGE, None))
+        for place in self.places if self.has_graph else ():
+            _clear(place)
 
     def check(self) -> int:
         """Checks that the stages make a pipeline.
@@ -108,40 +88,38 @@ class StageAssignment:
           ValueError: A layer has no stage, or depends on one of a later stage.
           RuntimeError: A stage has no layer.
         """
-        assignments = self.get()
-        without = [one.layer.name for one in assignments if one.pipeline_stage is None]
+        self._check_graph("check")
+        places = self.places
+        leaves = self._leaves()
+        without = [leaf.layer.name for leaf in leaves if leaf.stage is None]
         if without:
             raise ValueError(
                 f"All layers of a pipelined model must have an associated pipeline stage: in model `{self._model.name}`,"
                 f" {', '.join(f'`{name}`' for name in without)} have none. Call them in a `PipelineStage` scope, or use"
                 " `set_pipeline_stage_assignment`"
             )
-        stages = [one.pipeline_stage for one in assignments]
+        stages = [leaf.stage for leaf in leaves if leaf.stage is not None]
         empty = sorted(set(range(max(stages) + 1)) - set(stages))
         if empty:
             raise RuntimeError(
                 f"All stages in a pipeline must have at least one layer: in model `{self._model.name}`, stage"
                 f" {', '.join(map(str, empty))} has none of those up to {max(stages)}"
             )
-        if self.is_sequential:
-            later = [(stages[at - 1], stages[at], assignments[at].layer) for at in range(1, len(stages))]
-        else:
-            later = [
-                (
-                    self.stage_of(tensor._keras_history.operation._inbound_nodes[tensor._keras_history.node_index]),
-                    mine,
-                    one.layer,
-                )
-                for one, mine, node in zip(assignments, stages, nodes_of(self._model), strict=True)
-                for tensor in node.input_tensors
-            ]
-        for before, mine, layer in later:
-            if before is not None and before > mine:
-                raise ValueError(
-                    f"Layer `{layer.name}` in pipeline stage {mine} has a dependency from stage {before}: a stage can only"
-                    " use what the stages before it made"
-                )
+        for place, before in too_late(self._model, places):
+            raise ValueError(
+                f"Layer `{place.layer.name}` in pipeline stage {place.stage} has a dependency from stage {before}: a stage"
+                " can only use what the stages before it made"
+            )
         return max(stages) + 1
+
+    def _leaves(self) -> list[Place]:
+        return [leaf for place in self.places for leaf in place.leaves()]
+
+    def _own(self, model: Any) -> dict[Key, int]:
+        if model is self._model:
+            return self._stages
+        extension = vars(model).get("_ipu_extension")
+        return extension.stages._stages if extension else {}
 
     def _check_graph(self, what: str) -> None:
         if not self.has_graph:
@@ -151,15 +129,69 @@ class StageAssignment:
             )
 
 
-def nodes_of(model: Any) -> list[Any]:
-    """The calls of a functional model's layers, in the order in which they run."""
-    by_depth = model._nodes_by_depth
-    return [
-        node
-        for depth in sorted(by_depth, reverse=True)
-        for node in by_depth[depth]
-        if node.operation and not node.is_input
-    ]
+def _assignment(place: Place) -> Any:
+    if place.children is None:
+        if place.node is None:
+            return SequentialLayerPipelineStageAssignment(place.layer, place.stage)
+        return FunctionalLayerPipelineStageAssignment(place.layer, place.node_index, place.stage)
+    children = [_assignment(child) for child in place.children]
+    if place.node is None:
+        return SequentialNestedModelPipelineStageAssignment(place.layer, children)
+    return FunctionalNestedModelPipelineStageAssignment(place.layer, place.node_index, children)
+
+
+def _clear(place: Place) -> None:
+    if place.node is not None:
+        vars(place.node).pop(NODE_STAGE, None)
+    extension = vars(place.layer).get("_ipu_extension")
+    if place.children is not None and extension:
+        extension.stages._stages.clear()
+    for child in place.children or ():
+        _clear(child)
+
+
+def _read(model: Any, places: list[Place], assignment: Any) -> dict[Key, int]:
+    """The stages that a list says of a model's places."""
+    if not isinstance(assignment, list):
+        raise ValueError(f"`pipeline_stage_assignment` needs to be a list, but is {assignment!r}")
+    sequential = isinstance(model, keras.Sequential)
+    if len(assignment) != len(places):
+        what = "layers" if sequential else "calls of layers"
+        raise ValueError(
+            f"The length of the provided `pipeline_stage_assignment` ({len(assignment)}) does not equal the number of"
+            f" {what} in model `{model.name}` ({len(places)})"
+        )
+    stages: dict[Key, int] = {}
+    for index, (one, place) in enumerate(zip(assignment, places, strict=True)):
+        if place.children is not None and not isinstance(one, int):
+            stages |= _read(place.layer, place.children, _nested_list(index, one, place, model))
+        else:
+            stage = (
+                _sequential_stage(index, one, place.layer) if sequential else _functional_stage(index, one, place.node)
+            )
+            stages |= {leaf.key: stage for leaf in place.leaves()}
+    return stages
+
+
+def _nested_list(index: int, one: Any, place: Place, model: Any) -> Any:
+    kind = (
+        SequentialNestedModelPipelineStageAssignment
+        if place.node is None
+        else FunctionalNestedModelPipelineStageAssignment
+    )
+    if not isinstance(one, kind):
+        raise ValueError(
+            f"The pipeline stage assignment for nested model `{place.layer.name}` in model `{model.name}`, at index {index} of"
+            f" `pipeline_stage_assignment`, must be an instance of `{kind.__name__}`, but is {one!r}"
+        )
+    called = None if place.node is None else place.node_index
+    if one.nested_model is not place.layer or getattr(one, "node_index", None) != called:
+        raise ValueError(
+            f"The order of `pipeline_stage_assignment` does not match that in which model `{model.name}` runs: at index"
+            f" {index} it has nested model `{one.nested_model.name}`, and the model runs `{place.layer.name}` there, or"
+            " another call of it. Take the list of `get_pipeline_stage_assignment`, and set the stages in it"
+        )
+    return one.pipeline_stage_assignments
 
 
 def _check_stage(stage: Any, name: str) -> int:
@@ -204,6 +236,7 @@ def _functional_stage(index: int, one: Any, node: Any) -> int:
 
 def summary(assignments: Sequence[Any], line_length: int | None) -> str:
     """A table of layers and stages."""
-    width = line_length or max([40, *(len(str(one)) for one in assignments)])
+    lines = [line for one in assignments for line in str(one).splitlines()]
+    width = line_length or max([40, *map(len, lines)])
     rule = "_" * width
-    return "\n".join([rule, *(str(one)[:width] for one in assignments), rule])
+    return "\n".join([rule, *(line[:width] for line in lines), rule])

@@ -19,7 +19,8 @@ class PipelineMethods:
 
         Returns:
           For a sequential model a list of `SequentialLayerPipelineStageAssignment`, for a functional one a list of
-          `FunctionalLayerPipelineStageAssignment`, one a call of a layer.
+          `FunctionalLayerPipelineStageAssignment`, one a call of a layer; for a nested model, a
+          `SequentialNestedModelPipelineStageAssignment` or a `FunctionalNestedModelPipelineStageAssignment`.
 
         Raises:
           RuntimeError: The model is neither.

@@ -13,7 +13,8 @@ from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sampl
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras._elements import Elements
-from tensorflow_ipu.keras._pipeline_graph import StageAssignment, nodes_of
+from tensorflow_ipu.keras._pipeline_graph import StageAssignment
+from tensorflow_ipu.keras._pipeline_places import Call, Key, calls_of, graph_of
 
 
 class PipelinedModel:
@@ -49,9 +50,8 @@ class PipelinedModel:
         self._accumulate = accumulate_outfeed
         self._options = dict(options)
         self._stages = assignment.check()
-        # A sequential model keeps a functional one.
-        self._graph = model._functional if isinstance(model, keras.Sequential) else model
-        self._nodes = [(node, assignment.stage_of(node)) for node in nodes_of(self._graph)]
+        self._graph = graph_of(model)
+        self._flow = calls_of(model, assignment.places)
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
         """Puts the pipeline into the program that is being traced.
@@ -62,7 +62,7 @@ class PipelinedModel:
           outfeed: What gets the logs or predictions of each step.
           steps: How many steps it runs.
         """
-        trace = _Trace(self._model, self._graph, self._nodes, self._mode, elements)
+        trace = _Trace(self._model, self._graph, self._flow, self._mode, elements)
         count = self._micro_batches or steps
         training = {"optimizer_function": self._optimizer} if self._mode == "train" else {}
         pipelining.pipeline(
@@ -87,13 +87,14 @@ class PipelinedModel:
 class _Trace:
     """The functions of the stages, which learn of each other what they hand on as they are traced one after the other."""
 
-    def __init__(self, model: Any, graph: Any, nodes: Any, mode: str, elements: Elements) -> None:
+    def __init__(self, model: Any, graph: Any, flow: Any, mode: str, elements: Elements) -> None:
         self._model = model
         self._graph = graph
-        self._nodes = nodes
+        self._calls: list[Call]
+        self._calls, self._inputs, self._outputs = flow
         self._mode = mode
         self._elements = elements
-        self._handed: list[int] = []  # The tensors of Keras's graph that the next stage gets, by number.
+        self._handed: list[Key] = []  # The values that the next stage gets.
         self._targets: Any = None  # The structure of targets and weights, which travel to the last stage.
         self._batch_size: Any = None
 
@@ -102,38 +103,42 @@ class _Trace:
 
         def run(*tensors: Any) -> Any:
             values, targets = self._begin(tensors) if number == 0 else self._continue(tensors)
-            for node, stage in self._nodes:
-                if stage == number:
-                    arguments, named = node.arguments.fill_in(values)
+            for call in self._calls:
+                if call.stage == number:
+                    node = call.node
+                    taken = {
+                        id(symbol): _as_declared(values[call.reads[id(symbol)]], symbol)
+                        for symbol in node.input_tensors
+                    }
+                    arguments, named = node.arguments.fill_in(taken)
                     outputs = operation_fn(node.operation, training=self._mode == "train")(*arguments, **named)
                     for symbol, value in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
-                        values[id(symbol)] = value
+                        values[(*call.path, id(symbol))] = value
             if number == stages - 1:
                 return self._end(values, targets)
-            later = [node for node, stage in self._nodes if stage > number]
-            wanted = {id(symbol) for node in later for symbol in node.input_tensors}
-            wanted |= {id(symbol) for symbol in self._graph.outputs}
+            later = [call for call in self._calls if call.stage is not None and call.stage > number]
+            wanted = {key for call in later for key in call.reads.values()} | set(self._outputs)
             self._handed = sorted(wanted & values.keys())
-            return (*(values[symbol] for symbol in self._handed), *targets)
+            return (*(values[key] for key in self._handed), *targets)
 
         run.__name__ = f"stage_{number}_of_{self._model.name}"
         return run
 
-    def _begin(self, tensors: tuple[Any, ...]) -> tuple[dict[int, Any], list[Any]]:
+    def _begin(self, tensors: tuple[Any, ...]) -> tuple[dict[Key, Any], list[Any]]:
         x, y, weights = unpack_x_y_sample_weight(self._elements.of_parts(tensors))
         inputs = keras.tree.flatten(self._graph._standardize_inputs(x))
         self._batch_size = inputs[0].shape[0]
-        values = {id(symbol): value for symbol, value in zip(self._graph.inputs, inputs, strict=True)}
+        values = dict(zip(self._inputs, inputs, strict=True))
         self._targets = (y, weights) if self._mode != "predict" else (None, None)
         return values, [part for part in tf.nest.flatten(self._targets) if part is not None]
 
-    def _continue(self, tensors: tuple[Any, ...]) -> tuple[dict[int, Any], list[Any]]:
+    def _continue(self, tensors: tuple[Any, ...]) -> tuple[dict[Key, Any], list[Any]]:
         count = len(self._handed)
         return dict(zip(self._handed, tensors[:count], strict=True)), list(tensors[count:])
 
-    def _end(self, values: dict[int, Any], targets: list[Any]) -> Any:
+    def _end(self, values: dict[Key, Any], targets: list[Any]) -> Any:
         model = self._model
-        outputs = [values[id(symbol)] for symbol in self._graph.outputs]
+        outputs = [values[key] for key in self._outputs]
         predicted = tf.nest.pack_sequence_as(self._graph._outputs_struct, outputs)
         if isinstance(predicted, (list, tuple)) and len(predicted) == 1:
             predicted = predicted[0]
@@ -151,3 +156,13 @@ class _Trace:
         names = sorted(logs)
         model._ipu_extension.log_names = names
         return (model.optimizer.scale_loss(loss), *(logs[name] for name in names))
+
+
+def _as_declared(value: Any, symbol: Any) -> Any:
+    """A value in the rank that a nested model's input declares, as Keras has it: with or without a last axis of 1."""
+    rank = len(symbol.shape)
+    if len(value.shape) == rank + 1 and value.shape[-1] == 1:
+        return tf.squeeze(value, axis=-1)
+    if len(value.shape) == rank - 1 and symbol.shape[-1] == 1:
+        return tf.expand_dims(value, axis=-1)
+    return value

@@ -105,10 +105,8 @@ class _Assignment:
 
     @property
     def is_nested_model(self) -> bool:
-        """Whether the layer is a model, which is in one stage as a whole."""
-        import keras
-
-        return isinstance(self._layer, keras.Model)
+        """False: this is one layer, or a model that is in one stage as a whole."""
+        return False
 
 
 class SequentialLayerPipelineStageAssignment(_Assignment):
@@ -149,9 +147,7 @@ class ModelLayerPipelineStageAssignment(_Assignment):
     @property
     def inbound_layers(self) -> Any:
         """The layers whose outputs the call takes: one, or a list of them."""
-        node = self._layer._inbound_nodes[self._node_index]
-        layers = [tensor._keras_history.operation for tensor in node.input_tensors]
-        return layers[0] if len(layers) == 1 else layers
+        return _inbound_layers(self._layer, self._node_index)
 
     def __str__(self) -> str:
         return f"Layer: {self._layer.name} (call {self._node_index}), pipeline stage: {self.pipeline_stage}"
@@ -159,3 +155,77 @@ class ModelLayerPipelineStageAssignment(_Assignment):
 
 class FunctionalLayerPipelineStageAssignment(ModelLayerPipelineStageAssignment):
     """A call of a layer in a functional model, and its stage."""
+
+
+class _NestedAssignment:
+    """A nested model, and the stages of its layers."""
+
+    def __init__(self, nested_model: Any, pipeline_stage_assignments: list[Any]) -> None:
+        self._nested_model = nested_model
+        self._assignments = pipeline_stage_assignments
+
+    @property
+    def nested_model(self) -> Any:
+        """The nested model."""
+        return self._nested_model
+
+    @property
+    def pipeline_stage_assignments(self) -> list[Any]:
+        """An assignment for each of its layers, or calls of them; their stages may be set."""
+        return self._assignments
+
+    @property
+    def is_nested_model(self) -> bool:
+        """True."""
+        return True
+
+    def __str__(self) -> str:
+        lines = [line for one in self._assignments for line in str(one).splitlines()]
+        return "\n".join([f"Nested model: {self._nested_model.name}", *(f"  {line}" for line in lines)])
+
+
+class SequentialNestedModelPipelineStageAssignment(_NestedAssignment):
+    """A model in a sequential model, and the stages of its layers."""
+
+    def __init__(self, nested_model: Any, pipeline_stage_assignments: list[Any]) -> None:
+        """Assigns stages to the layers of a nested model.
+
+        Args:
+          nested_model: The nested model.
+          pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
+        """
+        super().__init__(nested_model, pipeline_stage_assignments)
+
+
+class NestedModelPipelineStageAssignment(_NestedAssignment):
+    """A call of a model in a model, and the stages of its layers."""
+
+    def __init__(self, nested_model: Any, node_index: int, pipeline_stage_assignments: list[Any]) -> None:
+        """Assigns stages to the layers of a call.
+
+        Args:
+          nested_model: The nested model.
+          node_index: Which call of the nested model it is, from 0.
+          pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
+        """
+        super().__init__(nested_model, pipeline_stage_assignments)
+        self._node_index = node_index
+
+    @property
+    def node_index(self) -> int:
+        """Which call of the nested model it is."""
+        return self._node_index
+
+    @property
+    def inbound_layers(self) -> Any:
+        """The layers whose outputs the call takes: one, or a list of them."""
+        return _inbound_layers(self._nested_model, self._node_index)
+
+
+class FunctionalNestedModelPipelineStageAssignment(NestedModelPipelineStageAssignment):
+    """A call of a model in a functional model, and the stages of its layers."""
+
+
+def _inbound_layers(layer: Any, node_index: int) -> Any:
+    layers = [tensor._keras_history.operation for tensor in layer._inbound_nodes[node_index].input_tensors]
+    return layers[0] if len(layers) == 1 else layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -47,26 +48,24 @@ def identity(function: str) -> Any:
     Raises:
       RuntimeError: No program is being traced.
     """
-    device = _device(function)
-    if device not in _identities:
-        _identities[device] = _make(device, "the replica's index")
-    return _in_function(_identities[device].state(device))
+    return _of_device(function, _identities, lambda device: _make(device, "the replica's index"))
 
 
 def random(function: str) -> Any:
-    """The resource that names the random streams of the device to the program being traced.
+    """The resource that names the random streams of the device to the program being traced; see `identity`."""
+    return _of_device(function, _random, _make_random)
 
-    Args:
-      function: What the user called, for messages.
 
-    Raises:
-      RuntimeError: No program is being traced.
-    """
+def _of_device(function: str, feeds: dict[str, _feed.Feed], make: Callable[[str], _feed.Feed]) -> Any:
     device = _device(function)
-    if device not in _random:
-        number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
-        _random[device] = _feed.Feed(number, native.ipu_random_drop)
-    return _in_function(_random[device].state(device))
+    if device not in feeds:
+        feeds[device] = make(device)
+    return _in_function(feeds[device].state(device))
+
+
+def _make_random(device: str) -> _feed.Feed:
+    number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
+    return _feed.Feed(number, native.ipu_random_drop)
 
 
 def _make(device: str, place: str) -> _feed.Feed:

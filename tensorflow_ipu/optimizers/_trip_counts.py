@@ -32,7 +32,7 @@ _COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual")
 def graph_of(function: str, graph: Any) -> Any:
     """The graph of a function that an operation of `graph` calls by this name; None if it has none."""
     known = graph._get_function(function)
-    return None if known is None else known.graph
+    return getattr(known, "graph", None)  # One of TensorFlow 1's functions has none.
 
 
 def body_of(loop: Any) -> Any:

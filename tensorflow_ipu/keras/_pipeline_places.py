@@ -1,0 +1,186 @@
+"""The calls of a model's layers, also of those in nested models, and which values flow between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+
+from tensorflow_ipu.keras._stages import NODE_STAGE
+
+Key = tuple[int, ...]
+# What a nested model was assigned by itself, by the keys of its own places.
+Own = Callable[[Any], Mapping[Key, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A layer of a sequential model, or a call of one in a functional model.
+
+    Attributes:
+      key: What it is known by in the outermost model.
+      layer: The layer.
+      node: The call; None in a sequential model.
+      stage: Its pipeline stage; of a nested model that of the scope it was called in.
+      children: The places in a nested model; None if it is none, or one that runs as a whole.
+    """
+
+    key: Key
+    layer: Any
+    node: Any
+    stage: int | None
+    children: list[Place] | None
+
+    @property
+    def node_index(self) -> int:
+        """Which call of the layer it is."""
+        return self.layer._inbound_nodes.index(self.node)
+
+    def leaves(self) -> Iterator[Place]:
+        """The place, or those in the nested model."""
+        if self.children is None:
+            yield self
+        for child in self.children or ():
+            yield from child.leaves()
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a layer in a program.
+
+    Attributes:
+      node: The call in Keras's graph.
+      stage: Its pipeline stage.
+      reads: The key of the value of each symbolic tensor that it takes, by the tensor's number.
+      path: What the keys of its outputs begin with.
+    """
+
+    node: Any
+    stage: int | None
+    reads: dict[int, Key]
+    path: Key
+
+
+def places_of(model: Any, own: Own) -> list[Place]:
+    """The places of a sequential or functional model, in the order in which they run."""
+    return _places(model, own, (), None, [])
+
+
+def nodes_of(model: Any) -> list[Any]:
+    """The calls of a functional model's layers, in the order in which they run."""
+    by_depth = model._nodes_by_depth
+    return [
+        node
+        for depth in sorted(by_depth, reverse=True)
+        for node in by_depth[depth]
+        if node.operation and not node.is_input
+    ]
+
+
+def graph_of(model: Any) -> Any:
+    """The functional model: that which a sequential one keeps, or the model itself."""
+    return model._functional if isinstance(model, keras.Sequential) else model
+
+
+def calls_of(model: Any, places: list[Place]) -> tuple[list[Call], list[Key], list[Key]]:
+    """The calls of a built model, with those of nested models in the place of theirs.
+
+    Returns:
+      The calls, and the keys of the model's inputs and outputs.
+    """
+    inputs = [(id(symbol),) for symbol in graph_of(model).inputs]
+    calls: list[Call] = []
+    return calls, inputs, _link(model, places, (), inputs, calls)
+
+
+def too_late(model: Any, places: list[Place]) -> Iterator[tuple[Place, int]]:
+    """The places that use what a later stage makes, each with that stage."""
+    found: list[tuple[Place, int]] = []
+    _flow(model, places, [None], found)
+    yield from found
+
+
+def _places(model: Any, own: Own, path: Key, called_in: int | None, outer: list[Any]) -> list[Place]:
+    assigned = [*outer, (len(path), own(model))]
+    nodes: list[Any] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else nodes_of(model)
+    layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in nodes]
+    places = []
+    for layer, node in zip(layers, nodes, strict=True):
+        key = (*path, id(layer if node is None else node))
+        by_list = [stages.get(key[depth:]) for depth, stages in assigned]
+        # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself.
+        known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None)]
+        stage = next((one for one in known if one is not None), None)
+        around = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
+        children = _places(layer, own, key, around, assigned) if _opens(layer, node) else None
+        places.append(Place(key, layer, node, stage, children))
+    return places
+
+
+def _opens(layer: Any, node: Any) -> bool:
+    """Whether the layers in a nested model can run one by one instead of the model."""
+    kind = keras.Sequential if isinstance(layer, keras.Sequential) else Functional
+    if not isinstance(layer, kind) or type(layer).call is not kind.call:
+        return False
+    if node is None:
+        return True
+    # Masks and the like are arguments of the whole model.
+    further = keras.tree.flatten(node.arguments.kwargs)
+    return len(node.arguments.args) == 1 and all(value is None for value in further)
+
+
+def _entering(node: Any, graph: Any) -> list[Any]:
+    """What a call hands to the inputs of a nested model, in their order."""
+    given = node.arguments.args[0]
+    if isinstance(given, dict) and not isinstance(graph._inputs_struct, dict):
+        return [given[symbol.name] for symbol in graph.inputs]
+    return keras.tree.flatten(given)
+
+
+def _link(model: Any, places: list[Place], path: Key, inputs: list[Key], calls: list[Call]) -> list[Key]:
+    graph = graph_of(model)
+    by_call = {id(place.layer if place.node is None else place.node): place for place in places}
+    keys = {id(symbol): key for symbol, key in zip(graph.inputs, inputs, strict=True)}
+    for node in nodes_of(graph):
+        place = by_call[id(node.operation if isinstance(model, keras.Sequential) else node)]
+        if place.children is None:
+            reads = {id(symbol): keys[id(symbol)] for symbol in node.input_tensors}
+            calls.append(Call(node, place.stage, reads, path))
+            made = [(*path, id(symbol)) for symbol in node.outputs]
+        else:
+            nested = graph_of(place.layer)
+            entering = [keys[id(symbol)] for symbol in _entering(node, nested)]
+            made = _link(place.layer, place.children, place.key, entering, calls)
+        keys.update((id(symbol), key) for symbol, key in zip(node.outputs, made, strict=True))
+    return [keys[id(symbol)] for symbol in graph.outputs]
+
+
+def _flow(model: Any, places: list[Place], arriving: list[int | None], late: list[Any]) -> list[int | None]:
+    """The stages that a model's outputs are made in, if its inputs are made in those that arrive."""
+    stages: dict[int, int | None] = {}
+    if not isinstance(model, keras.Sequential):
+        # A sequential model around it has one value, and no nodes before it is built.
+        arriving = arriving * len(model.inputs) if len(arriving) == 1 else arriving
+        stages = {id(symbol): stage for symbol, stage in zip(model.inputs, arriving, strict=True)}
+    before = arriving
+    for place in places:
+        if place.node is not None:
+            symbols = place.node.input_tensors
+            if place.children is not None and not isinstance(place.layer, keras.Sequential):
+                symbols = _entering(place.node, place.layer)
+            before = [stages[id(symbol)] for symbol in symbols]
+        if place.children is not None:
+            made = _flow(place.layer, place.children, before, late)
+        else:
+            known = [stage for stage in before if stage is not None]
+            if known and place.stage is not None and max(known) > place.stage:
+                late.append((place, max(known)))
+            made = [place.stage] * (1 if place.node is None else len(place.node.outputs))
+        if place.node is None:
+            before = made
+        else:
+            stages.update((id(symbol), stage) for symbol, stage in zip(place.node.outputs, made, strict=True))
+    return before if isinstance(model, keras.Sequential) else [stages[id(symbol)] for symbol in model.outputs]
