@@ -35,7 +35,7 @@ def set_wait_limit(seconds: float | None) -> None:
     native.ipu_set_wait_limit(max(1, int(seconds * 1e9)))
 
 
-def shut_down(timeout: float = 1.0) -> bool:
+def shut_down(timeout: float = 2.0) -> bool:
     """Ends all infeeds of the process, and with them the runs that wait for data. Called at the process's end.
 
     Args:

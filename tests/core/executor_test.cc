@@ -114,4 +114,12 @@ TEST(what_a_task_holds_goes_when_it_has_run) {
   CHECK(gone.Await());
 }
 
+TEST(idle_is_when_no_task_is_left) {
+  check::Count go;
+  Executor::Global().Run([&go] { CHECK(go.Await()); });
+  CHECK(!Executor::Global().AwaitIdle(check::kMoment));
+  go.Add();
+  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+}
+
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
@@ -185,10 +186,13 @@ void ipu_interrupt_disarm() {
   core::interrupted = false;
 }
 
-// Ends all infeeds, and waits for their pumps. Returns 0 where one did not end in time.
+// Ends all infeeds, and waits for their pumps and for what goes on of programs on threads of ours: what these let go
+// may be Python's, which must be there still. Returns 0 where one did not end in time.
 int32_t ipu_shut_down(int64_t nanoseconds) {
+  const std::chrono::nanoseconds limit(nanoseconds);
   for (const auto& infeed : Infeeds().All()) infeed->Stop();
-  return tensorflow_ipu::Pump::AwaitAll(std::chrono::nanoseconds(nanoseconds));
+  const bool pumps = tensorflow_ipu::Pump::AwaitAll(limit);
+  return core::Executor::Global().AwaitIdle(limit) && pumps;
 }
 
 }  // extern "C"

@@ -29,6 +29,7 @@ void Executor::Run(std::function<void()> task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
+    ++unfinished_;
     if (waiting_ >= tasks_.size()) {
       tasks_ready_.notify_one();
       return;
@@ -52,7 +53,13 @@ void Executor::Work() {
     task();
     task = nullptr;  // What it holds goes now, not while this thread idles.
     lock.lock();
+    if (--unfinished_ == 0) idle_.notify_all();
   }
+}
+
+bool Executor::AwaitIdle(std::chrono::nanoseconds limit) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return idle_.wait_for(lock, limit, [this] { return unfinished_ == 0; });
 }
 
 }  // namespace tensorflow_ipu::core

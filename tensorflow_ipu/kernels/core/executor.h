@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -20,6 +21,9 @@ class Executor {
 
   void Run(std::function<void()> task);
 
+  // Waits until no task runs or is to run, at most so long. Returns whether none is.
+  bool AwaitIdle(std::chrono::nanoseconds limit);
+
  private:
   void Work();
 
@@ -27,6 +31,8 @@ class Executor {
   std::condition_variable tasks_ready_;
   std::deque<std::function<void()>> tasks_;  // Guarded by mutex_.
   std::size_t waiting_ = 0;                  // Guarded by mutex_: threads that wait for a task.
+  std::condition_variable idle_;
+  std::size_t unfinished_ = 0;  // Guarded by mutex_: tasks that run or are to run.
 };
 
 }  // namespace tensorflow_ipu::core

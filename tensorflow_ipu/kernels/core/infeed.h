@@ -183,10 +183,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  // What a queue may hold beyond its depth: elements of so many bytes in all, and so many rows from the start. Each
-  // wake of the pump takes a processor from the program, so it had better serve many elements.
-  static constexpr std::size_t kGrownBytes = std::size_t{4} << 20;
+  // What a queue may hold beyond its depth, from the start: so many rows, of so many bytes in all. Each wake of the
+  // pump takes a processor from the program, so it had better serve several elements.
   static constexpr int64_t kRowsAhead = 32;
+  static constexpr std::size_t kBytesAhead = std::size_t{4} << 20;
+  // And what it may grow to. More would leave the processor's caches before it is taken.
+  static constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
   static constexpr int64_t kPatienceMost = 20000;
   static constexpr int64_t kPatienceLeast = 500;
 
@@ -253,17 +255,17 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return true;
   }
 
-  // How many elements the bytes beyond the depth are good for; 0 as long as no element was seen.
-  int64_t MostElements() const { return bytes_ == 0 ? 0 : static_cast<int64_t>(kGrownBytes / bytes_); }
+  // How many elements so many bytes are good for; 0 as long as no element was seen.
+  int64_t ElementsOf(std::size_t bytes) const { return bytes_ == 0 ? 0 : static_cast<int64_t>(bytes / bytes_); }
 
-  void MakeRoom() { room_ = std::max(depth_ * width_, std::min(kRowsAhead * width_, MostElements())); }
+  void MakeRoom() { room_ = std::max(depth_ * width_, std::min(kRowsAhead * width_, ElementsOf(kBytesAhead))); }
 
   // A queue that runs full and then empty has a pump that is fast enough, and too few elements to bridge the moments in
   // which one thread waits for a core or for the other. Small elements get more room then: never more than kGrownBytes.
   void GrowIfUnsteady() {
     if (!was_full_) return;
     was_full_ = false;
-    if (2 * room_ > MostElements()) return;
+    if (2 * room_ > ElementsOf(kGrownBytes)) return;
     room_ = 2 * room_;
   }
 
