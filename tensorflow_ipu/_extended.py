@@ -10,7 +10,6 @@ from tensorflow.python.distribute import device_util, distribute_lib, distribute
 from tensorflow.python.framework import indexed_slices
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import reductions, replication_ops
 
 
@@ -83,8 +82,7 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
     @property
     def ipus(self) -> int:
         """How many IPUs the device has in the present configuration; 1 where it does not exist."""
-        ipus = _state.ipus()
-        return ipus[self.ordinal] if self.ordinal < len(ipus) else 1
+        return replicas.ipus_or_one(self.ordinal)
 
     # Variables.
 

@@ -4,6 +4,7 @@ from tensorflow_ipu.replicas import _convolutions as _convolutions
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace
+from tensorflow_ipu.replicas._replicated import ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
 from tensorflow_ipu.replicas._shards import note_shards, shards_of, tie_to
@@ -15,6 +16,7 @@ __all__ = [
     "check_size",
     "find",
     "insert",
+    "ipus_or_one",
     "is_graph_function",
     "is_tracing",
     "note_shards",

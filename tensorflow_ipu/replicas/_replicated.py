@@ -31,7 +31,7 @@ def expect(ipus: int, why_not: str = "") -> Any:
       ipus: How many IPUs the device has now.
       why_not: Why the program cannot run, where it cannot: then the operation fails with these words.
     """
-    if control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph()):
+    if _is_part_of_a_program():
         return tf.no_op()  # Compiled along with a program around, which has been checked.
     return ops.ipu_expect_ipus(ipus=ipus, why_not=why_not)
 
@@ -43,7 +43,12 @@ def wanted(program: Any, ordinal: int) -> bool:
     """
     if ipus_or_one(ordinal) == 1 and ipus_of_replica(program) == 1:
         return False
-    return tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph())
+    return tf.executing_eagerly() or not _is_part_of_a_program()
+
+
+def _is_part_of_a_program() -> bool:
+    """Whether the graph being built will be compiled, along with all that is put into it."""
+    return control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph())
 
 
 def ipus_of_replica(program: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.framework import func_graph, ops
@@ -22,10 +23,8 @@ def note_shards(index: int) -> None:
     Args:
       index: The number of an IPU within a replica, 0 or more.
     """
-    graph: Any = ops.get_default_graph()
-    while isinstance(graph, func_graph.FuncGraph):
+    for graph in being_traced():
         setattr(graph, ATTRIBUTE, max(getattr(graph, ATTRIBUTE, 1), index + 1))
-        graph = graph.outer_graph
 
 
 def shards_of(program: Any) -> int:
@@ -43,10 +42,8 @@ def tie_to(ipus: int) -> None:
     Args:
       ipus: How many IPUs the device has.
     """
-    graph: Any = ops.get_default_graph()
-    while isinstance(graph, func_graph.FuncGraph):
+    for graph in being_traced():
         setattr(graph, _TIED, ipus)
-        graph = graph.outer_graph
 
 
 def tied_to_others(program: Any, ipus: int) -> int | None:
@@ -61,6 +58,14 @@ def tied_to_others(program: Any, ipus: int) -> int | None:
         if tied != ipus:
             return tied
     return None
+
+
+def being_traced() -> Iterator[Any]:
+    """The graphs of the functions that are being traced now, from the innermost out."""
+    graph: Any = ops.get_default_graph()
+    while isinstance(graph, func_graph.FuncGraph):
+        yield graph
+        graph = graph.outer_graph
 
 
 def _graphs(program: Any) -> list[Any]:

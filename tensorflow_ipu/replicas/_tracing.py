@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.eager.polymorphic_function import attributes, concrete_function, transform
-from tensorflow.python.framework import func_graph, ops
 
-from tensorflow_ipu.replicas import _ranges
+from tensorflow_ipu.replicas import _ranges, _shards
 
 # Graphs of functions that hold a program.
 _callers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -39,10 +38,8 @@ def is_tracing() -> bool:
 
 def _note_callers() -> None:
     """Notes that the functions being traced hold a program."""
-    graph = ops.get_default_graph()
-    while isinstance(graph, func_graph.FuncGraph):
+    for graph in _shards.being_traced():
         _callers.add(graph)
-        graph = graph.outer_graph
 
 
 def _transform(graph: Any) -> None:
