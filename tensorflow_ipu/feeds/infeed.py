@@ -214,7 +214,8 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
     def deleter(self) -> Any:
         """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
 
-        `initializer` starts again from the dataset's first element.
+        An element that is being read is waited for, a second at most: no code of the dataset runs later, but for code that
+        itself waits for longer. `initializer` starts again from the dataset's first element.
 
         Raises:
           RuntimeError: The queue is a traced argument.

@@ -195,7 +195,23 @@ def test_restarting_the_queue_ends_a_run_that_waits(
     assert len(elements(outfeed)) == 10
 
 
-def test_deleting_the_queue_does_not_wait_for_python_code_of_its_dataset(
+def test_deleting_the_queue_waits_for_the_element_that_is_being_read(infeed_of: Any) -> None:
+    entered, released, left = (threading.Event() for _ in range(3))
+
+    def generate() -> Any:
+        entered.set()
+        assert released.wait(60)
+        left.set()
+        yield 1
+
+    infeed = infeed_of(Dataset.from_generator(generate, output_signature=SCALAR))
+    assert entered.wait(60)
+    threading.Timer(0.1, released.set).start()
+    infeed.deleter  # noqa: B018
+    assert left.is_set()
+
+
+def test_deleting_the_queue_does_not_wait_for_long_for_python_code_of_its_dataset(
     infeed_of: Any, echo: Any, start: Any, until_waiting: Any
 ) -> None:
     released = threading.Event()

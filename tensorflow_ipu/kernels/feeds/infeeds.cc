@@ -17,7 +17,7 @@ core::Outcome NotStarted(const std::string& name) {
 
 std::shared_ptr<InfeedQueue> Infeed::Restart() {
   auto queue = std::make_shared<InfeedQueue>(name_, depth_, sharing_);
-  Replace(queue);
+  Replace(queue, std::chrono::nanoseconds::zero());
   return queue;
 }
 
@@ -32,9 +32,9 @@ void Infeed::Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pu
   pump->Stop();
 }
 
-bool Infeed::Stop() { return Replace(nullptr); }
+bool Infeed::Stop(std::chrono::nanoseconds patience) { return Replace(nullptr, patience); }
 
-bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue) {
+bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience) {
   std::shared_ptr<Pump> pump;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -44,6 +44,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue) {
   }
   if (pump != nullptr) pump->Stop();
   if (queue != nullptr) queue->Close();  // A start that failed midway left no pump to do it.
+  if (pump != nullptr && patience.count() > 0) pump->Await(patience);
   return queue != nullptr;
 }
 

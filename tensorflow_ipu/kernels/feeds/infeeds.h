@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
 #define TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -44,15 +45,16 @@ class Infeed {
   // Hands the pass of `queue` the pump that fills it. Stops the pump where that pass is over already.
   void Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);
 
-  // Ends the pass under way. Returns whether there was one.
-  bool Stop();
+  // Ends the pass under way, and waits at most so long until its pump has let the dataset go, so that no element is
+  // read later. Returns whether there was one.
+  bool Stop(std::chrono::nanoseconds patience = std::chrono::nanoseconds::zero());
 
   // The queue of the pass under way; null where the infeed was not started, or was stopped.
   std::shared_ptr<InfeedQueue> queue() const;
 
  private:
-  // Puts the next pass, if any, in the place of the one under way, and ends that. Returns whether there was one.
-  bool Replace(std::shared_ptr<InfeedQueue> queue);
+  // Puts the next pass, if any, in the place of the one under way, and ends that as Stop does.
+  bool Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience);
 
   const std::string name_;
   const int64_t depth_;

@@ -1,4 +1,5 @@
 // The host's ops on infeeds: start a pass over a dataset, and stop it.
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -26,7 +27,7 @@ REGISTER_OP("IpuInfeedStart")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
 
-// Ends the pass of infeed `feed`; NotFound where it has none.
+// Ends the pass of infeed `feed`, with the read that is under way; NotFound where it has none.
 REGISTER_OP("IpuInfeedStop")
     .Input("feed: int64")
     .SetIsStateful()
@@ -84,6 +85,10 @@ class InfeedStartOp : public tf::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);
 
+// For how long a stop waits for the element that is being read. A read in the user's own code cannot be cancelled, and
+// may wait for what comes after the stop: then it is left to itself.
+constexpr std::chrono::seconds kPatience{1};
+
 class InfeedStopOp : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -91,7 +96,7 @@ class InfeedStopOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
     OP_REQUIRES_OK(context, infeed.status());
-    OP_REQUIRES(context, (*infeed)->Stop(),
+    OP_REQUIRES(context, (*infeed)->Stop(kPatience),
                 absl::NotFoundError(
                     absl::StrCat("The infeed queue `", (*infeed)->name(),
                                  "` cannot be deleted: it was not initialized, or it was deleted before. Access "
