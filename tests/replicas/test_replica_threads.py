@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
 
 DEADLINE = 60.0
 
@@ -79,3 +81,35 @@ def test_failure_on_one_device_leaves_the_other_alone(replicas: Any) -> None:
         results = [float(first.run(fine, (tf.constant(1.0),))) for _ in range(50)]
         assert failures.result(DEADLINE) == 20
     assert results == [4] * 50
+
+
+# What went wrong: each of many replicas had its products divided among all cores, on which the others computed too.
+def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replicas: Any) -> None:
+    cores = max(2, os.cpu_count() or 1)
+    strategy = replicas(cores)
+
+    @tf.function(jit_compile=True)
+    def multiply(x: Any) -> Any:
+        for _ in tf.range(200):
+            x = cross_replica_mean(tf.nn.tanh(x @ x))
+        return x
+
+    x = tf.random.stateless_normal([256, 256], (1, 2))
+    strategy.run(multiply, (x,))
+    before = seconds_of_threads()
+    strategy.run(multiply, (x,))
+    used = {thread: seconds - before.get(thread, 0.0) for thread, seconds in seconds_of_threads().items()}
+    own = sum(seconds for (name, _), seconds in used.items() if name == "ipu-program")
+    assert own > 0.9 * sum(used.values())
+
+
+def seconds_of_threads() -> dict[tuple[str, str], float]:
+    """For how long each thread of this process has computed, by its name and number."""
+    seconds = {}
+    for path in Path("/proc/self/task").iterdir():
+        try:
+            name, nanoseconds = (path / "comm").read_text().strip(), (path / "schedstat").read_text().split()[0]
+        except OSError:  # The thread ended meanwhile.
+            continue
+        seconds[name, path.name] = int(nanoseconds) / 1e9
+    return seconds

@@ -1,4 +1,6 @@
 // The TensorFlow devices /device:IPU:<n>: the host's kernels and memory under the IPU's name.
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -10,7 +12,9 @@
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/device/threads.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 
 namespace tensorflow_ipu {
@@ -68,13 +72,26 @@ class IpuDevice : public tf::ThreadPoolDevice {
  public:
   IpuDevice(const tf::SessionOptions& options, const std::string& name, int ordinal)
       : ThreadPoolDevice(options, name, tf::Bytes(int64_t{16} << 30), tf::DeviceLocality(), tf::cpu_allocator()),
-        ordinal_(ordinal) {}
+        ordinal_(ordinal) {
+    Eigen::ThreadPoolInterface* const pool = ThreadPoolDevice::eigen_cpu_device()->getPool();
+    for (int count = 1; count < pool->NumThreads(); ++count) {
+      fewer_threads_.push_back(std::make_unique<FewerThreads>(pool, count));
+    }
+  }
 
   // The type stays CPU, so that every host kernel and XLA:CPU serve the device. TensorFlow's way to launch a compiled
   // program finds no platform for another type.
   const std::string& device_type() const override {
     static const std::string* const type = new std::string("CPU");
     return *type;
+  }
+
+  // What a compiled program gets its threads from, when it starts: fewer where the thread that starts it may have but
+  // so many. TensorFlow's own way to give it fewer reaches Eigen alone, and not what asks the pool.
+  const Eigen::ThreadPoolDevice* eigen_cpu_device() override {
+    const auto allowed = static_cast<std::size_t>(std::max(1, tf::GetPerThreadMaxParallelism()));
+    if (allowed > fewer_threads_.size()) return ThreadPoolDevice::eigen_cpu_device();
+    return fewer_threads_[allowed - 1]->device();
   }
 
   void Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) override {
@@ -108,6 +125,7 @@ class IpuDevice : public tf::ThreadPoolDevice {
   }
 
   const int ordinal_;
+  std::vector<std::unique_ptr<FewerThreads>> fewer_threads_;  // By their number: 1, 2, ...
 };
 
 class IpuDeviceFactory : public tf::DeviceFactory {

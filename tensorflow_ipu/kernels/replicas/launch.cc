@@ -1,12 +1,15 @@
 #include "tensorflow_ipu/kernels/replicas/launch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
@@ -56,6 +59,7 @@ void Launch::Start() {
   }
   running_ = count_;
   if (count_ > 1) domain_->Begin(count_);
+  EndWhenCancelled();
   for (int64_t replica = 1; replica < count_; ++replica) {
     core::Executor::Global().Run([self = shared_from_this(), replica] { self->Run(replica); });
   }
@@ -136,6 +140,9 @@ void Launch::NoteWrite(int input) {
 }
 
 void Launch::Run(int64_t replica) {
+  // A large product of a program that is alone is divided among all cores. Replicas would each have theirs divided
+  // among the same ones, at the price of many hand-overs: so they share out the cores.
+  const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));
   tf::OpKernelContext* const context = replicas_[replica].context.get();
   if (tf::AsyncOpKernel* const async = program_.kernel->AsAsync()) {
     async->ComputeAsync(context, [self = shared_from_this(), replica] { self->Ended(replica); });
@@ -167,6 +174,16 @@ void Launch::Fail(const absl::Status& status) {
   EndWaits();
 }
 
+void Launch::EndWhenCancelled() {
+  tf::CancellationManager* const cancellation = context_->cancellation_manager();
+  if (cancellation == nullptr) return;
+  cancellation_token_ = cancellation->get_cancellation_token();
+  cancellable_ = cancellation->RegisterCallback(cancellation_token_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Fail(absl::CancelledError("The run of replicas was cancelled."));
+  });
+  if (!cancellable_) Fail(absl::CancelledError("The run of replicas was cancelled before it began."));
+}
+
 void Launch::EndWaits() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -183,6 +200,8 @@ void Launch::EndWaits() {
 }
 
 void Launch::Finish() {
+  // Waits for a call that is under way: one that came later would end the next run of the device.
+  if (cancellable_) context_->cancellation_manager()->DeregisterCallback(cancellation_token_);
   if (failure_.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {
       const tf::TensorValue output = replicas_[0].context->release_output(i);

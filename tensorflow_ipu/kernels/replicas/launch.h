@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
@@ -22,7 +23,8 @@ namespace tensorflow_ipu {
 // as many threads as the machine has cores. Replicas that wait for each other in collectives have to be on their way
 // all at once.
 //
-// The first failure ends the run: the others' collectives and waits for data fail, and its error is the run's.
+// The first failure ends the run: the others' collectives and waits for data fail, and its error is the run's. So does
+// whoever cancels the op, such as a session whose time is up.
 class Launch : public std::enable_shared_from_this<Launch> {
  public:
   // The kernel, and the library whose functions it calls.
@@ -56,6 +58,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   void Run(int64_t replica);
   void Ended(int64_t replica);
   void Fail(const absl::Status& status);
+  void EndWhenCancelled();
   void EndWaits();
   void Finish();
 
@@ -70,6 +73,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
   std::vector<tensorflow::AllocatorAttributes> output_attributes_;
   std::vector<Replica> replicas_;
   std::vector<int64_t> feeds_;  // The numbers of feeds and sites that the program uses.
+  bool cancellable_ = false;
+  tensorflow::CancellationToken cancellation_token_{};
 
   std::mutex mutex_;
   int64_t running_ = 0;   // Guarded by mutex_.
