@@ -142,7 +142,6 @@ def test_stochastic_rounding_from_bool():
     assert StochasticRoundingBehaviour.from_bool(False) is StochasticRoundingBehaviour.OFF
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
 @pytest.mark.parametrize("name", [name for name, _, _ in ATTRIBUTES])
 def test_page_has_the_row_of_the_attribute(name: str):
     metadata = IPUConfig().get_attribute_metadata(name)
