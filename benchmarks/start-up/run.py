@@ -13,37 +13,13 @@ from measure import interleave, print_table
 
 ROUNDS = 7
 
-COMPILE = """
-import time
-import keras, numpy as np, tensorflow as tf
-import tensorflow_ipu as ipu
-
-strategy = ipu.IPUStrategy() if {ours} else tf.distribute.get_strategy()
-with strategy.scope():
-    model = keras.Sequential([keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])
-    model.build((None, 784))
-    optimizer = keras.optimizers.SGD(0.01)
-    optimizer.build(model.trainable_variables)
-    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-@tf.function(jit_compile=True)
-def train(x, y, n):
-    for _ in tf.range(n):
-        with tf.GradientTape() as tape:
-            loss = loss_fn(y, model(x, training=True))
-        variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-
-arguments = tf.ones([32, 784]), tf.ones([32], tf.int32), tf.constant(1)
-start = time.perf_counter()
-strategy.run(train, args=arguments) if {ours} else train(*arguments)
-print(time.perf_counter() - start)
-"""
+FIRST_CALL = pathlib.Path(__file__).with_name("first_call.py")
 
 
-def seconds_printed(script: str) -> float:
-    """What a script prints in a process of its own."""
-    return float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+def seconds_printed(contestant: str) -> float:
+    """What the first call takes in a process of its own."""
+    command = [sys.executable, str(FIRST_CALL), contestant]
+    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def main() -> None:
@@ -58,9 +34,7 @@ def main() -> None:
         ROUNDS,
     )
     pairs = list(zip(imports["tensorflow"], imports["tensorflow_ipu"], strict=True))
-    compiles = [
-        (seconds_printed(COMPILE.format(ours=False)), seconds_printed(COMPILE.format(ours=True))) for _ in range(ROUNDS)
-    ]
+    compiles = [(seconds_printed("plain"), seconds_printed("ipu")) for _ in range(ROUNDS)]
     rows = [
         (
             "import",
