@@ -4,7 +4,7 @@ from tensorflow_ipu.pipelining._buffers import Buffer, BufferKind, Effects
 from tensorflow_ipu.pipelining._check import PlanError, check_plan
 from tensorflow_ipu.pipelining._compare import Candidate, Comparison, compare_plans, contiguous_mappings
 from tensorflow_ipu.pipelining._cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
-from tensorflow_ipu.pipelining._enums import PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining._instructions import (
     Backward,
     Forward,
@@ -42,6 +42,7 @@ __all__ = [
     "IpuCost",
     "Load",
     "OptimizerFunctionOutput",
+    "PhasedExecution",
     "PipelineOptions",
     "PipelineSchedule",
     "PipelineStageOptions",

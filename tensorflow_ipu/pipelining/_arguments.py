@@ -88,7 +88,8 @@ def checked_schedule(
 ) -> None:
     """Records a fault where a schedule, the argument `name`, is none, or cannot do what it is asked for."""
     if not isinstance(schedule, PipelineSchedule):
-        faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`, but is {schedule!r}")
+        others = " or a `PhasedExecution`" if name == "pipeline_schedule" else ""
+        faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`{others}, but is {schedule!r}")
         return
     serialized = is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
     if serialized and schedule is not PipelineSchedule.Sequential:

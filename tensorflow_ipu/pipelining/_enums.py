@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, IntEnum
 
 
@@ -25,6 +26,37 @@ class PipelineSchedule(IntEnum):
     Grouped = 0
     Interleaved = 1
     Sequential = 2
+
+
+class PhasedExecution(Enum):
+    """In which order the stages of a pipeline come onto the chip, where each has it for itself: as phases.
+
+    Weights and activations of a phase rest off the chip while others run. Two phases, each forward (letters are passes,
+    `L` loads, `S` saves, `|` ends a step):
+
+        Serial                  Parallel
+        LA A SA | LB B          LA | A  | SA   on one group of IPUs
+                                .  | LB | B    on the other
+
+    * `Serial`: one phase after the other on one group of IPUs. The least that is on the chip.
+    * `Parallel`: alternating between two groups of IPUs: while one runs, the other saves and loads.
+    """
+
+    Serial = "Serial phases"
+    Parallel = "Parallel phases"
+
+    def default_mapping(self, parts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The IPUs of each phase, where a user names none.
+
+        Args:
+          parts: For each phase how many stages it runs at the same time.
+
+        Returns:
+          For each phase the IPU of each part: 0, 1, ...; of parallel phases 0, 2, ... and 1, 3, ... in turns.
+        """
+        if self is PhasedExecution.Serial:
+            return tuple(tuple(range(width)) for width in parts)
+        return tuple(tuple(phase % 2 + 2 * part for part in range(width)) for phase, width in enumerate(parts))
 
 
 class RecomputationMode(Enum):

@@ -25,8 +25,8 @@ def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> tuple[Stag
       runs: How often each pass is run; the fastest run counts.
 
     Returns:
-      For each stage, or for each part of it, its cost: times in milliseconds, bytes as in `pipeline.stage_costs`. Of an
-      update no time is known: it is 0.
+      For each stage, or for each part of it, its cost: times in milliseconds, bytes as in `pipeline.stage_costs`. Of
+      an update, a load and a save no time is known: it is 0.
 
     Raises:
       RuntimeError: The program is gone.
@@ -54,6 +54,8 @@ def _cost(part: StagePart, idle: float, runs: int) -> StageCost:
         backward=times.get("backward", 0.0),
         recompute_factor=times["recompute"] / forward if forward and "recompute" in times else 1.0,
         update=0.0,
+        load=0.0,
+        save=0.0,
     )
 
 

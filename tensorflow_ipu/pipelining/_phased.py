@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining import _arguments
 from tensorflow_ipu.pipelining._arguments import Mapping
 from tensorflow_ipu.pipelining._buffers import Buffer, BufferKind
-from tensorflow_ipu.pipelining._enums import PipelineSchedule
+from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule
 from tensorflow_ipu.pipelining._instructions import Backward, Computation, Forward, Load, Save, Update
 from tensorflow_ipu.pipelining._plan import Plan, Section, Step, Task
 
@@ -43,7 +43,8 @@ def serial_phases_plan(
       ValueError: A number is out of range, or a phase has other IPUs than the first.
       TypeError: An argument is of the wrong type.
     """
-    return _checked_plan("Serial phases", device_mapping, micro_batches, training, repeat_count, _serial_faults)
+    given = (device_mapping, micro_batches, training, repeat_count)
+    return phased_plan(PhasedExecution.Serial, *given)
 
 
 def parallel_phases_plan(
@@ -74,18 +75,14 @@ def parallel_phases_plan(
       ValueError: A number is out of range, or the phases do not alternate between two groups.
       TypeError: An argument is of the wrong type.
     """
-    return _checked_plan("Parallel phases", device_mapping, micro_batches, training, repeat_count, _parallel_faults)
+    given = (device_mapping, micro_batches, training, repeat_count)
+    return phased_plan(PhasedExecution.Parallel, *given)
 
 
-def _checked_plan(
-    name: str,
-    device_mapping: Any,
-    micro_batches: Any,
-    training: Any,
-    repeat_count: Any,
-    mapping_faults: Callable[[Mapping], Iterator[str]],
+def phased_plan(
+    execution: PhasedExecution, device_mapping: Any, micro_batches: Any, training: Any, repeat_count: Any
 ) -> Plan:
-    """Plans phases, once their numbers and their mapping were checked."""
+    """Plans phases, once their numbers and their mapping were checked: what the two functions above do."""
     faults = Faults()
     _arguments.checked_count("micro_batches", micro_batches, faults)
     _arguments.checked_count("repeat_count", repeat_count, faults)
@@ -93,11 +90,17 @@ def _checked_plan(
     full = _arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and not full[0]:
         faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")
-    for fault in mapping_faults(full[0]) if full else ():
-        faults.add(ValueError, fault)
+    if full:
+        check_groups(execution, full[0], faults)
     faults.raise_any()
     assert full is not None
-    return _plan(name, full, micro_batches, training, repeat_count)
+    return _plan(execution.value, full, micro_batches, training, repeat_count)
+
+
+def check_groups(execution: PhasedExecution, mapping: Mapping, faults: Faults) -> None:
+    """Records a fault where phases are mapped to other IPUs than one group, or two in turns."""
+    for fault in _serial_faults(mapping) if execution is PhasedExecution.Serial else _parallel_faults(mapping):
+        faults.add(ValueError, fault)
 
 
 def _serial_faults(mapping: Mapping) -> Iterator[str]:

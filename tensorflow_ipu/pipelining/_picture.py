@@ -25,7 +25,8 @@ _CHARACTER = 0.078  # Of the names beside the rows.
 _NAMED = 5  # So many stages of an IPU at most.
 _LEGEND = 0.42  # Of a line of it.
 _NARROWEST, _WIDEST = 6.5, 24.0  # Of the rows.
-_FORWARD, _NUMBERED = 0.30, 0.42  # Of the shortest forward pass, where there is room for it; with parts or transfers.
+# Of the shortest forward pass, where there is room for it; with parts; with transfers, which are shorter.
+_FORWARD, _NUMBERED, _TRANSFERRED = 0.30, 0.42, 0.62
 
 _Steps = list[tuple[Section, float, float, list[Span]]]
 
@@ -74,7 +75,8 @@ def draw_plans(
     drawn = _shortened(costs, stage_costs)
     steps = [list(timeline(plan, stage_costs)) for plan in drawn]
     longest = max(found[-1][2] for found in steps) or 1.0
-    forward = _NUMBERED if any(plan.phased or any(plan.concurrent) for plan in plans) else _FORWARD
+    forward = _NUMBERED if any(any(plan.concurrent) for plan in plans) else _FORWARD
+    forward = _TRANSFERRED if any(plan.phased for plan in plans) else forward
     rows_width = min(_WIDEST, max(_NARROWEST, forward * longest / _shortest_forward(steps, longest)))
     right = 0.3 + _CHARACTER * max(len(text) for cost in costs for text in _stashes(cost))
     width = _LEFT + rows_width + right
@@ -198,6 +200,12 @@ def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
 
 def _stashes(cost: PlanCost) -> list[str]:
     """What stands beside the row of each IPU."""
+    if cost.plan.phased:
+        each = [(ipu, "  ".join(letters for letters, _ in ipu.depths)) for ipu in cost.ipus]
+        sizes = [f"  ({format_bytes(ipu.on_chip_bytes)}, {format_bytes(ipu.off_chip_bytes)})" for ipu, _ in each]
+        known = any(ipu.off_chip_bytes for ipu in cost.ipus)
+        texts = [names + size * known for (_, names), size in zip(each, sizes, strict=True)]
+        return ["phases" + "  (bytes on the chip, off it)" * known, *texts]
     if not cost.plan.training:
         return [""]
     texts = []

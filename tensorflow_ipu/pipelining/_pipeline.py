@@ -13,12 +13,13 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import _rings
 from tensorflow_ipu.pipelining._accumulation import Accumulation
-from tensorflow_ipu.pipelining._enums import PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining._feeds import PipelineFeeds
 from tensorflow_ipu.pipelining._lowering import Lowering
 from tensorflow_ipu.pipelining._model import Model
 from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
 from tensorflow_ipu.pipelining._order import overlap_length
+from tensorflow_ipu.pipelining._phased import phased_plan
 from tensorflow_ipu.pipelining._pipeline_arguments import Arguments, checked
 from tensorflow_ipu.pipelining._pipelined import pipeline_plan
 from tensorflow_ipu.pipelining._plan import Plan
@@ -40,7 +41,7 @@ def pipeline(
     outfeed_queue: IPUOutfeedQueue | None = None,
     optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None,
     device_mapping: Sequence[Any] | None = None,
-    pipeline_schedule: PipelineSchedule | None = None,
+    pipeline_schedule: PipelineSchedule | PhasedExecution | None = None,
     recomputation_mode: RecomputationMode | None = None,
     forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None,
     backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None,
@@ -89,8 +90,9 @@ def pipeline(
       optimizer_function: From the outputs of the last stage to an `OptimizerFunctionOutput`. Without it, the pipeline
         only infers.
       device_mapping: For each stage its IPU, or for a stage of parts the list of their IPUs. One after the other if
-        omitted; all on IPU 0 with batch serialization.
-      pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization.
+        omitted; all on IPU 0 with batch serialization; for phases their one group of IPUs, or two in turns.
+      pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization. With a
+        `PhasedExecution` the stages are phases, of which each has the chip for itself.
       recomputation_mode: How activations are recomputed; all are stashed if omitted.
       forward_propagation_stages_poplar_options: For each stage its `PipelineStageOptions`. Recorded alone, as is each
         option that follows up to `offload_weights`.
@@ -157,16 +159,20 @@ def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
 def _plan(arguments: Arguments) -> Plan:
     """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
     known = isinstance(arguments.count, int)
-    plan = pipeline_plan(
-        len(arguments.stages),
-        arguments.count if known else 4 * overlap_length(arguments.schedule, arguments.mapping, arguments.training),
-        arguments.schedule,
-        device_mapping=arguments.mapping,
-        training=arguments.training,
-        recomputation_mode=arguments.recomputation,
-        repeat_count=arguments.repeat_count,
-        batch_serialization_iterations=arguments.serialization,
-    )
+    schedule, mapping, training = arguments.schedule, arguments.mapping, arguments.training
+    if isinstance(schedule, PhasedExecution):
+        plan = phased_plan(schedule, mapping, arguments.count if known else 2, training, arguments.repeat_count)
+    else:
+        plan = pipeline_plan(
+            len(arguments.stages),
+            arguments.count if known else 4 * overlap_length(schedule, mapping, training),
+            schedule,
+            device_mapping=mapping,
+            training=training,
+            recomputation_mode=arguments.recomputation,
+            repeat_count=arguments.repeat_count,
+            batch_serialization_iterations=arguments.serialization,
+        )
     if known:
         return plan
     return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)

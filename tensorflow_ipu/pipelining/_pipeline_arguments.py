@@ -13,7 +13,8 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import _arguments
 from tensorflow_ipu.pipelining._accumulation import is_function
-from tensorflow_ipu.pipelining._enums import PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._phased import check_groups
 from tensorflow_ipu.pipelining._stage_options import PipelineStageOptions
 
 _THREE_STATE = (
@@ -65,7 +66,7 @@ class Arguments:
     outfeed: IPUOutfeedQueue | None
     optimizer_function: Callable[..., Any] | None
     mapping: tuple[int | tuple[int, ...], ...]
-    schedule: PipelineSchedule
+    schedule: PipelineSchedule | PhasedExecution
     recomputation: RecomputationMode | None
     outfeed_loss: bool
     accumulate_outfeed: bool
@@ -119,9 +120,12 @@ def checked(given: dict[str, Any]) -> Arguments:
     if schedule is None:
         schedule = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
     stages = _stages(given["computational_stages"], faults)
-    mapping = _mapping(given["device_mapping"], stages, serialized, faults)
-    _arguments.checked_schedule(schedule, mapping, training, serialization, faults, name="pipeline_schedule")
-    _arguments.checked_recomputation(given["recomputation_mode"], schedule, training, faults)
+    mapping = _mapping(given["device_mapping"], stages, schedule, serialized, faults)
+    if isinstance(schedule, PhasedExecution):
+        _check_phases(schedule, mapping, given, faults)
+    else:
+        _arguments.checked_schedule(schedule, mapping, training, serialization, faults, name="pipeline_schedule")
+        _arguments.checked_recomputation(given["recomputation_mode"], schedule, training, faults)
     _check_functions(given, faults)
     _check_queues(given, training, faults)
     for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
@@ -196,11 +200,13 @@ def _stages(value: Any, faults: Faults) -> tuple[tuple[Callable[..., Any], ...],
 
 
 def _mapping(
-    value: Any, stages: tuple[tuple[Any, ...], ...] | None, serialized: bool, faults: Faults
+    value: Any, stages: tuple[tuple[Any, ...], ...] | None, schedule: Any, serialized: bool, faults: Faults
 ) -> tuple[tuple[int, ...], ...] | None:
     if value is None:
         if stages is None:
             return None
+        if isinstance(schedule, PhasedExecution):
+            return schedule.default_mapping([len(parts) for parts in stages])
         first = [0, *_running_sums(len(parts) for parts in stages)]
         return tuple(
             tuple(0 if serialized else first[at] + part for part in range(len(parts)))
@@ -228,6 +234,27 @@ def _mapping(
             )
             return None
     return full[0]
+
+
+def _check_phases(execution: PhasedExecution, mapping: Any, given: dict[str, Any], faults: Faults) -> None:
+    """Records what cannot be done in phases: a mapping to other than their groups of IPUs, and what schedules can do."""
+    if mapping is not None:
+        check_groups(execution, mapping, faults)
+    mode = given["recomputation_mode"]
+    if mode is not None:
+        kind = NotImplementedError if isinstance(mode, RecomputationMode) else TypeError
+        faults.add(
+            kind,
+            f"`recomputation_mode` is {mode!r} and `pipeline_schedule` is {execution}: a phase keeps its activations off"
+            " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
+        )
+    serialization = given["batch_serialization_iterations"]
+    if _arguments.is_count(serialization) and serialization > 1:
+        faults.add(
+            NotImplementedError,
+            f"`batch_serialization_iterations` is {serialization} and `pipeline_schedule` is {execution}; batches can be"
+            " serialised with `PipelineSchedule.Sequential` only",
+        )
 
 
 def _running_sums(values: Any) -> list[int]:

@@ -70,6 +70,29 @@ class Order:
         self.now = count - 1
         return results
 
+    def fence(self, values: Sequence[Any], behind: Any = 0) -> tuple[Position, list[Any]]:
+        """Materialises values: what they were computed from is not read any more where they are used.
+
+        Args:
+          values: Tensors.
+          behind: An int32 scalar that is 0, and that has to be known before.
+
+        Returns:
+          An int32 scalar that is 0, for the positions of what comes behind; the same tensors.
+        """
+
+        def iteration(count: Any, *values: Any) -> Any:
+            barred: Any = gen_xla_ops.xla_optimization_barrier([count, *values])
+            return (barred[0] + 1, *barred[1:])
+
+        count, *values = tf.while_loop(
+            lambda count, *_: count <= self._zero,
+            iteration,
+            (tf.convert_to_tensor(behind), *values),
+            parallel_iterations=1,
+        )
+        return count - 1, values
+
 
 def opaque_zero(variables: Sequence[Any]) -> Any:
     """An int32 scalar that is 0, though XLA cannot know: whether a weight is infinite and no number at once.

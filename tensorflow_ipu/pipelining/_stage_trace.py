@@ -13,6 +13,10 @@ from tensorflow.python.framework import auto_control_deps_utils, func_graph
 from tensorflow_ipu import scopes
 from tensorflow_ipu._autograph import user_code
 
+# Of how many elements a tensor made outside of the program may be to be a constant of a stage: as many as those that
+# TensorFlow's functions make constants of.
+_LARGEST_CONSTANT = 128
+
 
 @dataclass(frozen=True)
 class StageTrace:
@@ -74,6 +78,34 @@ def spec_of(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
+class _StageGraph(func_graph.FuncGraph):
+    """A graph that takes small tensors from outside of the program as its constants.
+
+    A `FuncGraph` makes constants of them too, but counts them among what it captures all the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Makes an empty graph."""
+        super().__init__(name)
+        self._taken: dict[int, tuple[Any, Any]] = {}  # Each tensor, so that its id stays its own, with its constant.
+
+    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        """Gives a tensor of another graph, or of none, as one of this graph."""
+        if not _is_small_value(tensor):
+            return super().capture(tensor, name, shape)
+        if id(tensor) not in self._taken:
+            with self.as_default(), tf.control_dependencies(None):
+                self._taken[id(tensor)] = tensor, tf.constant(tensor.numpy(), tensor.dtype, tensor.shape)
+        return self._taken[id(tensor)][1]
+
+
+def _is_small_value(tensor: Any) -> bool:
+    """Whether a tensor has a value already, of few enough elements for a constant."""
+    if hasattr(tensor, "graph") or tensor.dtype in (tf.resource, tf.variant, tf.string):
+        return False
+    return tensor.shape.num_elements() <= _LARGEST_CONSTANT
+
+
 def trace_stage(
     function: Callable[..., Any],
     name: str,
@@ -96,10 +128,10 @@ def trace_stage(
       loss_of: From what the function returned, as positional arguments, to the loss.
 
     Raises:
-      ValueError: The function captures a tensor.
+      ValueError: The function captures a tensor, other than a small one that was made outside of the program.
       TypeError: It cannot be called with these arguments, or returns something other than tensors.
     """
-    graph = func_graph.FuncGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
+    graph = _StageGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
     body = user_code(function)
 
     def traced(args: Any, by_name: Any) -> tuple[Any, Any]:
@@ -174,8 +206,9 @@ def _check_call(function: Callable[..., Any], name: str, positional: Sequence[An
 def _check_captures(graph: Any, name: str) -> None:
     for outside, _ in graph.captures:
         if outside.dtype != tf.resource:
+            what = f"`{outside.name}`" if hasattr(outside, "graph") else f"of {outside.dtype.name}{outside.shape}"
             raise ValueError(
-                f"Trying to capture the tensor {outside.name if hasattr(outside, 'graph') else outside!r} in {name} of the"
-                " pipeline, which is not a resource: a stage can use variables, but no tensor from around it. Hand it over"
-                " through `inputs` or the infeed, from stage to stage"
+                f"Trying to capture the tensor {what} in {name} of the pipeline, which is not a resource: a stage can use"
+                f" variables, and tensors of up to {_LARGEST_CONSTANT} elements that were made outside of the program, but"
+                " no other tensor from around it. Hand it over through `inputs` or the infeed, from stage to stage"
             )

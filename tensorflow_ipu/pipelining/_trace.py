@@ -79,6 +79,8 @@ def plan_trace(plan: Plan, stage_costs: StageCosts = None, *, microseconds: floa
         "slots": plan.slot_count,
         "micro-batches": plan.micro_batches,
         "peak stash bytes": cost.peak_stash_bytes,
+        "peak bytes on a chip": cost.peak_bytes,
+        "bytes off the chips": sum(ipu.off_chip_bytes for ipu in cost.ipus),
     }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": figures}
 

@@ -167,9 +167,20 @@ def test_a_mask_needs_an_item_for_each_output(build, toy):
 
 
 def test_a_stage_must_not_capture_a_tensor(build):
-    large = tf.ones([1000])
-    with pytest.raises(ValueError, match="Trying to capture the tensor"):
+    large = tf.ones([129])
+    with pytest.raises(
+        ValueError, match=r"Trying to capture the tensor of float32\(129,\) in stage 1 .* up to 128 elements"
+    ):
         build(computational_stages=[stage, lambda x: x * large])
+
+
+def test_a_stage_must_not_capture_a_tensor_of_the_program(build):
+    def program() -> None:
+        small = tf.random.uniform([])
+        build(computational_stages=[stage, lambda x: x * small])
+
+    with pytest.raises(ValueError, match="Trying to capture the tensor `random_uniform.*` in stage 1"):
+        tf.function(program, autograph=False).get_concrete_function()
 
 
 def test_stages_of_different_ipus_must_not_share_a_variable(build):

@@ -74,6 +74,15 @@ def test_each_schedule_and_recomputation_trains_as_accumulation_does(toy, strate
     check_plan(plan)
 
 
+@pytest.mark.parametrize("schedule", [GROUPED, INTERLEAVED])
+def test_a_steady_section_longer_than_its_ramps_trains_as_accumulation_does(toy, strategy, schedule):
+    """In it, stages overlap: no ring of three stages may be written before it was read."""
+    weights, losses = toy.pipelined(strategy, momentum, 18, pipeline_schedule=schedule, repeat_count=2)
+    expected, expected_losses = toy.accumulated(momentum, 18, 2)
+    toy.assert_close(weights, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
+
+
 def test_passes_are_repeated_in_one_program(toy, strategy):
     weights, losses = toy.pipelined(strategy, momentum, 6, repeat_count=2)
     expected, expected_losses = toy.accumulated(momentum, 6, 2)

@@ -17,7 +17,18 @@ GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 BATCH, WIDTH, LAYERS = 256, 32, 2
 
 
-def program_of(strategy: ipu.IPUStrategy, count: int, stages: int = 3, *, fed: bool = False, **options: Any) -> Any:
+def dense(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
+    return tf.tanh(x @ weights)
+
+
+def elementwise(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
+    """What XLA would rather compute twice than keep."""
+    return tf.tanh(x * weights[0])
+
+
+def program_of(
+    strategy: ipu.IPUStrategy, count: int, stages: int = 3, *, fed: bool = False, layer: Any = dense, **options: Any
+) -> Any:
     """A program that trains a pipeline whose activations are far larger than its weights."""
     with strategy.scope():
         variables = [[tf.Variable(tf.eye(WIDTH)) for _ in range(LAYERS)] for _ in range(stages)]
@@ -30,7 +41,7 @@ def program_of(strategy: ipu.IPUStrategy, count: int, stages: int = 3, *, fed: b
         def make(stage: int) -> Any:
             def inner(x: tf.Tensor) -> tf.Tensor:
                 for variable in variables[stage]:
-                    x = tf.tanh(x @ variable)
+                    x = layer(x, variable)
                 return x if stage < stages - 1 else tf.reduce_mean(x)
 
             return inner
@@ -113,8 +124,9 @@ def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(st
     assert sizes[0] == sizes[1]
 
 
-def test_no_ring_is_copied_in_the_loop(strategy):
-    program = program_of(strategy, 12)
+@pytest.mark.parametrize(("layer", "schedule"), [(dense, GROUPED), (elementwise, GROUPED), (elementwise, INTERLEAVED)])
+def test_no_ring_is_copied_in_the_loop(strategy, layer, schedule):
+    program = program_of(strategy, 12, layer=layer, pipeline_schedule=schedule)
     text = compiled(strategy, program, "optimized_hlo")
     depth = pipelining.last_pipeline().plan.stash_depth(0)
     ring = f"f32[{depth},{BATCH},{WIDTH}]"

@@ -84,15 +84,24 @@ def test_a_pipeline_needs_no_infeed(run, toy):
     np.testing.assert_array_equal(found, [8, 8, 8, 8])
 
 
-@pytest.mark.parametrize("schedule", [PipelineSchedule.Grouped, PipelineSchedule.Interleaved])
-def test_concurrent_stages_get_the_same_and_are_concatenated(run, strategy, toy, schedule):
+@pytest.mark.parametrize(
+    ("schedule", "mode"),
+    [
+        (PipelineSchedule.Grouped, None),
+        (PipelineSchedule.Grouped, RecomputationMode.RecomputeThenBackpropagate),
+        (PipelineSchedule.Grouped, RecomputationMode.RecomputeAndBackpropagateInterleaved),
+        (PipelineSchedule.Interleaved, RecomputationMode.Auto),
+        (PipelineSchedule.Sequential, RecomputationMode.Auto),
+    ],
+)
+def test_concurrent_stages_get_the_same_and_are_concatenated(run, strategy, toy, schedule, mode):
     toy.configure(4)
     with strategy.scope():
         a, b, c = (tf.Variable(value) for value in (2.0, 3.0, 5.0))
     stages = [lambda x: x + 1, [lambda x: a * x, lambda x: (b * x, x)], lambda p, q, r: p * q + c * r]
     mapping = [0, [1, 2], 3]
     options = {"device_mapping": mapping, "pipeline_schedule": schedule, "optimizer_function": sgd_on}
-    (losses,) = run(numbers(12), stages, 12, **options)
+    (losses,) = run(numbers(12), stages, 12, recomputation_mode=mode, **options)
     x = np.arange(2, 14, dtype=np.float32)
     np.testing.assert_allclose(losses, 6 * x**2 + 5 * x)
     np.testing.assert_allclose([a.numpy(), b.numpy()], [2 - 3 * np.sum(x**2), 3 - 2 * np.sum(x**2)], rtol=1e-6)
@@ -247,10 +256,8 @@ def test_a_pipeline_runs_in_a_compiled_graph(toy):
         assert session.run(v) == pytest.approx(2 - 0.5 * 10)
 
 
-@pytest.mark.parametrize(
-    "mode", [RecomputationMode.RecomputeThenBackpropagate, RecomputationMode.RecomputeAndBackpropagateInterleaved]
-)
-def test_recomputed_dropout_has_the_masks_of_the_forward_pass(run, strategy, toy, mode):
+@pytest.mark.parametrize("mode", [None, *list(RecomputationMode)[1:]])
+def test_dropout_in_a_backward_pass_has_the_masks_of_the_forward_pass(run, strategy, toy, mode):
     toy.configure(2)
     with strategy.scope():
         seeds = tf.keras.layers.Dropout(0.5, seed=3)
@@ -271,7 +278,8 @@ def test_recomputed_dropout_has_the_masks_of_the_forward_pass(run, strategy, toy
     assert len({tuple(mask > 0) for mask in dropped}) == 8, "each micro-batch has a mask of its own"
 
 
-def test_a_recomputing_stage_changes_its_state_once_a_micro_batch(run, strategy, toy):
+@pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
+def test_a_stage_changes_its_state_once_a_micro_batch(run, strategy, toy, mode):
     toy.configure(2)
     with strategy.scope():
         v, count = tf.Variable(1.0), tf.Variable(0.0, trainable=False)
@@ -280,7 +288,7 @@ def test_a_recomputing_stage_changes_its_state_once_a_micro_batch(run, strategy,
         count.assign_add(1.0)
         return tf.sin(x * v) * tf.stop_gradient(count)
 
-    options = {"optimizer_function": sgd_on, "recomputation_mode": RecomputationMode.Auto}
+    options = {"optimizer_function": sgd_on, "recomputation_mode": mode}
     (losses,) = run(numbers(8), [first, lambda x: x], 8, **options)
     x = np.arange(1, 9)
     assert count.numpy() == 8
@@ -316,6 +324,29 @@ def test_a_stage_can_hold_loops_branches_and_functions(run, strategy, toy, mode)
     power = np.where(x * 1.1**3 > 3, 4, 5)
     np.testing.assert_allclose(losses, x * 1.1**power, rtol=1e-5)
     np.testing.assert_allclose(v.numpy(), 1.1 - np.sum(power * x * 1.1 ** (power - 1.0)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
+def test_small_tensors_made_outside_are_constants_of_the_stages(run, strategy, toy, mode):
+    toy.configure(2)
+    with strategy.scope():
+        v = tf.Variable(0.5)
+        factor, offsets = tf.constant(3.0), tf.range(128.0)  # The one is used in both stages, on different IPUs.
+
+    def first(x):
+        for _ in tf.range(2):
+            x = x * factor
+        return x * v, offsets
+
+    def second(x, offsets):
+        return tf.reduce_sum(tf.sin(x * factor + offsets))
+
+    options = {"optimizer_function": sgd_on, "recomputation_mode": mode}
+    (losses,) = run(numbers(4), [first, second], 4, **options)
+    x = np.arange(1, 5)[:, None]
+    angles = 27 * 0.5 * x + np.arange(128)
+    np.testing.assert_allclose(losses, np.sin(angles).sum(axis=1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(v.numpy(), 0.5 - np.sum(27 * x * np.cos(angles)), rtol=1e-4)
 
 
 def test_embeddings_get_dense_gradients(run, strategy, toy):

@@ -1,0 +1,203 @@
+"""Stages as phases, and as shards: the same numbers as in one piece, by the plan that is checked, drawn and costed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.pipelining import (
+    OptimizerFunctionOutput,
+    PhasedExecution,
+    PipelineSchedule,
+    RecomputationMode,
+    check_plan,
+    last_pipeline,
+    plan_cost,
+)
+
+SERIAL, PARALLEL = PhasedExecution
+
+
+def momentum() -> Any:
+    return tf.keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+@pytest.mark.parametrize(("execution", "ipus"), [(SERIAL, 1), (PARALLEL, 2)])
+def test_phases_train_as_accumulation_does(toy, strategy, execution, ipus):
+    toy.configure(ipus)
+    weights, losses = toy.pipelined(strategy, momentum, 5, pipeline_schedule=execution, repeat_count=2)
+    expected, expected_losses = toy.accumulated(momentum, 5, 2)
+    toy.assert_close(weights, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
+    plan = last_pipeline().plan
+    make = pipelining.serial_phases_plan if execution is SERIAL else pipelining.parallel_phases_plan
+    mapping = [phase % ipus for phase in range(3)]
+    assert plan == make(mapping, micro_batches=5, repeat_count=2)
+    check_plan(plan)
+
+
+@pytest.mark.parametrize("execution", PhasedExecution)
+def test_phases_infer_as_the_model_does(toy, strategy, execution):
+    """Of two stages at a time, four phases: on one group of two IPUs, or on two."""
+    toy.configure(2 if execution is SERIAL else 4)
+    with strategy.scope():
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(np.arange(3, dtype=np.float32)))
+        outfeed = ipu.IPUOutfeedQueue()
+        factor = tf.Variable(3.0)
+
+        @tf.function(jit_compile=True)
+        def program():
+            pipelining.pipeline(
+                [
+                    [lambda x: x + 1.0, lambda x: x * factor],
+                    [lambda a, b: a * b, lambda a, b: a - b],
+                    [lambda a, b: (a, b), lambda a, b: a + b],
+                    [lambda a, b, c: a - b, lambda a, b, c: c],
+                ],
+                gradient_accumulation_count=3,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                pipeline_schedule=execution,
+            )
+
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        strategy.run(program)
+    x = np.arange(3)
+    a, b = (x + 1) * (3 * x), (x + 1) - 3 * x
+    np.testing.assert_allclose(outfeed.dequeue(), [a - b, a + b])
+    (pipeline,) = pipelining.pipelines_of(program)
+    check_plan(pipeline.plan)
+    assert pipeline.plan.name == execution.value
+    assert pipeline.plan.mapping == (((0, 1),) * 4 if execution is SERIAL else ((0, 2), (1, 3)) * 2)
+
+
+def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(toy, strategy):
+    toy.configure(1)
+    with strategy.scope():
+        outfeed = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program(count):
+            pipelining.pipeline(
+                [lambda x: x + 1.0, lambda x: 2.0 * x],
+                gradient_accumulation_count=count,
+                inputs=[1.0],
+                outfeed_queue=outfeed,
+                pipeline_schedule=SERIAL,
+            )
+
+        for count in (1, 4):
+            strategy.run(program, args=(tf.constant(count),))
+            np.testing.assert_allclose(outfeed.dequeue(), [4.0] * count)
+
+
+def test_phases_of_one_ipu_may_share_a_variable(toy, strategy):
+    toy.configure(1)
+    with strategy.scope():
+        shared = tf.Variable(2.0)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.125)
+
+        @tf.function(jit_compile=True)
+        def program():
+            pipelining.pipeline(
+                [lambda x: shared * x, lambda x: shared * x],
+                gradient_accumulation_count=2,
+                inputs=[1.0],
+                outfeed_queue=ipu.IPUOutfeedQueue(),
+                optimizer_function=lambda loss: OptimizerFunctionOutput(optimizer, loss),
+                pipeline_schedule=SERIAL,
+            )
+
+        strategy.run(program)
+        assert shared.numpy() == 2.0 - 0.125 * 2 * (2 * 2.0)
+
+
+def test_a_phase_at_a_time_is_on_the_chip_and_all_of_them_are_off_it(toy, strategy):
+    toy.configure(1)
+    on, off = {}, {}
+    for schedule in (SERIAL, PipelineSchedule.Sequential):
+        mapping = {"device_mapping": [0] * 3, "pipeline_schedule": schedule}
+        toy.pipelined(strategy, momentum, 2, **mapping)
+        pipeline = last_pipeline()
+        (cost,) = plan_cost(pipeline.plan, pipeline.stage_costs).ipus
+        on[schedule], off[schedule] = cost.stash_bytes + cost.weight_bytes, cost.off_chip_bytes
+    assert on[SERIAL] < on[PipelineSchedule.Sequential]
+    stages = last_pipeline().stage_costs
+    # Weights and accumulators, and what waits for a backward phase.
+    expected = sum(2 * stage.weight_bytes for stage in stages) + sum(stage.activation_bytes for stage in stages[:-1])
+    assert off == {SERIAL: expected, PipelineSchedule.Sequential: 0}
+    assert on[SERIAL] == max(2 * stage.weight_bytes for stage in stages) + max(
+        stage.activation_bytes for stage in stages
+    )
+
+
+def test_what_cannot_be_done_in_phases_is_refused_all_at_once():
+    outfeed = ipu.IPUOutfeedQueue()
+    arguments = {
+        "pipeline_schedule": SERIAL,
+        "device_mapping": [0, 1],
+        "recomputation_mode": RecomputationMode.Auto,
+        "batch_serialization_iterations": 2,
+    }
+    with pytest.raises(ValueError, match="serial phases share one group") as caught:
+        pipelining.pipeline([lambda x: x] * 2, 4, inputs=[1.0], outfeed_queue=outfeed, **arguments)
+    assert all(f"`{name}` is" in str(caught.value) for name in ("recomputation_mode", "batch_serialization_iterations"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "arguments"),
+    [
+        (ValueError, "need IPUs of their own", {"pipeline_schedule": PARALLEL, "device_mapping": [0, 0]}),
+        (NotImplementedError, "recompute", {"pipeline_schedule": SERIAL, "recomputation_mode": RecomputationMode.Auto}),
+        (NotImplementedError, "serialised", {"pipeline_schedule": SERIAL, "batch_serialization_iterations": 2}),
+        (TypeError, "`recomputation_mode` is", {"pipeline_schedule": SERIAL, "recomputation_mode": "Auto"}),
+        (TypeError, "or a `PhasedExecution`", {"pipeline_schedule": "Serial"}),
+    ],
+)
+def test_a_fault_of_phases_has_its_kind(kind, words, arguments):
+    with pytest.raises(kind, match=words):
+        pipelining.pipeline([lambda x: x] * 2, 4, inputs=[1.0], outfeed_queue=ipu.IPUOutfeedQueue(), **arguments)
+
+
+def test_a_sharded_model_is_a_sequential_pipeline_of_one_micro_batch(toy, strategy):
+    weights, losses = toy.pipelined(
+        strategy, momentum, 1, repeat_count=3, pipeline_schedule=PipelineSchedule.Sequential
+    )
+    expected, expected_losses = toy.accumulated(momentum, 1, 3)
+    toy.assert_close(weights, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
+    plan = last_pipeline().plan
+    assert replace(plan, name="Sharded") == pipelining.sharded_plan([0, 1, 2], repeat_count=3)
+
+
+def test_a_model_in_shards_by_scopes_trains_as_that_pipeline_does(toy, strategy):
+    """`ipu_shard` around the layers of a plain program, which then takes as many IPUs."""
+    toy.configure(2)
+    xs, ys = toy.batches(2)
+    with strategy.scope():
+        variables = [tf.Variable(value) for value in toy.weights(2)]
+        optimizer = momentum()
+        optimizer.build(variables)
+
+        @tf.function(jit_compile=True)
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                for shard in range(2):
+                    with ipu.scopes.ipu_shard(shard):
+                        x = toy.layer(x, variables, shard)
+                loss = toy.loss_of(x, y)
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        for x, y in zip(xs, ys, strict=True):
+            strategy.run(step, args=(tf.constant(x), tf.constant(y)))
+        sharded = [variable.numpy() for variable in variables]
+    options = {"stages": 2, "repeat_count": 2, "pipeline_schedule": PipelineSchedule.Sequential}
+    toy.assert_close(sharded, toy.pipelined(strategy, momentum, 1, **options)[0])
+    toy.assert_close(sharded, toy.accumulated(momentum, 1, 2, stages=2)[0])
