@@ -28,9 +28,9 @@ PUBLIC = {
         export_variables get_variable_handles import_variables infeed_benchmark set_wait_limit shut_down
     """,
     "tensorflow_ipu.keras": """
-        FunctionalLayerPipelineStageAssignment FunctionalNestedModelPipelineStageAssignment
-        ModelLayerPipelineStageAssignment NestedModelPipelineStageAssignment PipelineStage
-        ReplicatedMetricReductionMethod SequentialLayerPipelineStageAssignment
+        FunctionalExtension FunctionalLayerPipelineStageAssignment FunctionalNestedModelPipelineStageAssignment
+        KerasExtensionBase ModelExtension ModelLayerPipelineStageAssignment NestedModelPipelineStageAssignment
+        PipelineStage ReplicatedMetricReductionMethod SequentialExtension SequentialLayerPipelineStageAssignment
         SequentialNestedModelPipelineStageAssignment layers optimizers
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
@@ -42,8 +42,8 @@ PUBLIC = {
     "tensorflow_ipu.optimizers": """
         AccumulationOptions CrossReplicaGradientAccumulationOptimizer CrossReplicaGradientAccumulationOptimizerV2
         CrossReplicaOptimizer GradientAccumulationOptimizer GradientAccumulationOptimizerV2
-        GradientAccumulationReductionMethod IpuOptimizer MapGradientOptimizer ShardedOptimizer apply_cross_replica_op
-        apply_cross_replica_op_single
+        GradientAccumulationReductionMethod IpuOptimizer MapGradientOptimizer ShardedOptimizer UpdateMemory
+        apply_cross_replica_op apply_cross_replica_op_single update_memory
     """,
     "tensorflow_ipu.scopes": """
         SHARD_ATTRIBUTE frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope partials_type

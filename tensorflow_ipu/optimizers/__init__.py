@@ -13,6 +13,7 @@ from tensorflow_ipu.optimizers._gradient_accumulation import (
 )
 from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
 from tensorflow_ipu.optimizers._map_gradient import MapGradientOptimizer
+from tensorflow_ipu.optimizers._memory import UpdateMemory, update_memory
 from tensorflow_ipu.optimizers._options import AccumulationOptions
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers._sharded import ShardedOptimizer
@@ -28,6 +29,8 @@ __all__ = [
     "IpuOptimizer",
     "MapGradientOptimizer",
     "ShardedOptimizer",
+    "UpdateMemory",
     "apply_cross_replica_op",
     "apply_cross_replica_op_single",
+    "update_memory",
 ]

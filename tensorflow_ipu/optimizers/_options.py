@@ -19,7 +19,7 @@ class AccumulationOptions:
     Attributes:
       num_mini_batches: How many mini-batches make an update.
       offload_weight_update_variables: Where the wrapped optimizer's state is kept: on the host, on the device, or (None)
-        wherever the compiler thinks best. The emulator keeps it in one memory.
+        wherever the compiler thinks best. The emulator keeps it in one memory; see `update_memory`.
       replicated_optimizer_state_sharding: Whether each replica keeps a part of that state alone. In the emulator each
         keeps all of it.
       dtype: The type of the accumulators: None for that of their variables, a type, or a function from a variable to one.

@@ -35,9 +35,9 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
           opt: A Keras optimizer.
           num_mini_batches: How many mini-batches make an update. The loop's iterations must be a multiple.
           offload_weight_update_variables: Whether the state of `opt` goes to remote memory between updates. The emulator
-            has one memory: recorded in `options`, and without effect.
+            has one memory: recorded in `options`, it counts in `optimizers.update_memory` alone.
           replicated_optimizer_state_sharding: Whether that state is divided among the replicas; needs
-            `offload_weight_update_variables=True`. Recorded likewise.
+            `offload_weight_update_variables=True`. It counts likewise.
           dtype: The type of the accumulators: None for that of each variable, a floating-point type, or a function from a
             variable to one.
           reduction_method: A `GradientAccumulationReductionMethod`, or its name.

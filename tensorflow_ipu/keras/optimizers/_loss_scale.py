@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -36,3 +37,40 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     def check_finite(self, grads: Sequence[Any]) -> Any:
         """Whether all gradients are finite on all replicas, as a bool scalar."""
         return all_finite(grads)
+
+
+def scales_losses(optimizer: Any) -> bool:
+    """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
+    return any(
+        isinstance(one, keras.optimizers.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
+        for one in _chain(optimizer)
+    )
+
+
+def agree_on_finite(optimizer: Any) -> None:
+    """Has Keras's own loss scaling skip on all replicas what it skips on any of them.
+
+    The optimizer keeps its class, which files name: the check goes into the object.
+
+    Args:
+      optimizer: A Keras optimizer that may be, or wrap, Keras's `LossScaleOptimizer`; None for none.
+    """
+    one: Any
+    for one in _chain(optimizer):
+        if isinstance(one, keras.optimizers.LossScaleOptimizer) and not isinstance(one, LossScaleOptimizer):
+            one.check_finite = types.MethodType(_check_finite_of_all, one)
+
+
+def _chain(optimizer: Any) -> Iterator[Any]:
+    """The optimizer, and those that it wraps."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def _check_finite_of_all(self: Any, grads: Sequence[Any]) -> Any:
+    finite = type(self).check_finite(self, grads)
+    if not reductions.in_program():
+        return finite
+    [others] = reductions.all_reduce([tf.cast(tf.logical_not(finite), tf.float32)])
+    return tf.equal(others, 0)
