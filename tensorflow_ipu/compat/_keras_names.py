@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorflow_ipu.compat._table import Module, Target, absent, here
+from tensorflow_ipu.compat._table import Module, Target, here
 
 _NOTE = "Keras 3 has its public names in `keras`, `keras.layers`, `keras.optimizers` and so on."
 
@@ -32,7 +32,9 @@ _IPU: dict[str, dict[str, Target]] = {
         "SequentialLayerPipelineStageAssignment",
         "SequentialNestedModelPipelineStageAssignment",
     ),
-    ".extensions": absent("KerasExtensionBase"),
+    ".extensions": here(
+        "tensorflow_ipu.keras", "FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"
+    ),
     ".layers": _LAYERS,
     ".optimizers": {name: target for names in _IPU_OPTIMIZERS.values() for name, target in names.items()},
     **{f".optimizers.{module}": names for module, names in _IPU_OPTIMIZERS.items()},

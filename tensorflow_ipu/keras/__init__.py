@@ -18,14 +18,24 @@ from tensorflow_ipu.keras._stages import (
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras import layers, optimizers
+    from tensorflow_ipu.keras._kinds import (
+        FunctionalExtension,
+        KerasExtensionBase,
+        ModelExtension,
+        SequentialExtension,
+    )
 
 __all__ = [
+    "FunctionalExtension",
     "FunctionalLayerPipelineStageAssignment",
     "FunctionalNestedModelPipelineStageAssignment",
+    "KerasExtensionBase",
+    "ModelExtension",
     "ModelLayerPipelineStageAssignment",
     "NestedModelPipelineStageAssignment",
     "PipelineStage",
     "ReplicatedMetricReductionMethod",
+    "SequentialExtension",
     "SequentialLayerPipelineStageAssignment",
     "SequentialNestedModelPipelineStageAssignment",
     "layers",
@@ -39,4 +49,6 @@ def __getattr__(name: str) -> Any:
     # They define classes of Keras's, and so import it: not before someone asks for them.
     if name in ("layers", "optimizers"):
         return importlib.import_module(f"{__name__}.{name}")
+    if name in ("FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"):
+        return getattr(importlib.import_module(f"{__name__}._kinds"), name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -10,11 +10,8 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+from tensorflow_ipu.keras import _shuffled_arrays
 from tensorflow_ipu.keras._elements import device_dtype
-
-# What is gathered at once of shuffled arrays, in bytes and in batches.
-_CHUNK_BYTES = 4 << 20
-_MOST_BATCHES = 32
 
 
 def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
@@ -33,9 +30,12 @@ def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
     with tf.device("/device:CPU:0"):
         arrays = tf.nest.map_structure(_to_device_type, inputs)
         size = adapter.batch_size
+        assert size is not None
         if adapter._shuffle:
-            return _shuffled(arrays, adapter.num_batches, size, adapter._shuffle)
-        return tf.data.Dataset.from_tensor_slices(_batched(arrays, adapter.num_batches, size))
+            made = _shuffled_arrays.dataset_of(arrays, adapter.num_batches, size, adapter._shuffle == "batch")
+        else:
+            made = tf.data.Dataset.from_tensor_slices(_batched(arrays, adapter.num_batches, size))
+        return made.with_options(_as_it_is())
 
 
 def _is_dense(array: Any) -> bool:
@@ -54,32 +54,10 @@ def _batched(arrays: Any, batches: int, size: int) -> Any:
     return tf.nest.map_structure(lambda array: tf.reshape(array, [batches, size, *array.shape[1:]]), arrays)
 
 
-def _shuffled(arrays: Any, batches: int, size: int, shuffle: Any) -> tf.data.Dataset:
-    # Where the numbers are drawn, all is as Keras has it, so that one seed gives one order.
-    def permutation(_: Any) -> Any:
-        indices = tf.range(batches * size, dtype=tf.int64)
-        return indices if shuffle == "batch" else tf.random.shuffle(indices)
-
-    def indices_of_batches(indices: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(tf.reshape(indices, [batches, size]))
-
-    def gather(indices: Any, held: Any) -> Any:
-        return tf.nest.map_structure(lambda array: tf.gather(array, indices), held)
-
-    def split(*chunk: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(chunk if isinstance(arrays, tuple) else chunk[0])
-
-    indices = tf.data.Dataset.range(1).map(permutation).prefetch(1).flat_map(indices_of_batches)
-    if shuffle == "batch":
-        indices = indices.map(tf.random.shuffle)
-    held = tf.data.Dataset.from_tensors(arrays).repeat()
-    at_once = tf.data.Dataset.zip((indices.batch(_batches_at_once(arrays, size)), held))
+def _as_it_is() -> tf.data.Options:
+    """Spares the search for a better form of the dataset, which takes longer than all else before the first batch."""
     options = tf.data.Options()
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-    return at_once.map(gather).prefetch(1).flat_map(split).with_options(options)
-
-
-def _batches_at_once(arrays: Any, size: int) -> int:
-    parts = tf.nest.flatten(arrays)
-    example = sum(part.dtype.size * part.shape[1:].num_elements() for part in parts)
-    return max(1, min(_MOST_BATCHES, _CHUNK_BYTES // max(1, example * size)))
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
+    options.autotune.enabled = False
+    return options

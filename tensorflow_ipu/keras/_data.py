@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -77,6 +77,7 @@ class FedData(DataAdapter):
     Attributes:
       steps: How many steps a replica runs in an epoch.
       steps_per_execution: How many of these are one run of a program.
+      replicas: How many replicas run.
       steps_per_epoch: What Keras is to be told of `steps_per_epoch` (or `steps`): None where the data says it.
     """
 
@@ -87,7 +88,7 @@ class FedData(DataAdapter):
         steps: int | None,
         steps_argument: str,
         steps_per_execution: int,
-        replicas: int,
+        replicas_for: Callable[[Any], int],
         ordinal: int,
         infeed_options: Mapping[str, Any],
         for_prediction: bool,
@@ -99,7 +100,7 @@ class FedData(DataAdapter):
           steps: The user's number of batches an epoch, over all replicas, if any.
           steps_argument: The name of the argument that this came in, for messages.
           steps_per_execution: What the model was compiled with.
-          replicas: How many replicas run.
+          replicas_for: Says how many replicas run, by the spec of a batch.
           ordinal: The number of the IPU device.
           infeed_options: What the queues are made with.
           for_prediction: Whether `predict` takes the data.
@@ -111,10 +112,10 @@ class FedData(DataAdapter):
         _check_full(adapter)
         self._adapter = adapter
         self._ordinal = ordinal
-        self._replicas = replicas
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
         self._elements = Elements(_dataset_of(adapter))
+        self.replicas = replicas = replicas_for(self._elements.spec)
         self._passes: list[Pass] = []
         batches = adapter.num_batches
         _check_enough(batches, steps, steps_argument, replicas)
@@ -167,7 +168,7 @@ class FedData(DataAdapter):
         started = Pass(
             self._elements,
             self.steps_per_execution,
-            self._replicas,
+            self.replicas,
             self._ordinal,
             self._infeed_options,
             self._for_prediction,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class Execution:
         self._loop = loop
         self._outfeeds: dict[Any, IPUOutfeedQueue] = {}
         self._replicas = 1
+        self._summed = 1
 
     def __call__(self, source: Any) -> Any:
         """Runs an execution.
@@ -42,6 +44,8 @@ class Execution:
         if not isinstance(fed, _data.Pass):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         self._replicas = fed.replicas
+        # Evaluation has all steps of an execution in the pipeline at once.
+        self._summed = self._extension.steps_per_update if self._mode == "train" else fed.steps
         outfeed = self._queue(fed)
         try:
             if self._extension.callbacks is None:
@@ -57,9 +61,8 @@ class Execution:
 
     @property
     def _accumulates(self) -> bool:
-        """Whether the outfeed gets sums over the steps of an update, and not each step's."""
-        options = self._extension.options
-        return self._mode == "train" and bool(options.accumulate_outfeed) and self._extension.stages.is_pipelined
+        """Whether the outfeed gets sums over several steps, and not each step's."""
+        return self._extension.accumulates(self._mode)
 
     def _queue(self, fed: _data.Pass) -> IPUOutfeedQueue:
         """The queue for what the steps return: another one for other shapes, which depend on the data."""
@@ -84,12 +87,11 @@ class Execution:
                 elements.append(element)
             for replica in range(self._replicas):
                 value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
-                if isinstance(value, list) and self._mode == "train":
+                if self._mode != "predict":
                     value = self._named(value)
                 callbacks.report(self._mode, value if self._mode != "predict" else {"outputs": value})
 
-        count = fed.steps // self._extension.steps_per_update if self._accumulates else fed.steps
-        reader = Reader(outfeed, count, handle)
+        reader = Reader(outfeed, fed.steps, handle)
         try:
             self._run(fed, outfeed)
         except BaseException:
@@ -101,18 +103,17 @@ class Execution:
         return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
 
     def _logs(self, element: Any) -> Any:
-        if isinstance(element, list):
-            element = self._named(element)
+        element = self._named(element)
         if self._replicas == 1:
             return element
         return _map(lambda part: self._extension.options.metric_reduction.reduce(np.asarray(part)), element)
 
-    def _named(self, element: list[Any]) -> dict[str, Any]:
-        """The logs of a pipeline in training, which hands over the loss and the logs in a list."""
-        logs = dict(zip(self._extension.log_names, element[1:], strict=True))
-        if self._accumulates:
-            logs = _map(lambda part: part / self._extension.steps_per_update, logs)
-        return logs
+    def _named(self, element: Any) -> Any:
+        """The logs. A pipeline in training hands them over in a list, behind the loss; sums become means."""
+        logs = element
+        if isinstance(element, list) and self._mode == "train":
+            logs = dict(zip(self._extension.log_names, element[1:], strict=True))
+        return _map(lambda part: part / self._summed, logs) if self._accumulates else logs
 
     def _joined(self, elements: Any) -> Any:
         """The predictions of all steps and replicas, in the order of the data."""
@@ -130,7 +131,12 @@ class Execution:
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Any) -> Any:
-        replicas = self._extension.replicas
+        batches = [
+            _data.to_tensors(batch) for batch in itertools.islice(source, self._extension.model.steps_per_execution)
+        ]
+        if not batches:
+            raise StopIteration
+        replicas = self._extension.replicas_for(tf.nest.map_structure(_spec_of, batches[0]))
         if replicas > 1:
             raise ValueError(
                 f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
@@ -143,12 +149,11 @@ class Execution:
                 f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
                 f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
             )
-        result = None
-        for _, batch in zip(range(self._extension.model.steps_per_execution), source, strict=False):
-            result = self._loop.run_single(_data.to_tensors(batch))
-        if result is None:
-            raise StopIteration
-        return result
+        return [self._loop.run_single(batch) for batch in batches][-1]
+
+
+def _spec_of(tensor: Any) -> Any:
+    return None if tensor is None else tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _map(function: Callable[..., Any], *structures: Any) -> Any:

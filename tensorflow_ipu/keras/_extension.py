@@ -10,8 +10,9 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 
+from tensorflow_ipu import pipelining
 from tensorflow_ipu.config import _state
-from tensorflow_ipu.keras import _data
+from tensorflow_ipu.keras import _data, _replica_count
 from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras._execution import Execution
 from tensorflow_ipu.keras._loop_methods import LoopMethods
@@ -51,36 +52,67 @@ class Extension:
         self.model = model
         self.strategy = strategy
         self.options = Options()
-        self.stages = StageAssignment(model)
+        self.stages = StageAssignment(model, strategy)
         self.log_names: list[str] = []  # Of what a pipeline returns in training, behind the loss.
         self.callbacks: AsynchronousCallbacks | None = None
         self._asked: int | None = None
         self._loops: dict[str, Loop] = {}
+        self._looks: dict[str, _replica_count.Look] = {}  # By the spec of a batch.
 
     @property
     def ordinal(self) -> int:
         """The number of the IPU device."""
         return self.strategy.extended.ordinal
 
-    @property
-    def replicas(self) -> int:
-        """How many replicas run a program of the model."""
+    def replicas_for(self, spec: Any) -> int:
+        """How many replicas run a program of the model.
+
+        Args:
+          spec: The batches that they take: a structure of `tf.TensorSpec`.
+
+        Raises:
+          ValueError: They do not fill the device.
+        """
         ipus = _state.ipus_of_device(self.ordinal)
-        if not self.stages.is_pipelined:
-            return ipus
-        mapping = self.options.device_mapping or list(range(self.stages.check()))
-        needed = 1 << (max(mapping)).bit_length()  # The next power of 2 above the last IPU's number.
-        if ipus % needed:
-            raise ValueError(
-                f"Current device has {ipus} IPUs attached, however the current model requires a multiple of {needed} IPUs:"
-                f" its pipeline stages are on IPUs {mapping}. Configure so many with `IPUConfig.auto_select_ipus`"
-            )
-        return ipus // needed
+        if not self.stages.has_graph and self._look(spec).has_stages:
+            self.stages.trace(_replica_count.symbols_of(spec))
+        if self.stages.is_pipelined:
+            mapping = self.options.device_mapping or self._default_mapping(self.stages.check())
+            needed = _replica_count.power_of_2(max(mapping) + 1)
+            return _replica_count.fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
+        needed = self._look(spec).ipus if ipus > 1 else 1
+        return _replica_count.fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
+
+    def check_traced(self, spec: Any) -> None:
+        """Checks that the program being traced has as many replicas as it was taken to have.
+
+        Args:
+          spec: The batches that it takes.
+
+        Raises:
+          ValueError: It has another number of them.
+        """
+        if _state.ipus_of_device(self.ordinal) > 1:
+            _replica_count.check_traced(self.model, self._look(spec).ipus)
+
+    def _look(self, spec: Any) -> _replica_count.Look:
+        key = repr(spec)
+        if key not in self._looks:
+            self._looks[key] = _replica_count.look_at(self.model, self.strategy, spec)
+        return self._looks[key]
+
+    def _default_mapping(self, stages: int) -> list[int]:
+        """The IPU of each stage, where the user has not named them."""
+        schedule = self.options.pipelining().get("pipeline_schedule")
+        if isinstance(schedule, pipelining.PhasedExecution):
+            return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
+        return list(range(stages))
 
     def reset(self) -> None:
         """Drops the programs: the next call makes new ones, by the options as they are then."""
         self.model.train_function = self.model.test_function = self.model.predict_function = None
         self._loops.clear()
+        self._looks.clear()
 
     def traces(self) -> dict[str, int]:
         """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
@@ -105,7 +137,7 @@ class Extension:
             steps=steps,
             steps_argument=argument,
             steps_per_execution=self.steps_per_execution,
-            replicas=self.replicas,
+            replicas_for=self.replicas_for,
             ordinal=self.ordinal,
             infeed_options=self.options.infeed_kwargs,
             for_prediction=for_prediction,
@@ -133,6 +165,15 @@ class Extension:
             )
         return self.options.pipelining_steps
 
+    @property
+    def gathers(self) -> bool:
+        """Whether gradients of several steps make one update of the weights."""
+        return self.stages.is_pipelined or self.options.accumulation is not None
+
+    def accumulates(self, mode: str) -> bool:
+        """Whether programs of `"train"`, `"test"` or `"predict"` hand over sums over several steps, and not each step's."""
+        return mode != "predict" and bool(self.options.accumulate_outfeed) and self.stages.is_pipelined
+
     @contextlib.contextmanager
     def executing(self, steps: int) -> Iterator[None]:
         """Has Keras take so many steps for an execution."""
@@ -158,6 +199,11 @@ class Extension:
     def make_function(self, mode: str) -> Callable[[Any], Any]:
         """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
         model = self.model
+        if mode == "train" and hasattr(model.optimizer, "minimize") and self.gathers:
+            raise ValueError(
+                f"the optimizer of model `{model.name}` has a `minimize` of its own, which is not called where gradients of"
+                " several steps make one update: override its `apply` or `update_step` instead"
+            )
         if model.run_eagerly:
             raise RuntimeError(
                 f"model `{model.name}` was compiled with `run_eagerly=True`, and a Keras model cannot run eagerly under an"
@@ -174,6 +220,8 @@ class Extension:
     def _pipelined(self, mode: str) -> PipelinedModel:
         kind = type(self.model)
         for name, plain in ((f"{mode}_step", keras.Model), ("call", _plain_kind(self.model))):
+            if name == "call" and self.stages.is_subclassed:
+                continue
             if getattr(kind, name) is not getattr(plain, name):
                 raise RuntimeError(
                     f"The function `{name}` for the model {self.model.name} has been overridden, and a model with pipeline"
@@ -185,7 +233,7 @@ class Extension:
             mode,
             micro_batches=self.steps_per_update if mode == "train" else None,
             device_mapping=self.options.device_mapping,
-            accumulate_outfeed=mode == "train" and bool(self.options.accumulate_outfeed),
+            accumulate_outfeed=self.accumulates(mode),
             options=self.options.pipelining(),
         )
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 from keras.src import backend
 from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
 
 from tensorflow_ipu.keras import _data
 from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
+from tensorflow_ipu.keras._replica_count import symbols_of
+from tensorflow_ipu.keras.optimizers import _loss_scale
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras._extension import Extension
@@ -22,6 +26,8 @@ class LoopMethods:
 
     @functools.wraps(keras.Model.compile)
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "steps_per_execution" in kwargs:
+            kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
         strategy = _extension(self).strategy
         with strategy.scope():
@@ -31,6 +37,12 @@ class LoopMethods:
                 f"the optimizer of model `{self.name}` was made outside of the scope that the model was made in, so its"
                 " variables are not on the IPU: make it inside `strategy.scope()`, with the same strategy"
             )
+        wrapped = getattr(self.optimizer, "inner_optimizer", None)
+        made_by_keras = all(one is not self.optimizer for one in (*args, *kwargs.values()))
+        if made_by_keras and _loss_scale.scales_losses(wrapped):
+            # Keras scales the losses of models in half precision, and sees no scaling but an outermost one.
+            self.optimizer = wrapped
+        _loss_scale.agree_on_finite(self.optimizer)
         return result
 
     @functools.wraps(keras.Model.fit)
@@ -56,7 +68,8 @@ class LoopMethods:
             held_out = extension.feed(adapter, steps, "validation_steps")
             given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
             opened.append(held_out)
-        given["callbacks"] = callbacks = _callbacks(extension, given, data, add_history=True, epochs=given["epochs"])
+        more = {"add_history": True, "epochs": given["epochs"]}
+        given["callbacks"] = callbacks = _callbacks("train", extension, given, data, **more)
         return _run("fit", bound, extension, data, callbacks, opened)
 
     @functools.wraps(keras.Model.evaluate)
@@ -71,7 +84,7 @@ class LoopMethods:
                 self._eval_epoch_iterator.steps_per_execution = data.steps_per_execution
             return keras.Model.evaluate(*bound.args, **bound.kwargs)
         data = _feed(extension, given, "steps")
-        given["callbacks"] = callbacks = _callbacks(extension, given, data, epochs=1)
+        given["callbacks"] = callbacks = _callbacks("test", extension, given, data, epochs=1)
         return _run("evaluate", bound, extension, data, callbacks, [data])
 
     @functools.wraps(keras.Model.predict)
@@ -81,7 +94,7 @@ class LoopMethods:
         extension = _extension(self)
         data = _feed(extension, given, "steps", for_prediction=True)
         _build(self, extension, data)
-        given["callbacks"] = callbacks = _callbacks(extension, given, data, epochs=1)
+        given["callbacks"] = callbacks = _callbacks("predict", extension, given, data, epochs=1)
         return _run("predict", bound, extension, data, callbacks, [data])
 
     def make_train_function(self: Any, force: bool = False) -> Any:
@@ -100,6 +113,24 @@ class LoopMethods:
         """The logs: they hold the metrics as they are after the last step, of the replicas that the options say."""
         del self
         return logs
+
+
+def _steps(given: Any) -> int:
+    """`steps_per_execution` as a number: users give the size of a dataset, which is a tensor.
+
+    Raises:
+      ValueError: It is no positive integer.
+    """
+    try:
+        steps = operator.index(given.numpy() if tf.is_tensor(given) else given)
+    except TypeError as exc:
+        raise ValueError(f"`steps_per_execution` must be a positive integer, but is {given!r}") from exc
+    if steps < 1:
+        raise ValueError(
+            f"`steps_per_execution` must be a positive integer, but is {steps}; for `dataset.cardinality()`, -1 and -2 mean"
+            " that the dataset is infinite, or of unknown size"
+        )
+    return steps
 
 
 def _extension(model: Any) -> Extension:
@@ -133,15 +164,16 @@ def _feed(
     return data
 
 
-def _callbacks(extension: Extension, given: dict[str, Any], data: _data.FedData, **more: Any) -> Any:
-    if not extension.options.asynchronous_callbacks:
+def _callbacks(mode: str, extension: Extension, given: dict[str, Any], data: _data.FedData, **more: Any) -> Any:
+    # Sums over steps have nothing to tell of each step.
+    if not extension.options.asynchronous_callbacks or extension.accumulates(mode):
         return given["callbacks"]
     return AsynchronousCallbacks(
         given["callbacks"],
-        per_step=extension.replicas,
+        per_step=data.replicas,
         add_progbar=given["verbose"] != 0,
         verbose=given["verbose"],
-        steps=data.steps * extension.replicas,
+        steps=data.steps * data.replicas,
         model=extension.model,
         **more,
     )
@@ -188,12 +220,8 @@ def _build(model: Any, extension: Extension, data: _data.FedData) -> None:
     """Makes the variables of a model that has none yet, as Keras does for `fit` and `evaluate`."""
     if all(layer.built for layer in model._flatten_layers()):
         return
-    x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(data.spec)
-    symbols = keras.tree.map_structure(
-        lambda spec: keras.KerasTensor(spec.shape, keras.backend.standardize_dtype(spec.dtype)), x
-    )
     with extension.strategy.scope():
-        backend.compute_output_spec(model, symbols, training=False)
+        backend.compute_output_spec(model, symbols_of(data.spec), training=False)
 
 
 def _make(model: Any, mode: str, force: bool) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras._accumulation import Accumulation, accumulated_step
 from tensorflow_ipu.keras._elements import Elements
@@ -44,6 +46,7 @@ class Loop:
         self._programs: dict[Any, Any] = {}
         self._pipelined = pipelined
         self._counts: dict[int, tf.Tensor] = {}
+        self._latest: _Latest | None = None
         self._traces = 0
         self._model = model
         self._step = tf.autograph.experimental.do_not_convert(step)
@@ -66,11 +69,27 @@ class Loop:
             return
         program = self._programs.get(elements.key)
         if program is None:
-            program = self._programs[elements.key] = self._make(elements.unpack)
+            program = self._programs[elements.key] = self._make(elements)
         count = self._counts.get(steps)
         if count is None:
             count = self._counts[steps] = tf.constant(steps)
-        self._strategy.run(program, (infeed, outfeed, count))
+        self._execute(program, (infeed, outfeed, count))
+
+    def _execute(self, program: Any, arguments: tuple[Any, ...]) -> None:
+        """Runs a program. The executions of an epoch have the same queues, so one look for what they run will do."""
+        extended = self._strategy.extended
+        key = (program, extended.ipus, *arguments)
+        latest = self._latest
+        if latest is not None and latest.is_of(key):
+            with tf.device(extended.ipu_device):
+                if latest.prepared is None:
+                    with extended.as_replica():
+                        latest.prepared = replicas.find(program, arguments, {}, extended.ipus)
+                if latest.prepared is not None:
+                    replicas.run(latest.prepared, extended.ipu_device, extended.ordinal)
+                    return
+        self._strategy.run(program, arguments)
+        self._latest = _Latest(key)
 
     def _run_pipelined(
         self, pipelined: PipelinedModel, elements: Elements, infeed: Any, outfeed: Any, steps: int
@@ -85,7 +104,7 @@ class Loop:
                 pipelined.run(elements, infeed, outfeed, steps)
 
             self._programs[key] = program
-        self._strategy.run(self._programs[key], (infeed, outfeed))
+        self._execute(self._programs[key], (infeed, outfeed))
 
     def run_single(self, batch: Any) -> Any:
         """Runs one step with a batch that is there, and returns what it returns."""
@@ -95,21 +114,34 @@ class Loop:
         self._traces += 1
         return self._step(batch)
 
-    def _make(self, unpack: Callable[[Any], Any]) -> Any:
+    def _make(self, elements: Elements) -> Any:
         @tf.function(jit_compile=True, autograph=False)
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor) -> None:
             self._traces += 1
 
             def step() -> None:
-                outfeed.enqueue(self._step(unpack(infeed._dequeue())))
+                outfeed.enqueue(self._step(elements.unpack(infeed._dequeue())))
 
             if self._accumulation is None:
                 _repeat(steps, step)
             else:
                 update = accumulated_step(self._model, step, self._accumulation)
                 _repeat(steps // self._accumulation.steps, update)
+            self._model._ipu_extension.check_traced(elements.spec)
 
         return program
+
+
+class _Latest:
+    """What ran last, and from the second time on its program and flat inputs. It keeps no queue of data alive."""
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self._key = [weakref.ref(part) if isinstance(part, IPUInfeedQueue) else part for part in key]
+        self.prepared: Any = None
+
+    def is_of(self, key: tuple[Any, ...]) -> bool:
+        held = (part() if isinstance(part, weakref.ref) else part for part in self._key)
+        return all(one is other for one, other in zip(held, key, strict=True))
 
 
 def _repeat(count: Any, body: Callable[[], None]) -> None:

@@ -128,14 +128,14 @@ class OptionMethods:
         _extension(self).reset()
 
     def save_assets(self: Any, dir_path: str) -> None:
-        """Writes the model's options to its file; Keras calls it."""
+        """Writes the model's options and pipeline stages to its file; Keras calls it."""
         _call_own(self, "save_assets", dir_path)
-        _saved_options.save(_extension(self).options, dir_path)
+        _saved_options.save(_extension(self).options, _extension(self).stages, dir_path)
 
-    def load_assets(self: Any, dir_path: str) -> None:
-        """Reads the model's options from its file; Keras calls it."""
+    def load_assets(self: Any, dir_path: str | None) -> None:
+        """Reads the model's options and pipeline stages from its file; Keras calls it."""
         _call_own(self, "load_assets", dir_path)
-        _extension(self).options = _saved_options.load(dir_path)
+        _extension(self).options = _saved_options.load(_extension(self).stages, dir_path)
         _extension(self).reset()
 
     def export_for_ipu_serving(
@@ -187,7 +187,7 @@ def _extension(model: Any) -> Extension:
     return vars(model)["_ipu_extension"]
 
 
-def _call_own(model: Any, name: str, dir_path: str) -> None:
+def _call_own(model: Any, name: str, dir_path: str | None) -> None:
     own = getattr(type(model), name, None)
     if own is not None:
         own(model, dir_path)

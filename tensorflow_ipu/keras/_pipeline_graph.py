@@ -8,11 +8,14 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 
+from tensorflow_ipu.keras import _pipeline_trace
 from tensorflow_ipu.keras._pipeline_places import Key, Place, places_of, too_late
 from tensorflow_ipu.keras._stages import (
     NODE_STAGE,
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
+    ModelLayerPipelineStageAssignment,
+    NestedModelPipelineStageAssignment,
     SequentialLayerPipelineStageAssignment,
     SequentialNestedModelPipelineStageAssignment,
 )
@@ -21,9 +24,11 @@ from tensorflow_ipu.keras._stages import (
 class StageAssignment:
     """Which stage each call of a layer of one model is in."""
 
-    def __init__(self, model: Any) -> None:
-        """Takes a model; nothing is assigned but by `PipelineStage` scopes."""
+    def __init__(self, model: Any, strategy: Any) -> None:
+        """Takes a model and its strategy; nothing is assigned but by `PipelineStage` scopes."""
         self._model = model
+        self._strategy = strategy
+        self._traced: Functional | None = None
         self._stages: dict[Key, int] = {}  # By the keys of places.
 
     @property
@@ -32,9 +37,39 @@ class StageAssignment:
         return isinstance(self._model, keras.Sequential)
 
     @property
+    def is_subclassed(self) -> bool:
+        """Whether a trace of the model's `call`, and not the model, says what its layers are."""
+        return not self.is_sequential and not isinstance(self._model, Functional)
+
+    @property
     def has_graph(self) -> bool:
-        """Whether the model says what its layers are."""
-        return self.is_sequential or isinstance(self._model, Functional)
+        """Whether it is known what the model's layers are."""
+        return not self.is_subclassed or self._traced is not None
+
+    @property
+    def graph(self) -> Any:
+        """The sequential or functional model of the layers: the model itself, or what its `call` was traced to.
+
+        Raises:
+          RuntimeError: It is not known: a subclassed model is not built.
+        """
+        if not self.is_subclassed:
+            return self._model
+        if self._traced is None:
+            self.trace(_pipeline_trace.symbols_of_built(self._model))
+        return self._traced
+
+    def trace(self, symbols: Any) -> None:
+        """Finds the layers of a subclassed model, with the stages of the scopes in its `call`.
+
+        Args:
+          symbols: What it is called with: a structure of `keras.KerasTensor`.
+
+        Raises:
+          NotImplementedError: It has no `call`.
+          RuntimeError: Its `call` cannot be cut into stages.
+        """
+        self._traced = _pipeline_trace.trace(self._model, self._strategy, symbols)
 
     @property
     def is_pipelined(self) -> bool:
@@ -46,27 +81,27 @@ class StageAssignment:
     @property
     def places(self) -> list[Place]:
         """The layers, or their calls, in the order in which they run, with those of nested models in them."""
-        return places_of(self._model, self._own)
+        return places_of(self.graph, self._own)
 
     def get(self) -> list[Any]:
         """An assignment for each layer, or call of one, in the order in which they run.
 
         Raises:
-          RuntimeError: The model is neither sequential nor functional.
+          RuntimeError: The model is subclassed, and not built.
         """
-        self._check_graph("get")
-        return [_assignment(place) for place in self.places]
+        return [_assignment(place, self.is_subclassed) for place in self.places]
 
     def set(self, assignment: Any) -> None:
         """Assigns stages; see `set_pipeline_stage_assignment`.
 
         Raises:
-          RuntimeError: The model is neither sequential nor functional.
+          RuntimeError: The model is subclassed and not built, or a stage has no layer.
           ValueError: The list does not fit the model, or the stages do not fit together.
         """
-        self._check_graph("set")
-        before, self._stages = self._stages, _read(self._model, self.places, assignment)
+        before, self._stages = self._stages, _read(self.graph, self.places, assignment, self.is_subclassed)
         try:
+            if self.is_sequential:
+                _check_sequence(self.places)
             self.check()
         except (ValueError, RuntimeError):
             self._stages = before
@@ -78,6 +113,24 @@ class StageAssignment:
         for place in self.places if self.has_graph else ():
             _clear(place)
 
+    def named(self) -> list[Any]:
+        """The names of the layers in the order in which they run, each with its stage: what files hold.
+
+        Returns:
+          Pairs of a layer's name and its stage, or of a nested model's name and such a list.
+        """
+        return [_named(place) for place in self.places]
+
+    def restore(self, named: list[Any]) -> None:
+        """Assigns the stages that `named` returned for an equal model.
+
+        Raises:
+          ValueError: The model has other layers.
+        """
+        stages: dict[Key, int] = {}
+        _restore(self.places, named, stages)
+        self._stages = stages
+
     def check(self) -> int:
         """Checks that the stages make a pipeline.
 
@@ -88,7 +141,6 @@ class StageAssignment:
           ValueError: A layer has no stage, or depends on one of a later stage.
           RuntimeError: A stage has no layer.
         """
-        self._check_graph("check")
         places = self.places
         leaves = self._leaves()
         without = [leaf.layer.name for leaf in leaves if leaf.stage is None]
@@ -105,7 +157,7 @@ class StageAssignment:
                 f"All stages in a pipeline must have at least one layer: in model `{self._model.name}`, stage"
                 f" {', '.join(map(str, empty))} has none of those up to {max(stages)}"
             )
-        for place, before in too_late(self._model, places):
+        for place, before in too_late(self.graph, places):
             raise ValueError(
                 f"Layer `{place.layer.name}` in pipeline stage {place.stage} has a dependency from stage {before}: a stage"
                 " can only use what the stages before it made"
@@ -116,33 +168,75 @@ class StageAssignment:
         return [leaf for place in self.places for leaf in place.leaves()]
 
     def _own(self, model: Any) -> dict[Key, int]:
-        if model is self._model:
+        if model is self._model or model is self._traced:
             return self._stages
         extension = vars(model).get("_ipu_extension")
         return extension.stages._stages if extension else {}
 
-    def _check_graph(self, what: str) -> None:
-        if not self.has_graph:
-            raise RuntimeError(
-                f"Cannot {what} pipeline stage assignments for model `{self._model.name}`, which is neither sequential nor"
-                " functional: only these say what their layers are"
+
+def _check_sequence(places: list[Place]) -> None:
+    """Checks that the stages of a sequential model's layers count up from 0.
+
+    Raises:
+      ValueError: They do not.
+    """
+    last: int | None = None
+    for place in places:
+        stages = [leaf.stage for leaf in place.leaves() if leaf.stage is not None]
+        first = min(stages, default=last or 0)
+        if last is None and first != 0:
+            raise ValueError(
+                f"The first layer in a pipelined sequential model needs to be assigned to the pipeline stage 0, but layer"
+                f" `{place.layer.name}` is assigned to stage {first}"
             )
+        if last is not None and first not in (last, last + 1):
+            raise ValueError(
+                f"Layer `{place.layer.name}` has been assigned to pipeline stage {first}, however the layer before it is in"
+                f" stage {last}: it can be in that stage, or in the next"
+            )
+        last = max(stages, default=last or 0)
 
 
-def _assignment(place: Place) -> Any:
+def _assignment(place: Place, subclassed: bool = False) -> Any:
     if place.children is None:
         if place.node is None:
             return SequentialLayerPipelineStageAssignment(place.layer, place.stage)
-        return FunctionalLayerPipelineStageAssignment(place.layer, place.node_index, place.stage)
+        return _layer_kind(subclassed)(place.layer, place.node_index, place.stage)
     children = [_assignment(child) for child in place.children]
     if place.node is None:
         return SequentialNestedModelPipelineStageAssignment(place.layer, children)
-    return FunctionalNestedModelPipelineStageAssignment(place.layer, place.node_index, children)
+    return _nested_kind(subclassed)(place.layer, place.node_index, children)
+
+
+def _layer_kind(subclassed: bool) -> Any:
+    return ModelLayerPipelineStageAssignment if subclassed else FunctionalLayerPipelineStageAssignment
+
+
+def _nested_kind(subclassed: bool) -> Any:
+    return NestedModelPipelineStageAssignment if subclassed else FunctionalNestedModelPipelineStageAssignment
+
+
+def _named(place: Place) -> list[Any]:
+    return [place.layer.name, place.stage if place.children is None else [_named(child) for child in place.children]]
+
+
+def _restore(places: list[Place], named: list[Any], stages: dict[Key, int]) -> None:
+    names = [place.layer.name for place in places]
+    if names != [name for name, _ in named]:
+        raise ValueError(
+            f"the file has pipeline stages of the layers {[name for name, _ in named]}, and the model has the layers {names}"
+        )
+    for place, (_, stage) in zip(places, named, strict=True):
+        if place.children is not None:
+            _restore(place.children, stage, stages)
+        elif stage is not None:
+            stages[place.key] = stage
 
 
 def _clear(place: Place) -> None:
     if place.node is not None:
         vars(place.node).pop(NODE_STAGE, None)
+        vars(place.layer).pop(NODE_STAGE, None)
     extension = vars(place.layer).get("_ipu_extension")
     if place.children is not None and extension:
         extension.stages._stages.clear()
@@ -150,7 +244,7 @@ def _clear(place: Place) -> None:
         _clear(child)
 
 
-def _read(model: Any, places: list[Place], assignment: Any) -> dict[Key, int]:
+def _read(model: Any, places: list[Place], assignment: Any, subclassed: bool = False) -> dict[Key, int]:
     """The stages that a list says of a model's places."""
     if not isinstance(assignment, list):
         raise ValueError(f"`pipeline_stage_assignment` needs to be a list, but is {assignment!r}")
@@ -164,21 +258,19 @@ def _read(model: Any, places: list[Place], assignment: Any) -> dict[Key, int]:
     stages: dict[Key, int] = {}
     for index, (one, place) in enumerate(zip(assignment, places, strict=True)):
         if place.children is not None and not isinstance(one, int):
-            stages |= _read(place.layer, place.children, _nested_list(index, one, place, model))
+            stages |= _read(place.layer, place.children, _nested_list(index, one, place, model, subclassed))
         else:
             stage = (
-                _sequential_stage(index, one, place.layer) if sequential else _functional_stage(index, one, place.node)
+                _sequential_stage(index, one, place.layer)
+                if sequential
+                else _functional_stage(index, one, place.node, _layer_kind(subclassed))
             )
             stages |= {leaf.key: stage for leaf in place.leaves()}
     return stages
 
 
-def _nested_list(index: int, one: Any, place: Place, model: Any) -> Any:
-    kind = (
-        SequentialNestedModelPipelineStageAssignment
-        if place.node is None
-        else FunctionalNestedModelPipelineStageAssignment
-    )
+def _nested_list(index: int, one: Any, place: Place, model: Any, subclassed: bool) -> Any:
+    kind = SequentialNestedModelPipelineStageAssignment if place.node is None else _nested_kind(subclassed)
     if not isinstance(one, kind):
         raise ValueError(
             f"The pipeline stage assignment for nested model `{place.layer.name}` in model `{model.name}`, at index {index} of"
@@ -218,13 +310,24 @@ def _sequential_stage(index: int, one: Any, layer: Any) -> int:
     )
 
 
-def _functional_stage(index: int, one: Any, node: Any) -> int:
-    if not isinstance(one, FunctionalLayerPipelineStageAssignment):
+def _functional_stage(index: int, one: Any, node: Any, kind: Any) -> int:
+    if not isinstance(one, kind):
         raise ValueError(
-            "All elements of `pipeline_stage_assignment` must be instances of `FunctionalLayerPipelineStageAssignment`, but"
-            f" the one at index {index} is {one!r}"
+            f"All elements of `pipeline_stage_assignment` must be instances of `{kind.__name__}`, but the one at index"
+            f" {index} is {one!r}"
         )
     name = node.operation.name
+    calls = len(one.layer._inbound_nodes)
+    if not calls:
+        raise ValueError(
+            f"Layer `{one.layer.name}`, at index {index} of `pipeline_stage_assignment`, has no recorded nodes in the graph:"
+            " the model does not call it"
+        )
+    if one.node_index >= calls:
+        raise ValueError(
+            f"Layer `{one.layer.name}` has {calls} invocation(s) in the graph, but at index {index} the"
+            f" `pipeline_stage_assignment` is for call {one.node_index}, where the first is call 0"
+        )
     if one.layer is not node.operation or one.node_index != node.operation._inbound_nodes.index(node):
         raise ValueError(
             f"The order of `pipeline_stage_assignment` does not match that in which the model runs: at index {index} it has"

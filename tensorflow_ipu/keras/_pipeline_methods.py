@@ -19,11 +19,11 @@ class PipelineMethods:
 
         Returns:
           For a sequential model a list of `SequentialLayerPipelineStageAssignment`, for a functional one a list of
-          `FunctionalLayerPipelineStageAssignment`, one a call of a layer; for a nested model, a
-          `SequentialNestedModelPipelineStageAssignment` or a `FunctionalNestedModelPipelineStageAssignment`.
+          `FunctionalLayerPipelineStageAssignment`, one a call of a layer, and for a subclassed one of
+          `ModelLayerPipelineStageAssignment`; for nested models, `SequentialNestedModelPipelineStageAssignment` and so on.
 
         Raises:
-          RuntimeError: The model is neither.
+          RuntimeError: The model is subclassed, and was not built yet; or its `call` cannot be cut into stages.
         """
         return _extension(self).stages.get()
 
@@ -36,7 +36,7 @@ class PipelineMethods:
 
         Raises:
           ValueError: The list does not fit the model, or a layer depends on one of a later stage.
-          RuntimeError: A stage has no layer, or the model is neither sequential nor functional.
+          RuntimeError: A stage has no layer; or the model is subclassed, and was not built yet.
         """
         _extension(self).stages.set(pipeline_stage_assignment)
         _extension(self).reset()

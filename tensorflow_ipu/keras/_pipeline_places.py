@@ -111,8 +111,10 @@ def _places(model: Any, own: Own, path: Key, called_in: int | None, outer: list[
     for layer, node in zip(layers, nodes, strict=True):
         key = (*path, id(layer if node is None else node))
         by_list = [stages.get(key[depth:]) for depth, stages in assigned]
-        # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself.
-        known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None)]
+        # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself: by
+        # its list, by the scope of a call, by the scope that a layer was made in.
+        made_in = None if node is None else vars(layer).get(NODE_STAGE)
+        known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None), made_in]
         stage = next((one for one in known if one is not None), None)
         around = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
         children = _places(layer, own, key, around, assigned) if _opens(layer, node) else None

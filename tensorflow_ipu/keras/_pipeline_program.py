@@ -34,7 +34,7 @@ class PipelinedModel:
         """Plans a pipeline.
 
         Args:
-          model: A sequential or functional model, built.
+          model: A model, built.
           assignment: The stages of its layers.
           mode: `"train"`, `"test"` or `"predict"`.
           micro_batches: How many steps make one update of the weights; None without updates: all of an execution then
@@ -50,8 +50,8 @@ class PipelinedModel:
         self._accumulate = accumulate_outfeed
         self._options = dict(options)
         self._stages = assignment.check()
-        self._graph = graph_of(model)
-        self._flow = calls_of(model, assignment.places)
+        self._graph = graph_of(assignment.graph)
+        self._flow = calls_of(assignment.graph, assignment.places)
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
         """Puts the pipeline into the program that is being traced.
@@ -95,6 +95,8 @@ class _Trace:
         self._mode = mode
         self._elements = elements
         self._handed: list[Key] = []  # The values that the next stage gets.
+        self._losses: list[Any] = []  # Those that layers made so far, besides that of the model's outputs.
+        self._hands_losses = False  # Whether the next stage gets their sum.
         self._targets: Any = None  # The structure of targets and weights, which travel to the last stage.
         self._batch_size: Any = None
 
@@ -112,6 +114,7 @@ class _Trace:
                     }
                     arguments, named = node.arguments.fill_in(taken)
                     outputs = operation_fn(node.operation, training=self._mode == "train")(*arguments, **named)
+                    self._collect_losses(call)
                     for symbol, value in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
                         values[(*call.path, id(symbol))] = value
             if number == stages - 1:
@@ -119,22 +122,38 @@ class _Trace:
             later = [call for call in self._calls if call.stage is not None and call.stage > number]
             wanted = {key for call in later for key in call.reads.values()} | set(self._outputs)
             self._handed = sorted(wanted & values.keys())
-            return (*(values[key] for key in self._handed), *targets)
+            self._hands_losses = bool(self._losses)
+            losses = [tf.add_n(self._losses)] if self._losses else []
+            return (*(values[key] for key in self._handed), *losses, *targets)
 
         run.__name__ = f"stage_{number}_of_{self._model.name}"
         return run
+
+    def _collect_losses(self, call: Call) -> None:
+        """Notes the losses of a call: those that its layer added, and with the layer's first call those of its weights."""
+        layer = call.node.operation
+        if self._mode == "predict" or not isinstance(layer, keras.layers.Layer):
+            return
+        found = [loss for part in layer._flatten_layers() for loss in part._get_own_losses()]
+        if call is next(one for one in self._calls if one.node.operation is layer):
+            found += layer._get_regularization_losses()
+        layer._clear_losses()
+        self._losses += [tf.reduce_sum(tf.cast(loss, keras.config.floatx())) for loss in found]
 
     def _begin(self, tensors: tuple[Any, ...]) -> tuple[dict[Key, Any], list[Any]]:
         x, y, weights = unpack_x_y_sample_weight(self._elements.of_parts(tensors))
         inputs = keras.tree.flatten(self._graph._standardize_inputs(x))
         self._batch_size = inputs[0].shape[0]
+        self._losses = []
         values = dict(zip(self._inputs, inputs, strict=True))
         self._targets = (y, weights) if self._mode != "predict" else (None, None)
         return values, [part for part in tf.nest.flatten(self._targets) if part is not None]
 
     def _continue(self, tensors: tuple[Any, ...]) -> tuple[dict[Key, Any], list[Any]]:
         count = len(self._handed)
-        return dict(zip(self._handed, tensors[:count], strict=True)), list(tensors[count:])
+        rest = list(tensors[count:])
+        self._losses = [rest.pop(0)] if self._hands_losses else []
+        return dict(zip(self._handed, tensors[:count], strict=True)), rest
 
     def _end(self, values: dict[Key, Any], targets: list[Any]) -> Any:
         model = self._model
@@ -148,7 +167,11 @@ class _Trace:
         filled = [None if part is None else next(left) for part in tf.nest.flatten(self._targets)]
         y, weights = tf.nest.pack_sequence_as(self._targets, filled)
         training = self._mode == "train"
-        loss = model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)
+        model._losses_override = self._losses
+        try:
+            loss = model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)
+        finally:
+            model._losses_override = []
         model._loss_tracker.update_state(loss, sample_weight=self._batch_size)
         logs = model.compute_metrics(None, y, predicted, sample_weight=weights)
         if not training:

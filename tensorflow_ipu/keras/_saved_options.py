@@ -1,4 +1,4 @@
-"""A model's options in its file, beside what plain Keras reads there."""
+"""A model's options and pipeline stages in its file, beside what plain Keras reads there."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ import tensorflow as tf
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras._options import Options
+from tensorflow_ipu.keras._pipeline_graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
 _FILE = "ipu_options.json"
+_STAGES = "pipeline_stages"
 _ENUMS: dict[str, type[enum.Enum]] = {
     kind.__name__: kind
     for kind in (
         GradientAccumulationReductionMethod,
         ReplicatedMetricReductionMethod,
+        pipelining.PhasedExecution,
         pipelining.PipelineSchedule,
         pipelining.RecomputationMode,
     )
 }
 
 
-def save(options: Options, folder: str) -> None:
-    """Writes the options that differ from the defaults; nothing where none does.
+def save(options: Options, stages: StageAssignment, folder: str) -> None:
+    """Writes the options that differ from the defaults, and the stages; nothing where there are none.
 
     Args:
       options: The options.
+      stages: The pipeline stages.
       folder: An existing folder.
     """
     default = Options()
@@ -41,17 +45,29 @@ def save(options: Options, folder: str) -> None:
         for field in dataclasses.fields(Options)
         if getattr(options, field.name) != getattr(default, field.name)
     }
-    if changed:
-        Path(folder, _FILE).write_text(json.dumps({name: _encode(name, value) for name, value in changed.items()}))
+    written = {name: _encode(name, value) for name, value in changed.items()}
+    if stages.is_pipelined:
+        written[_STAGES] = stages.named()
+    if written:
+        Path(folder, _FILE).write_text(json.dumps(written))
 
 
-def load(folder: str) -> Options:
-    """The options that `save` wrote to the folder; the defaults where it wrote none."""
-    path = Path(folder, _FILE)
+def load(stages: StageAssignment, folder: str | None) -> Options:
+    """The options that `save` wrote to the folder; the defaults where it wrote none.
+
+    Args:
+      stages: Gets the pipeline stages that it wrote.
+      folder: The folder; None where the file has none for the model.
+    """
+    path = Path(folder or "", _FILE)
     if not folder or not path.exists():
         return Options()
     known = {field.name for field in dataclasses.fields(Options)}
-    given = {name: _decode(value) for name, value in json.loads(path.read_text()).items()}
+    written = json.loads(path.read_text())
+    named = written.pop(_STAGES, None)
+    if named is not None:
+        stages.restore(named)
+    given = {name: _decode(value) for name, value in written.items()}
     return Options(**{name: value for name, value in given.items() if name in known})
 
 

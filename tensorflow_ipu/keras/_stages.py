@@ -9,17 +9,20 @@ import tensorflow as tf
 
 from tensorflow_ipu import strategy as strategies
 
-# Where a node of Keras's graph keeps the stage that it was made in.
+# Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
 NODE_STAGE = "_ipu_pipeline_stage"
 
 _thread = threading.local()
 _lock = threading.Lock()
 _scopes = 0
 _plain_init: Any = None
+_plain_layer_init: Any = None
 
 
 class PipelineStage:
     """A scope: layers that are called in it are in one stage of a pipeline.
+
+    So are the layers that are made in it, where they are called outside of any such scope.
 
     with strategy.scope():
         inputs = keras.Input([784])
@@ -45,7 +48,8 @@ class PipelineStage:
           ValueError: The stage is no number from 0.
           RuntimeError: This is outside of an `IPUStrategy`'s scope, or in another stage's.
         """
-        global _scopes, _plain_init  # noqa: PLW0603
+        global _scopes, _plain_init, _plain_layer_init  # noqa: PLW0603
+        from keras.layers import Layer
         from keras.src.ops.node import Node
 
         if isinstance(self._stage, bool) or not isinstance(self._stage, int) or self._stage < 0:
@@ -58,22 +62,24 @@ class PipelineStage:
             raise RuntimeError(f"Pipeline stages must not be nested: this is in stage {current_stage()} already")
         with _lock:
             if _scopes == 0:
-                _plain_init = Node.__init__
-                Node.__init__ = _noting
+                _plain_init, _plain_layer_init = Node.__init__, Layer.__init__
+                Node.__init__, Layer.__init__ = _noting, _noting_layer
             _scopes += 1
         _thread.stage = self._stage
+        _thread.entered = entered() + 1
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         """Leaves the scope."""
         global _scopes  # noqa: PLW0603
+        from keras.layers import Layer
         from keras.src.ops.node import Node
 
         _thread.stage = None
         with _lock:
             _scopes -= 1
             if _scopes == 0:
-                Node.__init__ = _plain_init
+                Node.__init__, Layer.__init__ = _plain_init, _plain_layer_init
 
 
 def current_stage() -> int | None:
@@ -81,10 +87,24 @@ def current_stage() -> int | None:
     return getattr(_thread, "stage", None)
 
 
+def entered() -> int:
+    """How many scopes this thread has entered so far."""
+    return getattr(_thread, "entered", 0)
+
+
 def _noting(self: Any, *args: Any, **kwargs: Any) -> None:
     _plain_init(self, *args, **kwargs)
     if current_stage() is not None:
         setattr(self, NODE_STAGE, current_stage())
+
+
+def _noting_layer(self: Any, *args: Any, **kwargs: Any) -> None:
+    from keras import Model
+
+    _plain_layer_init(self, *args, **kwargs)
+    # The layers in a model have stages of their own.
+    if current_stage() is not None and not isinstance(self, Model):
+        vars(self)[NODE_STAGE] = current_stage()
 
 
 class _Assignment:
@@ -145,8 +165,8 @@ class ModelLayerPipelineStageAssignment(_Assignment):
         return self._node_index
 
     @property
-    def inbound_layers(self) -> Any:
-        """The layers whose outputs the call takes: one, or a list of them."""
+    def inbound_layers(self) -> list[Any]:
+        """A list of the layers whose outputs the call takes."""
         return _inbound_layers(self._layer, self._node_index)
 
     def __str__(self) -> str:
@@ -217,8 +237,8 @@ class NestedModelPipelineStageAssignment(_NestedAssignment):
         return self._node_index
 
     @property
-    def inbound_layers(self) -> Any:
-        """The layers whose outputs the call takes: one, or a list of them."""
+    def inbound_layers(self) -> list[Any]:
+        """A list of the layers whose outputs the call takes."""
         return _inbound_layers(self._nested_model, self._node_index)
 
 
@@ -226,6 +246,5 @@ class FunctionalNestedModelPipelineStageAssignment(NestedModelPipelineStageAssig
     """A call of a model in a functional model, and the stages of its layers."""
 
 
-def _inbound_layers(layer: Any, node_index: int) -> Any:
-    layers = [tensor._keras_history.operation for tensor in layer._inbound_nodes[node_index].input_tensors]
-    return layers[0] if len(layers) == 1 else layers
+def _inbound_layers(layer: Any, node_index: int) -> list[Any]:
+    return [tensor._keras_history.operation for tensor in layer._inbound_nodes[node_index].input_tensors]

@@ -124,6 +124,21 @@ def test_more_steps_an_execution_than_there_are_become_one_execution(features: A
     assert model.steps_per_execution == 2
 
 
+def test_steps_an_execution_may_be_the_size_of_a_dataset(features: Any, scoped: Any) -> None:
+    data = dataset_of(features, features[:, :3])
+
+    def make(steps: Any) -> keras.Model:
+        model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+        model.compile(optimizer="sgd", loss="mse", steps_per_execution=steps)
+        return model
+
+    for steps in (data.cardinality(), np.int64(6)):
+        assert scoped(lambda: make(steps)).steps_per_execution == 6  # noqa: B023
+    for steps in (data.repeat().cardinality(), 0, 2.5, "all"):
+        with pytest.raises(ValueError, match="`steps_per_execution` must be a positive integer, but is"):
+            scoped(lambda: make(steps))  # noqa: B023
+
+
 # What does not fit.
 
 

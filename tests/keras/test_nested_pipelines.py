@@ -46,6 +46,16 @@ def sequential() -> keras.Model:
     return keras.Sequential([keras.Input([6]), nested, layers.Dense(3, name="last")])
 
 
+def called_twice() -> Any:
+    """A nested model that is called in two stages, on one IPU, and dicts in and out."""
+    inner = keras.Input([6])
+    nested = keras.Sequential([inner, layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
+    inputs = {"a": keras.Input([4], name="a"), "b": keras.Input([2], name="b")}
+    once = nested(layers.concatenate([inputs["a"], inputs["b"]], name="first"))
+    again = nested(layers.Activation("tanh", name="middle")(once))
+    return keras.Model(inputs, {"p": layers.Dense(3, name="p")(again), "q": layers.Dense(3, name="q")(once)})
+
+
 def assign(assignments: list[Any], stages: Any) -> None:
     for one in assignments:
         if one.is_nested_model:
@@ -91,6 +101,34 @@ def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
         assert_same(model.get_weights(), plain.get_weights())
         predicted = model.predict(x, batch_size=BATCH, verbose=0)
         np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_nested_model_called_in_two_stages_trains_as_plain_keras_does(features: Any, assert_same: Any) -> None:
+    x = {"a": features[:, :4], "b": features[:, 4:]}
+    y = {"p": features[:, :3], "q": features[:, 3:]}
+    keras.utils.set_random_seed(2)
+    plain = called_twice()
+    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    start = plain.get_weights()
+    plain.fit(x, y, batch_size=6 * BATCH, shuffle=False, verbose=0)
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = called_twice()
+        model.set_weights(start)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=12)
+        calls = model.get_pipeline_stage_assignment()
+        nested = [one for one in calls if one.is_nested_model]
+        assert [one.node_index for one in nested] == [0, 1]
+        assign([one for one in calls if not one.is_nested_model], {"first": 0, "middle": 1, "p": 2, "q": 2})
+        for one, stage in zip(nested, (0, 2), strict=True):
+            assign(one.pipeline_stage_assignments, {"n0": stage, "n1": stage})
+        model.set_pipeline_stage_assignment(calls)
+        model.set_pipelining_options(6, device_mapping=[0, 1, 0], gradient_accumulation_reduction_method="mean")
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        assert_same(model.get_weights(), plain.get_weights())
+    predicted = model.predict(x, batch_size=BATCH, verbose=0)
+    assert sorted(predicted) == ["p", "q"]
+    assert_same(predicted, plain.predict(x, verbose=0))
 
 
 def test_scopes_reach_the_layers_of_nested_models(scoped: Any) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import layers
 
 import tensorflow_ipu as ipu
@@ -83,6 +82,7 @@ def accumulated(make: Any, count: int, x: Any, y: Any, **options: Any) -> list[A
         (True, {}),
         (False, {"pipeline_schedule": pipelining.PipelineSchedule.Interleaved, "device_mapping": [1, 0]}),
         (False, {"recomputation_mode": pipelining.RecomputationMode.RecomputeThenBackpropagate}),
+        (False, {"pipeline_schedule": pipelining.PhasedExecution.Parallel}),
     ],
 )
 def test_pipelined_sequential_model_trains_as_accumulation_does(
@@ -97,6 +97,17 @@ def test_pipelined_sequential_model_trains_as_accumulation_does(
         model.set_pipelining_options(gradient_accumulation_steps_per_replica=4, **options)
         results = used(model, features, features[:, :3], fully)
         assert_same(results, expected[: len(results)])
+
+
+def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica() -> None:
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = compiled(sequential())
+        model.set_pipeline_stage_assignment([0, 1, 1])
+        model.set_pipelining_options(4, pipeline_schedule=pipelining.PhasedExecution.Serial)
+        assert model._ipu_extension.replicas_for(None) == 2
+        model.set_pipelining_options(4)
+        assert model._ipu_extension.replicas_for(None) == 1
 
 
 def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, assert_same: Any) -> None:
@@ -151,16 +162,81 @@ def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_sa
 
 
 def test_accumulated_results_are_the_mean_over_the_steps_of_an_update(features: Any) -> None:
+    class Count(keras.callbacks.Callback):
+        count = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.count += 1
+
     configure(2)
     with ipu.IPUStrategy().scope():
         model = keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
         model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=STEPS)
         model.set_pipeline_stage_assignment([0, 1])
         model.set_pipelining_options(4, accumulate_outfeed=True)
-        loss = model.fit(features, 0 * features[:, :1], batch_size=BATCH, shuffle=False, verbose=0).history["loss"][0]
+        model.set_asynchronous_callbacks(True)  # Sums have nothing to tell of each step.
+        count = Count()
+        data = {"x": features, "y": 0 * features[:, :1], "batch_size": BATCH, "verbose": 0}
+        loss = model.fit(**data, shuffle=False, callbacks=[count]).history["loss"][0]
+        evaluated = model.evaluate(**data)
     each = (features.sum(axis=1) ** 2).reshape(STEPS, BATCH).mean(axis=1)
     running = np.cumsum(each) / np.arange(1, STEPS + 1)
     np.testing.assert_allclose(loss, running[-4:].mean(), rtol=1e-5)
+    np.testing.assert_allclose(evaluated, running.mean(), rtol=1e-5)
+    assert count.count == 1
+
+
+def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same: Any) -> None:
+    class Extra(layers.Layer):
+        def call(self, x: Any) -> Any:
+            self.add_loss(keras.ops.mean(x**2))
+            return x
+
+    def make() -> keras.Model:
+        extra = Extra()
+        parts = [layers.Dense(4, kernel_regularizer="l2"), extra, layers.Dense(4, activity_regularizer="l2"), extra]
+        return keras.Sequential([keras.Input([6]), *parts, layers.Dense(3, bias_regularizer="l2")])
+
+    x, y = features[:32], features[:32, :3]
+    keras.utils.set_random_seed(2)
+    plain = compiled(make())
+    start = plain.get_weights()
+    plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = compiled(make())
+        model.set_weights(start)
+        model.steps_per_execution = 8
+        model.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
+        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+        model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
+    assert_same(model.get_weights(), plain.get_weights())
+
+
+def test_regularizers_that_keep_a_tensor_train_as_they_do_in_plain_keras(features: Any, assert_same: Any) -> None:
+    def make() -> keras.Model:
+        l1, l2, both = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
+        parts = [
+            layers.Dense(4, kernel_regularizer=l1, bias_regularizer=both),
+            layers.Dense(4, kernel_regularizer="orthogonal_regularizer", activity_regularizer=l1),
+            layers.Dense(3, kernel_regularizer=l1, bias_regularizer=l2),
+        ]
+        return keras.Sequential([keras.Input([6]), *parts])
+
+    x, y = features[:32], features[:32, :3]
+    keras.utils.set_random_seed(2)
+    plain = compiled(make())
+    start = plain.get_weights()
+    expected = plain.fit(x, y, batch_size=4 * BATCH, epochs=2, verbose=0, shuffle=False).history
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = compiled(make())
+        model.set_weights(start)
+        model.steps_per_execution = 8
+        model.set_pipeline_stage_assignment([0, 1, 1])
+        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+        history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False).history
+    assert_same([history, model.get_weights()], [expected, plain.get_weights()])
 
 
 # Assignments.
@@ -172,7 +248,9 @@ def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scope
     assert {type(one) for one in assignment} == {FunctionalLayerPipelineStageAssignment}
     found = {(one.layer.name, one.node_index): one.pipeline_stage for one in assignment}
     assert sorted(found.values()) == [0, 1, 1, 1, 1, 2, 2, 2]
-    assert {one.inbound_layers.name for one in assignment if one.layer.name in "pq"} == {"concatenate"}
+    assert [[layer.name for layer in one.inbound_layers] for one in assignment if one.layer.name in "pq"] == [
+        ["concatenate"]
+    ] * 2
     for one in assignment:
         one.pipeline_stage = 0 if one.layer.name in "pq" else one.pipeline_stage
     with pytest.raises(ValueError, match="Layer `[pq]` in pipeline stage 0 has a dependency from stage 2"):
@@ -195,8 +273,9 @@ def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scope
         ([0, 1], ValueError, r"length .* \(2\) does not equal the number of layers .* \(3\)"),
         ([0, "a", 1], ValueError, "the one at index 1 is 'a'"),
         ([0, -1, 1], ValueError, "has not been assigned a pipeline stage, but -1"),
-        ([0, 2, 2], RuntimeError, "stage 1 has none"),
-        ([1, 0, 1], ValueError, "in pipeline stage 0 has a dependency from stage 1"),
+        ([0, 2, 2], ValueError, "assigned to pipeline stage 2, however the layer before it is in stage 0"),
+        ([0, 1, 0], ValueError, "assigned to pipeline stage 0, however the layer before it is in stage 1"),
+        ([1, 1, 1], ValueError, "first layer .* needs to be assigned to the pipeline stage 0"),
         ([SequentialLayerPipelineStageAssignment(None, 0)] * 3, ValueError, "index 0|has no attribute"),
     ],
 )
@@ -226,6 +305,22 @@ def test_stage_scopes_that_make_no_sense_are_refused(scoped: Any) -> None:
     assert current_stage() is None
 
 
+def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(scoped: Any) -> None:
+    def make() -> keras.Model:
+        inputs = keras.Input([6])
+        with PipelineStage(0):
+            first, again = layers.Dense(6, name="first"), layers.Dense(6, name="again")
+        with PipelineStage(1):
+            last = layers.Dense(6, name="last")
+            hidden = again(again_input := first(inputs))
+        return keras.Model(inputs, last(layers.Add(name="bare")([hidden, again_input])))
+
+    found = {one.layer.name: one.pipeline_stage for one in scoped(make).get_pipeline_stage_assignment()}
+    assert found == {"first": 1, "again": 1, "bare": None, "last": 1}
+    plain = layers.Dense(6)
+    assert not hasattr(plain, "_ipu_pipeline_stage")
+
+
 def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> None:
     data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
 
@@ -236,6 +331,12 @@ def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> No
 
     configure(2)
     model = scoped(make)
+    model.optimizer.minimize = lambda *_: None
+    model.set_pipelining_options(4)
+    with pytest.raises(ValueError, match="has a `minimize` of its own"):
+        model.fit(**data)
+    del model.optimizer.minimize
+    model.set_pipelining_options()
     with pytest.raises(ValueError, match="pipelined: .* 2 stages.*`set_pipelining_options`"):
         model.fit(**data)
     model.set_pipelining_options(5)
@@ -263,7 +364,7 @@ def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> No
         scoped(own).fit(**data)
 
 
-def test_half_assigned_and_subclassed_models_are_no_pipelines(features: Any, scoped: Any) -> None:
+def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any) -> None:
     def half() -> Any:
         inputs = keras.Input([6])
         with PipelineStage(0):
@@ -276,12 +377,3 @@ def test_half_assigned_and_subclassed_models_are_no_pipelines(features: Any, sco
     model = scoped(half)
     with pytest.raises(ValueError, match="`bare` have none"):
         model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
-
-    class Own(keras.Model):
-        def call(self, x: Any) -> Any:
-            return tf.tanh(x)
-
-    with pytest.raises(
-        RuntimeError, match="Cannot get pipeline stage assignments .* neither sequential nor functional"
-    ):
-        scoped(Own).get_pipeline_stage_assignment()

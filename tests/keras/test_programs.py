@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
+import pytest
 import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import replicas
 
 
 def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(
@@ -51,3 +56,25 @@ def test_second_fit_compiles_nothing(run_script: Any, tmp_path: Any) -> None:
         """,
         env={"XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text", "DUMP": str(dump)},
     )
+
+
+def test_executions_with_the_same_queues_look_for_their_program_once(
+    features: Any, labels: Any, make_model: Any, scoped: Any, monkeypatch: Any
+) -> None:
+    looks = []
+    find = replicas.find
+    monkeypatch.setattr(replicas, "find", lambda *args: looks.append(args[0]) or find(*args))
+    model = scoped(lambda: make_model())
+    history = model.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False).history
+    # Of the eight executions of an epoch the first has another queue than before, and the second keeps what it finds.
+    assert len(looks) == 4
+    again = scoped(lambda: make_model(steps_per_execution=8))
+    other = again.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False).history
+    assert other["loss"] == pytest.approx(history["loss"], rel=1e-5)
+
+
+def test_no_queue_and_no_data_outlive_a_fit(features: Any, labels: Any, make_model: Any, scoped: Any) -> None:
+    model = scoped(lambda: make_model())
+    model.fit(features, labels, batch_size=6, epochs=2, verbose=0)
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each) is ipu.IPUInfeedQueue and each._feed is not None]

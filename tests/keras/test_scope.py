@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import layers
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu import keras as keras_extensions
 
 OPTIONS = (
     "set_asynchronous_callbacks",
@@ -232,3 +233,20 @@ def test_model_without_known_inputs_cannot_be_exported(features: Any, scoped: An
     model.export_for_ipu_serving(tmp_path / "served", batch_size=2)
     served = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
     np.testing.assert_allclose(served(tf.constant(features[:2]))["output_0"], model(features[:2]), rtol=1e-5, atol=1e-6)
+
+
+def test_models_of_a_scope_are_instances_of_what_extends_them(make_model: Any, scoped: Any) -> None:
+    inputs = keras.Input([6])
+    kinds = (
+        keras_extensions.SequentialExtension,
+        keras_extensions.FunctionalExtension,
+        keras_extensions.ModelExtension,
+    )
+    makers = (make_model, lambda: keras.Model(inputs, layers.Dense(3)(inputs)), type("Own", (keras.Model,), {}))
+    for make, kind in zip(makers, kinds, strict=True):
+        model = scoped(make)
+        assert [one for one in kinds if isinstance(model, one)] == [kind]
+        assert isinstance(model, keras_extensions.KerasExtensionBase)
+        assert not isinstance(make(), keras_extensions.KerasExtensionBase)
+    with pytest.raises(NotImplementedError, match="`get_pipeline_stage_assignment`"):
+        keras_extensions.KerasExtensionBase().get_pipeline_stage_assignment()

@@ -1,0 +1,113 @@
+"""Files of models with pipeline stages: a scope reads the stages back, and plain Keras reads the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.keras import PipelineStage
+
+BATCH = 4
+
+
+def functional() -> keras.Model:
+    """A layer that is called in two stages, and a nested model that is cut."""
+    inputs, inner = keras.Input([6]), keras.Input([6])
+    shared = layers.Activation("tanh", name="shared")
+    nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
+    wrapped = keras.Model(inner, nested(inner), name="wrapped")
+    with PipelineStage(0):
+        hidden = shared(layers.Dense(6, name="first")(inputs))
+    middle = wrapped(hidden)
+    with PipelineStage(1):
+        model = keras.Model(inputs, layers.Dense(3, name="last")(shared(middle)))
+    assignment = model.get_pipeline_stage_assignment()
+    for one in leaves(assignment):
+        if one.pipeline_stage is None:
+            one.pipeline_stage = int(one.layer.name == "n1")
+    model.set_pipeline_stage_assignment(assignment)
+    return model
+
+
+def sequential() -> keras.Model:
+    nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
+    model = keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
+    assignment = model.get_pipeline_stage_assignment()
+    for one in leaves(assignment):
+        one.pipeline_stage = int(one.layer.name in ("n1", "last"))
+    model.set_pipeline_stage_assignment(assignment)
+    return model
+
+
+def leaves(assignments: list[Any]) -> list[Any]:
+    found = []
+    for one in assignments:
+        found += leaves(one.pipeline_stage_assignments) if one.is_nested_model else [one]
+    return found
+
+
+def stages_of(model: Any) -> list[tuple[str, Any]]:
+    return [(one.layer.name, one.pipeline_stage) for one in leaves(model.get_pipeline_stage_assignment())]
+
+
+@pytest.mark.parametrize("make", [functional, sequential])
+def test_a_file_keeps_the_stages(make: Any, scoped: Any, tmp_path: Any) -> None:
+    file = tmp_path / "model.keras"
+
+    def use() -> None:
+        model = make()
+        model.set_pipelining_options(4, device_mapping=[1, 0])
+        model.save(file)
+        again: Any = keras.models.load_model(file)
+        assert stages_of(again) == stages_of(model)
+        assert {stage for _, stage in stages_of(again)} == {0, 1}
+        assert again._ipu_extension.options == model._ipu_extension.options
+        again.reset_pipeline_stage_assignment()
+        again.save(file)
+        assert {stage for _, stage in stages_of(keras.models.load_model(file))} == {None}
+
+    scoped(use)
+
+
+def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
+    features: Any, run_script: Any, tmp_path: Any, assert_same: Any
+) -> None:
+    x, y = features, features[:, :3]
+    file = tmp_path / "model.keras"
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+
+    def use(model: Any) -> list[Any]:
+        history = model.fit(x[:32], y[:32], batch_size=BATCH, verbose=0, shuffle=False).history
+        return [history, model.get_weights()]
+
+    with ipu.IPUStrategy().scope():
+        keras.utils.set_random_seed(4)
+        model = functional()
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=8)
+        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+        use(model)
+        model.save(file)
+        again: Any = keras.models.load_model(file)
+    expected = model(x)
+    assert_same(use(again), use(model))
+    done = run_script(
+        """
+        import sys
+        import keras, numpy as np
+
+        model = keras.models.load_model(sys.argv[1])
+        assert "tensorflow_ipu" not in sys.modules
+        x = np.random.default_rng(5).normal(size=[48, 6]).astype(np.float32)
+        print(model.predict(x, verbose=0).tolist())
+        model.fit(x, x[:, :3], verbose=0)
+        """,
+        str(file),
+    )
+    assert_same(np.array(eval(done.stdout)), expected)  # What the script above printed.
