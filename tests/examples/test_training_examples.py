@@ -1,4 +1,4 @@
-"""Each example, run as a user runs it, prints what it claims."""
+"""The examples that train networks in loops of their own print what they claim."""
 
 from __future__ import annotations
 
@@ -6,53 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-@pytest.fixture
-def run_example(run_script):
-    def run(name, *arguments, timeout=100):
-        return run_script((EXAMPLES / f"{name}.py").read_text(), *arguments, timeout=timeout).stdout.splitlines()
-
-    return run
-
-
-def test_each_example_has_a_test_that_runs_it():
-    tests = Path(__file__).read_text()
-    missing = [path.stem for path in EXAMPLES.glob("*.py") if f'run_example("{path.stem}"' not in tests]
-    assert not missing
-
-
-def test_smallest_feed_streams_two_runs_of_ten_elements(run_example):
-    assert run_example("smallest_feed") == [
-        "sum of the first ten numbers: 55.0",
-        "elements: [ 1.  2.  3.  4.  5.  6.  7.  8.  9. 10.]",
-        "totals so far: [ 1.  3.  6. 10. 15. 21. 28. 36. 45. 55.]",
-        "elements of the second run: [11. 12. 13. 14. 15. 16. 17. 18. 19. 20.]",
-    ]
-
-
-def test_dataset_iterator_finds_the_line_with_a_hundred_losses_a_run(run_example):
-    *runs, line = run_example("dataset_iterator")
-    losses = []
-    for begin, run in zip(range(0, 500, 100), runs, strict=True):
-        steps, loss = run.split(": mean loss ")
-        assert steps == f"steps {begin} to {begin + 99}"
-        losses.append(float(loss))
-    # From far off to the variance of the noise, 0.1 squared.
-    assert losses[0] > 0.1
-    assert losses[-1] == pytest.approx(0.01, rel=0.2)
-    slope, intercept = map(float, re.fullmatch(r"y = (\S+) x \+ (\S+)", line).groups())
-    assert slope == pytest.approx(3, abs=0.05)
-    assert intercept == pytest.approx(-2, abs=0.05)
-
-
-def test_dequeue_thread_reads_results_that_the_data_of_the_same_run_wait_for(run_example):
-    assert run_example("dequeue_thread") == [
-        *(f"{i} squared is {i * i}" for i in range(8)),
-        "The run has ended: all results but the last had been read before.",
-    ]
 
 
 def test_digits_learns_to_read_in_ten_epochs_and_draws_the_curve(run_example, tmp_path):
@@ -86,12 +39,12 @@ def test_digits_takes_other_sizes_and_folders(run_example, tmp_path):
     assert right == pytest.approx(round(right), abs=0.02)
 
 
-def test_digits_tests_every_image_once_and_counts_no_image_that_fills_up_a_batch(run_script):
+def test_digits_tests_every_image_once_and_counts_no_image_that_fills_up_a_batch(run_script, source_of):
     code = f"""
         import runpy
         import numpy as np
 
-        digits = runpy.run_path({str(EXAMPLES / "digits.py")!r})
+        digits = runpy.run_path({str(source_of("digits"))!r})
         _, images, _, labels = digits["load_data"]()
         dataset, steps = digits["test_dataset"](images, labels, 50)
         batches = list(dataset.take(steps).as_numpy_iterator())
@@ -114,29 +67,6 @@ def test_text_learns_to_tell_the_languages_apart(run_example):
     result = float(accuracy.removeprefix("test accuracy: "))
     assert result >= 0.97
     assert float(results[-1][2]) == pytest.approx(result, abs=0.001)
-
-
-def test_pipeline_trains_as_one_piece_does_and_draws_its_plan(run_example, tmp_path):
-    picture = tmp_path / "plan.png"
-    losses, apart, accuracy, depths, path = run_example("pipeline", str(picture), "--schedule", "interleaved")
-    first, last = map(float, re.fullmatch(r"loss of the first update (\S+), of the last (\S+)", losses).groups())
-    assert last < 0.2 < first
-    assert float(apart.removeprefix("largest difference to the weights of the network in one piece: ")) < 1e-4
-    assert float(accuracy.removeprefix("test accuracy: ")) > 0.9
-    assert depths == "stash depths [4, 3, 2, 1], bubble 33%"
-    assert path == f"picture of the plan: {picture}"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_concurrent_stages_learn_a_distance(run_example, tmp_path):
-    picture = tmp_path / "plan.png"
-    error, plan, *grid = run_example("concurrent_stages", str(picture))
-    first, last = map(float, re.match(r"mean squared error: (\S+) at first, (\S+) after", error).groups())
-    assert first > 0.1
-    assert last < 0.01
-    assert plan.startswith("Grouped: 3 stages on 4 IPUs, 12 micro-batches, training")
-    assert len([row for row in grid if row.startswith("IPU ")]) == 4
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_replicated_digits_learns_on_four_replicas_what_one_learns_from_the_whole_batch(run_example):

@@ -1,0 +1,55 @@
+"""The example of `fit` trains as Keras alone does, in each of its modes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def test_keras_digits_trains_two_pipelines_as_keras_alone_trains_and_says_what_each_part_does(run_example):
+    flags = ["--replicas", "2", "--stages", "2", "--epochs", "2"]
+    first, second, ipus, updates, *stages, accuracy, losses, weights = run_example("keras_digits", *flags)
+    for number, line in enumerate((first, second), 1):
+        assert re.fullmatch(rf"epoch {number}  training loss \S+  test accuracy \S+", line)
+    assert ipus == "4 IPU(s); an update: 2 replica(s) x 4 batch(es) x 8 images = 64 images"
+    assert updates == "40 updates, 4 in each run of the program"
+    assert stages == ["stage 0: hidden_0", "stage 0: hidden_1", "stage 1: hidden_2", "stage 1: answer"]
+    here, alone = map(float, re.fullmatch(r"test accuracy: (\S+), Keras alone: (\S+)", accuracy).groups())
+    assert here == pytest.approx(alone, abs=0.003)
+    assert here > 0.7
+    assert float(losses.removeprefix("largest difference of an epoch's loss: ")) < 1e-5
+    assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-5
+
+
+def test_keras_digits_learns_the_same_in_each_mode_and_says_which_accumulation_would_do(run_script, source_of):
+    """In one process, since starting one takes longer than to train."""
+    code = f"""
+        import runpy
+        import sys
+        import numpy as np
+
+        digits = runpy.run_path({str(source_of("keras_digits"))!r})
+        alone = digits["make_model"]()
+        digits["compile_model"](alone, 0.05, 4)
+        losses, _ = digits["train"](alone, 64, 1)
+        for mode in [(1, 1, 1), (4, 1, 1), (1, 4, 1), (1, 4, 2)]:
+            model, (own_losses, _) = digits["train_on_ipus"](*mode, epochs=1)
+            np.testing.assert_allclose(own_losses, losses, rtol=1e-5, err_msg=str(mode))
+            for own, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
+                np.testing.assert_allclose(own, weight, atol=1e-5, err_msg=str(mode))
+            digits["describe"](model, *mode)
+
+        sys.argv = ["keras_digits.py", "--replicas", "2", "--stages", "2", "--accumulate", "2"]
+        digits["main"]()
+    """
+    done = run_script(code, timeout=100, check=False)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if "IPU(s)" in line] == [
+        "1 IPU(s); an update: 1 replica(s) x 1 batch(es) x 64 images = 64 images",
+        "4 IPU(s); an update: 4 replica(s) x 1 batch(es) x 16 images = 64 images",
+        "1 IPU(s); an update: 1 replica(s) x 4 batch(es) x 16 images = 64 images",
+        "2 IPU(s); an update: 1 replica(s) x 4 batch(es) x 16 images = 64 images",
+    ]
+    assert "--accumulate 2: 64 images an update are shared by 2 replica(s)" in done.stderr
+    assert "give a divisor of 32 that 4 divides, to fill 2 stages" in done.stderr
