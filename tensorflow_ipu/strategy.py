@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,23 @@ from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.feeds import dataset_iteration
 
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
+
+# What TensorFlow says where a program meets an object of another strategy, such as that of no scope at all.
+_MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing different tf.distribute.Strategy objects")
+
+
+@contextlib.contextmanager
+def _other_strategies_explained() -> Iterator[None]:
+    """A block that traces a program: where that fails for an object of another strategy, the error says what to do."""
+    try:
+        yield
+    except RuntimeError as exc:
+        if not any(said in str(exc) for said in _MEETS_ANOTHER):
+            raise
+        raise ValueError(
+            "the program uses an object of another strategy than the one that runs it, most likely an optimizer that was"
+            " made outside of its scope. Make optimizers, as models and variables, inside `strategy.scope()`"
+        ) from exc
 
 
 class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
@@ -93,8 +110,8 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
           What `fn` returns: on replicas, what the first of them returned.
 
         Raises:
-          ValueError: `fn` is a plain function and the call is eager; or the program uses variables of another device.
-            `args` is no list or tuple.
+          ValueError: `fn` is a plain function and the call is eager; or the program uses variables of another device, or
+            an optimizer that was made outside of the scope. `args` is no list or tuple.
           TypeError: `fn` cannot be called so; or an input or output of the program is float64.
           NotConfiguredError: The configured system has no such device.
           tf.errors.OpError: The program failed. `OutOfRangeError`: its dataset ended.
@@ -116,14 +133,14 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         extended = self.extended
         call = (fn, args, kwargs or {})
         if not eager:
-            with distribute_lib.StrategyBase.scope(self):
+            with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
                 return extended.call_on_device(replicas.insert, (*call, extended.ipu_device), {})
         ipus = extended.ipus
         with tf.device(extended.ipu_device):
             with extended.as_replica():
                 prepared = replicas.find(*call, ipus)
             if prepared is None:
-                with distribute_lib.StrategyBase.scope(self):
+                with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
                     prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
             return replicas.run(prepared, extended.ipu_device, extended.ordinal)
 

@@ -129,6 +129,21 @@ def test_variable_of_the_same_name_hides_none(first: bool, strategy: Any) -> Non
         strategy.run(tf.function(lambda: tf.add_n(variables)))
 
 
+# Only TensorFlow's words came: that scopes must not nest, or that strategies are mixed.
+@pytest.mark.parametrize("built", [False, True])
+def test_optimizer_that_was_made_outside_of_the_scope_is_refused(strategy: Any, built: bool) -> None:
+    with strategy.scope():
+        weight = tf.Variable(1.0)
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    if built:
+        optimizer.build([weight])
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.constant(1.0), weight)]), jit_compile=True)
+    with pytest.raises(ValueError, match=r"an optimizer that was made outside of its scope.*`strategy.scope\(\)`"):
+        strategy.run(step)
+    with pytest.raises(ValueError, match="an optimizer that was made outside of its scope"):
+        tf.function(lambda: strategy.run(step))()
+
+
 def test_model_that_was_made_outside_of_the_scope_is_refused(strategy: Any) -> None:
     model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
     with pytest.raises(ValueError, match=r"uses variables .* of another device: `.*bias"):
