@@ -16,18 +16,25 @@ MEBIBYTE = 2**20
 
 
 def resident() -> int:
-    """The resident memory of this process, in bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """The memory of this process that is its own, in bytes: what it maps of files comes and goes as the system likes."""
+    _, pages, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
+    return (pages - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 def growth(call: Any) -> int:
-    """By how many bytes the process is larger after the call."""
-    gc.collect()
-    before = resident()
-    call()
-    gc.collect()
-    return resident() - before
+    """By how many bytes the process is larger after a call: the least of three, since what leaks does so each time."""
+    least = None
+    for _ in range(3):
+        gc.collect()
+        before = resident()
+        call()
+        gc.collect()
+        grown = resident() - before
+        least = grown if least is None else min(least, grown)
+        if least < 5 * MEBIBYTE:
+            break
+    assert least is not None
+    return least
 
 
 def test_hundred_thousand_iterations_leave_no_memory_behind(infeed_of: Any, numbers: Any, echo: Any) -> None:
