@@ -1,14 +1,17 @@
 // What answers.h promises: every answer is given once, and on whose thread.
 #include "tensorflow_ipu/kernels/core/answers.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
@@ -17,11 +20,14 @@ namespace {
 
 using check::Count;
 using tensorflow_ipu::core::Answer;
+using tensorflow_ipu::core::AnswerFromTask;
 using tensorflow_ipu::core::AnswerLater;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Deliver;
+using tensorflow_ipu::core::Executor;
 using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::Pace;
+using tensorflow_ipu::core::SpinUntil;
 
 constexpr int kPrograms = 8;
 
@@ -101,29 +107,88 @@ TEST(answers_within_an_answer_go_elsewhere) {
   CHECK_EQ(next.here.load(), kPrograms);
 }
 
-TEST(the_pace_follows_shorter_times_at_once_and_longer_ones_slowly) {
+TEST(a_task_answers_itself_and_has_others_help) {
+  for (const int64_t nanoseconds : {100, 1000000000}) {
+    Programs programs;
+    Count done;
+    Executor::Global().Run([&] {
+      AnswerFromTask(programs.Delivers(), PaceOf(nanoseconds));
+      CHECK(programs.here.load() > 0);
+      done.Add();
+    });
+    programs.CheckOnce();
+    CHECK(done.Await());
+  }
+}
+
+// What went wrong: the thread that answered the others had a program to go on with, and two more threads took turns on
+// the second of two cores, while the first was idle.
+TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
+  constexpr int kSteps = 50;
+  const int64_t limit = std::max<int64_t>(2, tensorflow_ipu::core::Cores());
+  std::atomic<int64_t> at_once{0};
+  const auto pace = PaceOf(1000000000);
+  Count done;
+  // Each runs, and meets the others; the last to come answers them, and goes on.
+  std::function<void(int, std::atomic<int>*)> run = [&](int step, std::atomic<int>* missing) {
+    CHECK(++at_once <= limit);
+    SpinUntil(std::chrono::microseconds(50), [] { return false; });
+    --at_once;
+    if (--*missing > 0) return;
+    delete missing;
+    done.Add();
+    if (step == kSteps) return;
+    std::atomic<int>* const next = new std::atomic<int>(kPrograms);
+    Answer(std::vector<Deliver>(kPrograms - 1, [&run, step, next](const Outcome&) { run(step + 1, next); }), pace);
+    run(step + 1, next);
+  };
+  Executor::Global().Run([&] { AnswerFromTask({[&run](const Outcome&) { run(1, new std::atomic<int>(1)); }}, pace); });
+  CHECK(done.Await(kSteps));
+  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+}
+
+TEST(the_pace_is_where_half_of_the_times_are_longer) {
   Pace pace;
   CHECK(pace.nanoseconds() > 1000000000);
   pace.Note(5000);
   CHECK_EQ(pace.nanoseconds(), 5000);
-  pace.Note(1000000);
-  CHECK(pace.nanoseconds() < 6000);
-  for (int i = 0; i < 100; ++i) pace.Note(1000000);
-  CHECK_EQ(pace.nanoseconds(), 1000000);
-  pace.Note(0);
-  CHECK_EQ(pace.nanoseconds(), 0);
+  for (const int64_t extreme : {int64_t{1} << 40, int64_t{0}}) {
+    pace.Note(extreme);
+    CHECK(pace.nanoseconds() > 4000 && pace.nanoseconds() < 6000);
+    for (int i = 0; i < 2; ++i) pace.Note(5000);
+    CHECK_EQ(pace.nanoseconds(), 5000);
+  }
+  for (const int64_t lasting : {1000000, 0, 70}) {
+    for (int i = 0; i < 100; ++i) pace.Note(lasting);
+    CHECK_EQ(pace.nanoseconds(), lasting);
+  }
+}
+
+// What went wrong: a program that was answered before its thread had left it went on there, its answer took no time,
+// and for ten steps all programs ran one after the other.
+TEST(answers_that_take_no_time_now_and_then_leave_the_pace_as_it_is) {
+  Pace pace;
+  for (int i = 0; i < 1000; ++i) {
+    pace.Note(i % 5 == 4 ? 100 : 170000);
+    CHECK(pace.nanoseconds() > 100000);
+  }
+}
+
+TEST(threads_linger_for_as_long_as_a_program_runs_but_not_long) {
+  CHECK(PaceOf(7000)->linger() == std::chrono::microseconds(7));
+  CHECK(PaceOf(1000000000)->linger() < std::chrono::milliseconds(1));
 }
 
 TEST(the_pace_is_that_of_the_programs) {
   const auto pace = std::make_shared<Pace>();
   Count done;
   Answer({[&](const Outcome&) {
-           tensorflow_ipu::core::SpinUntil(std::chrono::milliseconds(2), [] { return false; });
+           SpinUntil(std::chrono::milliseconds(2), [] { return false; });
            done.Add();
          }},
          pace);
   CHECK(done.Await());
-  CHECK(tensorflow_ipu::core::SpinUntil(check::kDeadline, [&] { return pace->nanoseconds() < 20000000000; }));
+  CHECK(SpinUntil(check::kDeadline, [&] { return pace->nanoseconds() < 20000000000; }));
   CHECK(pace->nanoseconds() >= 2000000);
 }
 

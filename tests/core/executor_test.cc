@@ -114,6 +114,54 @@ TEST(what_a_task_holds_goes_when_it_has_run) {
   CHECK(gone.Await());
 }
 
+TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
+  check::Count ran;
+  std::vector<int> order;
+  std::set<std::thread::id> threads;
+  const auto note = [&](int number) {
+    order.push_back(number);
+    threads.insert(std::this_thread::get_id());
+    CHECK(!Executor::Global().AwaitIdle(std::chrono::nanoseconds(0)));
+    ran.Add();
+  };
+  Executor::Global().Run([&] {
+    Executor::RunAfterThis([&] { note(1); });
+    Executor::RunAfterThis([&] {
+      Executor::RunAfterThis([&] { note(3); });
+      note(2);
+    });
+    note(0);
+  });
+  CHECK(ran.Await(4));
+  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+  CHECK(order == std::vector<int>({0, 1, 2, 3}));
+  CHECK_EQ(threads.size(), std::size_t{1});
+}
+
+TEST(a_thread_that_lingers_takes_the_next_task) {
+  check::Count ran;
+  std::thread::id first;
+  std::thread::id second;
+  Executor::Global().Run([&] {
+    first = std::this_thread::get_id();
+    Executor::LingerAfterTask(check::kDeadline);
+    ran.Add();
+  });
+  CHECK(ran.Await());
+  Executor::Global().AwaitLingerer(check::kDeadline);
+  Executor::Global().Run([&] {
+    second = std::this_thread::get_id();
+    ran.Add();
+  });
+  CHECK(ran.Await(2));
+  if (std::thread::hardware_concurrency() > 1) CHECK(first == second);
+}
+
+TEST(waiting_for_a_thread_that_lingers_has_an_end) {
+  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+  Executor::Global().AwaitLingerer(check::kMoment);
+}
+
 TEST(idle_is_when_no_task_is_left) {
   check::Count go;
   Executor::Global().Run([&go] { CHECK(go.Await()); });

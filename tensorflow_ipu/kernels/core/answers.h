@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -25,16 +26,25 @@ class Pace {
   // Very long at first.
   int64_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
 
-  // Follows shorter times at once and longer ones slowly: a thread that lost its core for a while measures a long time.
+  // How long a thread that has run its programs should stay awake, since it is wanted again when those of the other
+  // threads wait too. The kernel often has a thread that it wakes share a core with another, while the next is idle.
+  std::chrono::nanoseconds linger() const { return std::chrono::nanoseconds(std::min(nanoseconds(), kLongestLinger)); }
+
+  // Goes a step towards each time, however far it is: so it comes to where half of them are longer. Single times say
+  // little. A thread that lost its core for a while measures a long one; and a program that is answered before its
+  // thread has left it goes on there, and its answer takes no time.
   void Note(int64_t nanoseconds) {
     const int64_t before = this->nanoseconds();
-    const int64_t after =
-        nanoseconds > before ? before + std::min(nanoseconds - before, before / 8 + 100) : nanoseconds;
+    const int64_t step = before / 8 + 100;
+    const int64_t after = before == kUnknown ? nanoseconds : before + std::clamp(nanoseconds - before, -step, step);
     nanoseconds_.store(after, std::memory_order_relaxed);
   }
 
  private:
-  std::atomic<int64_t> nanoseconds_{std::numeric_limits<int64_t>::max() / 2};
+  static constexpr int64_t kLongestLinger = 500000;
+  static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+  std::atomic<int64_t> nanoseconds_{kUnknown};
 };
 
 // Calls those of `delivers` that are not null: on other threads, as many as there are cores, before or after this
@@ -44,6 +54,9 @@ void AnswerLater(std::vector<Deliver> delivers, const Outcome& outcome);
 // The same for programs that stand at one place, whose pace is given; on this thread, before this returns, if that is
 // quicker.
 void Answer(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace);
+
+// The same as the last thing that a task of the executor does.
+void AnswerFromTask(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace);
 
 // Threads that are worth using at once.
 int64_t Cores();

@@ -6,10 +6,15 @@
 #include <thread>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/waiting.h"
+
 namespace tensorflow_ipu::core {
 
 namespace {
 constexpr std::chrono::seconds kIdle{2};
+
+thread_local std::deque<std::function<void()>> after_this;
+thread_local std::chrono::nanoseconds linger{0};
 
 // As TensorFlow's threads do, on which a program begins: its results must not depend on where it goes on.
 void FlushSubnormalFloats() {
@@ -29,7 +34,9 @@ void Executor::Run(std::function<void()> task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
+    ++ready_;
     ++unfinished_;
+    if (lingering_ >= tasks_.size()) return;
     if (waiting_ >= tasks_.size()) {
       tasks_ready_.notify_one();
       return;
@@ -38,23 +45,48 @@ void Executor::Run(std::function<void()> task) {
   std::thread([this] { Work(); }).detach();
 }
 
+void Executor::RunAfterThis(std::function<void()> task) { after_this.push_back(std::move(task)); }
+
+void Executor::LingerAfterTask(std::chrono::nanoseconds limit) { linger = limit; }
+
+void Executor::AwaitLingerer(std::chrono::nanoseconds limit) const {
+  SpinUntil(limit, [this] { return lingering_ > 0; });
+}
+
 void Executor::Work() {
   pthread_setname_np(pthread_self(), "ipu-program");  // Else it bears the name of the thread that started it.
   FlushSubnormalFloats();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     ++waiting_;
+    Linger(lock);
     const bool found = tasks_ready_.wait_for(lock, kIdle, [this] { return !tasks_.empty(); });
     --waiting_;
     if (!found) return;
-    std::function<void()> task = std::move(tasks_.front());
+    after_this.push_back(std::move(tasks_.front()));
     tasks_.pop_front();
+    --ready_;
     lock.unlock();
-    task();
-    task = nullptr;  // What it holds goes now, not while this thread idles.
+    linger = std::chrono::nanoseconds(0);
+    while (!after_this.empty()) {
+      const std::function<void()> task = std::move(after_this.front());
+      after_this.pop_front();
+      task();
+    }
     lock.lock();
     if (--unfinished_ == 0) idle_.notify_all();
   }
+}
+
+void Executor::Linger(std::unique_lock<std::mutex>& lock) {
+  if (linger.count() == 0 || ready_ > 0 || lingering_ + 1 >= std::thread::hardware_concurrency()) return;
+  ++lingering_;
+  lock.unlock();
+  const auto end = std::chrono::steady_clock::now() + linger;
+  // Whoever else wants this core may have it.
+  while (ready_ == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  lock.lock();
+  --lingering_;
 }
 
 bool Executor::AwaitIdle(std::chrono::nanoseconds limit) {

@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -21,11 +22,22 @@ class Executor {
 
   void Run(std::function<void()> task);
 
+  // Has this thread run another task when its own is done, before it takes a new one. Only on a thread of the executor.
+  static void RunAfterThis(std::function<void()> task);
+
+  // Has this thread stay awake for so long, once its task is done, to take the next one without a wake. Of threads that
+  // are idle together, as many stay awake as there are cores, but for one.
+  static void LingerAfterTask(std::chrono::nanoseconds limit);
+
+  // Waits without sleep until a thread stays awake like that, `limit` at the longest.
+  void AwaitLingerer(std::chrono::nanoseconds limit) const;
+
   // Waits until no task runs or is to run, at most so long. Returns whether none is.
   bool AwaitIdle(std::chrono::nanoseconds limit);
 
  private:
   void Work();
+  void Linger(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable tasks_ready_;
@@ -33,6 +45,10 @@ class Executor {
   std::size_t waiting_ = 0;                  // Guarded by mutex_: threads that wait for a task.
   std::condition_variable idle_;
   std::size_t unfinished_ = 0;  // Guarded by mutex_: tasks that run or are to run.
+
+  // Written with mutex_ held.
+  std::atomic<std::size_t> ready_{0};      // How many tasks_ there are.
+  std::atomic<std::size_t> lingering_{0};  // Threads that wait for a task and are awake.
 };
 
 }  // namespace tensorflow_ipu::core

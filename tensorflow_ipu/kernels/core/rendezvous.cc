@@ -62,7 +62,8 @@ class Work {
       const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
       for (int64_t i = 0; i < helpers; ++i) {
         Executor::Global().Run([work] {
-          if (work->exchange_.DoSome()) Answer(std::move(work->delivers_), work->pace_);
+          Executor::LingerAfterTask(work->pace_->linger());
+          if (work->exchange_.DoSome()) AnswerFromTask(std::move(work->delivers_), work->pace_);
         });
       }
     }
