@@ -70,7 +70,7 @@ class Execution:
         wanted = IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
         key = (fed.elements.key, wanted, self._replicas)
         if key not in self._outfeeds:
-            options = self._extension.options.outfeed_kwargs
+            options = self._extension.options.outfeed.changed()
             self._outfeeds[key] = IPUOutfeedQueue(wanted, device_ordinal=self._extension.ordinal, **options)
         return self._outfeeds[key]
 
@@ -106,7 +106,8 @@ class Execution:
         element = self._named(element)
         if self._replicas == 1:
             return element
-        return _map(lambda part: self._extension.options.metric_reduction.reduce(np.asarray(part)), element)
+        reduction = self._extension.options.replication.replicated_metric_reduction_method
+        return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
     def _named(self, element: Any) -> Any:
         """The logs. A pipeline in training hands them over in a list, behind the loss; sums become means."""

@@ -10,11 +10,12 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 
-from tensorflow_ipu import pipelining
+from tensorflow_ipu import pipelining, replicas
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.keras import _data, _replica_count
 from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras._execution import Execution
+from tensorflow_ipu.keras._file_methods import FileMethods
 from tensorflow_ipu.keras._loop_methods import LoopMethods
 from tensorflow_ipu.keras._loops import Loop
 from tensorflow_ipu.keras._option_methods import OptionMethods
@@ -25,7 +26,7 @@ from tensorflow_ipu.keras._pipeline_program import PipelinedModel
 
 _METHODS = {
     name: method
-    for methods in (LoopMethods, OptionMethods, PipelineMethods)
+    for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods)
     for name, method in vars(methods).items()
     if isinstance(method, types.FunctionType)
 }
@@ -77,8 +78,8 @@ class Extension:
         if not self.stages.has_graph and self._look(spec).has_stages:
             self.stages.trace(_replica_count.symbols_of(spec))
         if self.stages.is_pipelined:
-            mapping = self.options.device_mapping or self._default_mapping(self.stages.check())
-            needed = _replica_count.power_of_2(max(mapping) + 1)
+            mapping = self.options.pipelining.device_mapping or self._default_mapping(self.stages.check())
+            needed = replicas.power_of_2(max(mapping) + 1)
             return _replica_count.fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
         needed = self._look(spec).ipus if ipus > 1 else 1
         return _replica_count.fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
@@ -103,7 +104,7 @@ class Extension:
 
     def _default_mapping(self, stages: int) -> list[int]:
         """The IPU of each stage, where the user has not named them."""
-        schedule = self.options.pipelining().get("pipeline_schedule")
+        schedule = self.options.pipelining.pipeline_schedule
         if isinstance(schedule, pipelining.PhasedExecution):
             return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
         return list(range(stages))
@@ -139,7 +140,7 @@ class Extension:
             steps_per_execution=self.steps_per_execution,
             replicas_for=self.replicas_for,
             ordinal=self.ordinal,
-            infeed_options=self.options.infeed_kwargs,
+            infeed_options=self.options.infeed.changed(),
             for_prediction=for_prediction,
         )
 
@@ -156,23 +157,24 @@ class Extension:
           ValueError: The model has pipeline stages, and nobody said so.
         """
         if not self.stages.is_pipelined:
-            return self.options.accumulation_steps or 1
-        if self.options.pipelining_steps is None:
+            return self.options.accumulation.gradient_accumulation_steps_per_replica or 1
+        steps = self.options.pipelining.gradient_accumulation_steps_per_replica
+        if steps is None:
             raise ValueError(
                 f"The model which you are attempting to train is pipelined: model `{self.model.name}` has"
                 f" {self.stages.check()} stages, which work on several batches at once and then update the weights. Set"
                 " `gradient_accumulation_steps_per_replica` with `set_pipelining_options`"
             )
-        return self.options.pipelining_steps
+        return steps
 
     @property
     def gathers(self) -> bool:
         """Whether gradients of several steps make one update of the weights."""
-        return self.stages.is_pipelined or self.options.accumulation is not None
+        return self.stages.is_pipelined or self.options.accumulation.plan is not None
 
     def accumulates(self, mode: str) -> bool:
         """Whether programs of `"train"`, `"test"` or `"predict"` hand over sums over several steps, and not each step's."""
-        return mode != "predict" and bool(self.options.accumulate_outfeed) and self.stages.is_pipelined
+        return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
 
     @contextlib.contextmanager
     def executing(self, steps: int) -> Iterator[None]:
@@ -212,7 +214,7 @@ class Extension:
         if self.stages.is_pipelined:
             loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
         else:
-            accumulation = self.options.accumulation if mode == "train" else None
+            accumulation = self.options.accumulation.plan if mode == "train" else None
             loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), accumulation)
         self._loops[mode] = loop
         return Execution(self, mode, loop)
@@ -232,9 +234,9 @@ class Extension:
             self.stages,
             mode,
             micro_batches=self.steps_per_update if mode == "train" else None,
-            device_mapping=self.options.device_mapping,
+            device_mapping=self.options.pipelining.device_mapping,
             accumulate_outfeed=self.accumulates(mode),
-            options=self.options.pipelining(),
+            options=self.options.pipelining.arguments(accumulates=self.accumulates(mode)),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 
+from tensorflow_ipu.keras._file_methods import FileMethods
 from tensorflow_ipu.keras._option_methods import OptionMethods
 from tensorflow_ipu.keras._pipeline_methods import PipelineMethods
 
@@ -27,7 +28,7 @@ class KerasExtensionBase(metaclass=_Kind):
 
     _kind = staticmethod(lambda model: True)  # noqa: ARG005
 
-    export_for_ipu_serving = OptionMethods.export_for_ipu_serving
+    export_for_ipu_serving = FileMethods.export_for_ipu_serving
 
     def get_pipeline_stage_assignment(self) -> Any:
         """The stages of layers, which the kinds of models have each in its own way.
@@ -69,19 +70,19 @@ class KerasExtensionBase(metaclass=_Kind):
         raise NotImplementedError("the kinds of models each have their own `print_pipeline_stage_assignment_summary`")
 
 
-class SequentialExtension(OptionMethods, PipelineMethods, KerasExtensionBase):
+class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, KerasExtensionBase):
     """What a sequential model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: isinstance(model, keras.Sequential))
 
 
-class FunctionalExtension(OptionMethods, PipelineMethods, KerasExtensionBase):
+class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, KerasExtensionBase):
     """What a functional model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: isinstance(model, Functional) and not isinstance(model, keras.Sequential))
 
 
-class ModelExtension(OptionMethods, PipelineMethods, KerasExtensionBase):
+class ModelExtension(OptionMethods, PipelineMethods, FileMethods, KerasExtensionBase):
     """What a subclassed model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, Functional)))

@@ -1,18 +1,22 @@
-"""The options of a model that was made in a strategy's scope, as methods of it."""
+"""The options of a model that was made in a strategy's scope, as methods of it that set, print and reset them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu.keras import _export, _saved_options
-from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras import _printing
+from tensorflow_ipu.keras._accumulation_options import AccumulationOptions
+from tensorflow_ipu.keras._pipelining_options import PipeliningOptions
+from tensorflow_ipu.keras._queue_options import InfeedOptions, OutfeedOptions
+from tensorflow_ipu.keras._replication_options import ReplicationOptions
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras._extension import Extension
 
 
 class OptionMethods:
-    """What models get besides what Keras has."""
+    """What models get besides what Keras has, for their options."""
 
     def set_asynchronous_callbacks(self: Any, asynchronous: bool = False) -> None:
         """Sets whether callbacks are called once a step and replica, while the program runs, or once an execution.
@@ -27,18 +31,7 @@ class OptionMethods:
             raise TypeError(f"`asynchronous` must be True or False, but is {asynchronous!r}")
         _extension(self).options.asynchronous_callbacks = asynchronous
 
-    def set_replication_options(self: Any, replicated_metric_reduction_method: Any = "NONE") -> None:
-        """Sets what logs show of the metrics of several replicas.
-
-        Args:
-          replicated_metric_reduction_method: A `ReplicatedMetricReductionMethod`, or its name in any case: `NONE` for those
-            of the last replica, `LIST` for all, `SUM`, or `MEAN`.
-
-        Raises:
-          ValueError: It is neither.
-        """
-        method = ReplicatedMetricReductionMethod.parse(replicated_metric_reduction_method)
-        _extension(self).options.metric_reduction = method
+    # Gradient accumulation.
 
     def set_gradient_accumulation_options(
         self: Any,
@@ -53,7 +46,7 @@ class OptionMethods:
           gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights; it has to
             divide `steps_per_execution`. None for an update a step.
           gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
-            `"running_mean"`. Each call sets it.
+            `"running_mean"`. Each call of this method and of `set_pipelining_options` sets it, for both.
           use_v2_gradient_accumulation_optimizer: Which of two implementations the machine takes. The emulator has one.
           **gradient_accumulation_optimizer_kwargs: `dtype` is the type in which gradients are added up: that of the variable
             for None, a dtype, or a function of the variable. `offload_weight_update_variables`,
@@ -63,13 +56,34 @@ class OptionMethods:
           ValueError: An argument is out of range, or set by the model.
           TypeError: An argument is unknown, or of a wrong kind.
         """
-        _extension(self).options.set_gradient_accumulation(
+        group = AccumulationOptions.checked(
             gradient_accumulation_steps_per_replica,
             gradient_accumulation_reduction_method,
             use_v2_gradient_accumulation_optimizer,
             gradient_accumulation_optimizer_kwargs,
         )
+        _extension(self).options.set_accumulation(group)
         _extension(self).reset()
+
+    def print_gradient_accumulation_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_gradient_accumulation_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "accumulation", print_fn)
+
+    def reset_gradient_accumulation_options(self: Any) -> None:
+        """Takes back what `set_gradient_accumulation_options` has set. Where that changes anything, the next run compiles anew.
+
+        A reduction method that pipelining options have, too, stays theirs.
+        """
+        _reset(self, "accumulation", compiled=True)
+
+    # Pipelining.
 
     def set_pipelining_options(
         self: Any,
@@ -84,23 +98,46 @@ class OptionMethods:
         Args:
           gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights.
           device_mapping: The IPU of each stage.
-          accumulate_outfeed: Whether results are summed over these steps.
+          accumulate_outfeed: Whether results are summed over these steps; None for not. `predict` never sums.
           gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
-            `"running_mean"`. Each call sets it.
+            `"running_mean"`. Each call of this method and of `set_gradient_accumulation_options` sets it, for both.
           **pipelining_kwargs: Further arguments of `pipeline`.
 
         Raises:
-          ValueError: An argument is out of range, or set by the model.
+          ValueError: An argument is out of range, set by the model, or of no use: `accumulate_outfeed_dtype` without
+            `accumulate_outfeed=True`.
           TypeError: An argument is unknown, or of a wrong kind.
         """
-        _extension(self).options.set_pipelining(
+        group = PipeliningOptions.checked(
             gradient_accumulation_steps_per_replica,
             device_mapping,
             accumulate_outfeed,
             gradient_accumulation_reduction_method,
             pipelining_kwargs,
         )
+        _extension(self).options.set_pipelining(group)
         _extension(self).reset()
+
+    def print_pipelining_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_pipelining_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "pipelining", print_fn)
+
+    def reset_pipelining_options(self: Any) -> None:
+        """Takes back what `set_pipelining_options` has set. Where that changes anything, the next run compiles anew.
+
+        The stages of layers stay; `reset_pipeline_stage_assignment` takes those back. A reduction method that options of
+        gradient accumulation have, too, stays theirs.
+        """
+        _reset(self, "pipelining", compiled=True)
+
+    # Queues.
 
     def set_infeed_queue_options(self: Any, **kwargs: Any) -> None:
         """Sets what the model's infeeds are made with.
@@ -112,7 +149,22 @@ class OptionMethods:
           ValueError: An argument is out of range, or set by the model.
           TypeError: An argument is unknown, or of a wrong kind.
         """
-        _extension(self).options.set_infeed(kwargs)
+        _extension(self).options.infeed = InfeedOptions.checked(kwargs)
+
+    def print_infeed_queue_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_infeed_queue_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "infeed", print_fn)
+
+    def reset_infeed_queue_options(self: Any) -> None:
+        """Takes back what `set_infeed_queue_options` has set."""
+        _reset(self, "infeed", compiled=False)
 
     def set_outfeed_queue_options(self: Any, **kwargs: Any) -> None:
         """Sets what the model's outfeeds are made with. The next run compiles its program anew.
@@ -124,70 +176,63 @@ class OptionMethods:
           ValueError: An argument is out of range, or set by the model.
           TypeError: An argument is unknown, or of a wrong kind.
         """
-        _extension(self).options.set_outfeed(kwargs)
+        _extension(self).options.outfeed = OutfeedOptions.checked(kwargs)
         _extension(self).reset()
 
-    def save_assets(self: Any, dir_path: str) -> None:
-        """Writes the model's options and pipeline stages to its file; Keras calls it."""
-        _call_own(self, "save_assets", dir_path)
-        _saved_options.save(_extension(self).options, _extension(self).stages, dir_path)
-
-    def load_assets(self: Any, dir_path: str | None) -> None:
-        """Reads the model's options and pipeline stages from its file; Keras calls it."""
-        _call_own(self, "load_assets", dir_path)
-        _extension(self).options = _saved_options.load(_extension(self).stages, dir_path)
-        _extension(self).reset()
-
-    def export_for_ipu_serving(
-        self: Any,
-        export_dir: Any,
-        batch_size: int | None = None,
-        output_names: Any = None,
-        preprocessing_step: Any = None,
-        preprocessing_step_signature: Any = None,
-        postprocessing_step: Any = None,
-        postprocessing_step_signature: Any = None,
-        purge_export_dir: bool = False,
-    ) -> Any:
-        """Exports the model as a SavedModel, for TensorFlow Serving on a CPU. Who loads it needs no part of this package.
+    def print_outfeed_queue_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_outfeed_queue_options` has set, with the defaults of what it has not.
 
         Args:
-          export_dir: An empty folder, or one to be made.
-          batch_size: How many examples a request has; needed where the model's inputs leave it open.
-          output_names: The name of each output, as a string or a list of them; `output_0` and so on if omitted.
-          preprocessing_step: A function from the request's tensors to the model's inputs.
-          preprocessing_step_signature: The `tf.TensorSpec` of the request's tensors; needed where `preprocessing_step` is no
-            `tf.function` with an `input_signature`.
-          postprocessing_step: A function from the model's outputs to those of the request.
-          postprocessing_step_signature: The `tf.TensorSpec` of its inputs, to be checked.
-          purge_export_dir: Whether to delete what `export_dir` has.
-
-        Returns:
-          The function that is served.
+          print_fn: What prints, called once with all lines; `print` if omitted.
 
         Raises:
-          RuntimeError: The model has not said what its inputs are.
-          ValueError: A shape is not known, `export_dir` is not empty, or steps, outputs and names do not fit together.
-          TypeError: A signature or name is of a wrong kind.
+          TypeError: `print_fn` cannot be called.
         """
-        return _export.export(
-            self,
-            export_dir,
-            batch_size,
-            output_names,
-            preprocessing_step,
-            preprocessing_step_signature,
-            postprocessing_step,
-            postprocessing_step_signature,
-            purge_export_dir,
-        )
+        _print(self, "outfeed", print_fn)
+
+    def reset_outfeed_queue_options(self: Any) -> None:
+        """Takes back what `set_outfeed_queue_options` has set. Where that changes anything, the next run compiles anew."""
+        _reset(self, "outfeed", compiled=True)
+
+    # Replicas.
+
+    def set_replication_options(self: Any, replicated_metric_reduction_method: Any = "NONE") -> None:
+        """Sets what logs show of the metrics of several replicas.
+
+        Args:
+          replicated_metric_reduction_method: A `ReplicatedMetricReductionMethod`, or its name in any case: `NONE` for those
+            of the last replica, `LIST` for all, `SUM`, or `MEAN`.
+
+        Raises:
+          ValueError: It is neither.
+        """
+        _extension(self).options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
+
+    def print_replication_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_replication_options` has set, or its default.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "replication", print_fn)
+
+    def reset_replication_options(self: Any) -> None:
+        """Takes back what `set_replication_options` has set."""
+        _reset(self, "replication", compiled=False)
 
 
 def _extension(model: Any) -> Extension:
     return vars(model)["_ipu_extension"]
 
 
-def _call_own(model: Any, name: str, dir_path: str | None) -> None:
-    own = getattr(type(model), name, None)
-    if own is not None:
-        own(model, dir_path)
+def _print(model: Any, group: str, print_fn: Callable[[str], object] | None) -> None:
+    _printing.print_text(getattr(_extension(model).options, group).text(model.name), print_fn)
+
+
+def _reset(model: Any, group: str, *, compiled: bool) -> None:
+    """Puts a group back to its defaults, and drops the programs if they were compiled by it."""
+    if _extension(model).options.reset(group) and compiled:
+        _extension(model).reset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tensorflow_ipu.keras import _printing
 from tensorflow_ipu.keras._pipeline_graph import summary
 
 if TYPE_CHECKING:
@@ -53,9 +54,12 @@ class PipelineMethods:
 
         Args:
           line_length: How wide the table is, in characters; as wide as it needs if omitted.
-          print_fn: What prints; `print` if omitted.
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
         """
-        (print_fn or print)(summary(self.get_pipeline_stage_assignment(), line_length))
+        _printing.print_text(summary(self.get_pipeline_stage_assignment(), line_length), print_fn)
 
 
 def _extension(model: Any) -> Extension:

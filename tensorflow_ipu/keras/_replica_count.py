@@ -72,7 +72,7 @@ def look_at(model: Any, strategy: Any, spec: Any) -> Look:
     # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
     with contextlib.suppress(Exception), strategy.scope(), graph.as_default():
         backend.compute_output_spec(model, symbols_of(spec), training=True)
-    return Look(power_of_2(replicas.shards_of(graph)), entered() > before)
+    return Look(replicas.power_of_2(replicas.shards_of(graph)), entered() > before)
 
 
 def check_traced(model: Any, expected: int) -> None:
@@ -86,14 +86,9 @@ def check_traced(model: Any, expected: int) -> None:
       ValueError: It does not.
     """
     graph: Any = tf.compat.v1.get_default_graph()
-    found = power_of_2(replicas.shards_of(graph))
+    found = replicas.power_of_2(replicas.shards_of(graph))
     if found != expected:
         raise ValueError(
             f"the steps of model `{model.name}` use {found} IPUs by `ipu_shard`, and the `call` of its layers uses"
             f" {expected}, by which its replicas were counted: use `ipu_shard` in `call`"
         )
-
-
-def power_of_2(number: int) -> int:
-    """The next power of 2, from `number` on."""
-    return 1 << (number - 1).bit_length()

@@ -19,6 +19,7 @@ from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
 _FILE = "ipu_options.json"
 _STAGES = "pipeline_stages"
+_CALLBACKS = "asynchronous_callbacks"
 _ENUMS: dict[str, type[enum.Enum]] = {
     kind.__name__: kind
     for kind in (
@@ -39,13 +40,13 @@ def save(options: Options, stages: StageAssignment, folder: str) -> None:
       stages: The pipeline stages.
       folder: An existing folder.
     """
-    default = Options()
-    changed = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(Options)
-        if getattr(options, field.name) != getattr(default, field.name)
-    }
-    written = {name: _encode(name, value) for name, value in changed.items()}
+    written: dict[str, Any] = {}
+    for group, values in options.groups():
+        changed = {name: _encode(name, value) for name, value in values.changed().items()}
+        if changed:
+            written[group] = changed
+    if options.asynchronous_callbacks:
+        written[_CALLBACKS] = True
     if stages.is_pipelined:
         written[_STAGES] = stages.named()
     if written:
@@ -59,16 +60,26 @@ def load(stages: StageAssignment, folder: str | None) -> Options:
       stages: Gets the pipeline stages that it wrote.
       folder: The folder; None where the file has none for the model.
     """
+    options = Options()
     path = Path(folder or "", _FILE)
     if not folder or not path.exists():
-        return Options()
-    known = {field.name for field in dataclasses.fields(Options)}
+        return options
     written = json.loads(path.read_text())
-    named = written.pop(_STAGES, None)
-    if named is not None:
-        stages.restore(named)
-    given = {name: _decode(value) for name, value in written.items()}
-    return Options(**{name: value for name, value in given.items() if name in known})
+    stage_names = written.pop(_STAGES, None)
+    if stage_names is not None:
+        stages.restore(stage_names)
+    unknown: list[str] = []
+    for group, values in options.groups():
+        given = {name: _decode(value) for name, value in written.pop(group, {}).items()}
+        known = {name: given.pop(name) for name in values.names() if name in given}
+        setattr(options, group, dataclasses.replace(values, **known))
+        unknown += given
+    options.asynchronous_callbacks = written.pop(_CALLBACKS, False)
+    unknown += written
+    if unknown:
+        names = ", ".join(f"`{name}`" for name in unknown)
+        warnings.warn(f"the file has options that this version does not know, which are not set: {names}", stacklevel=8)
+    return options
 
 
 def _encode(name: str, value: Any) -> Any:

@@ -145,7 +145,26 @@ class SequentialLayerPipelineStageAssignment(_Assignment):
         return f"Layer: {self._layer.name}, pipeline stage: {self.pipeline_stage}"
 
 
-class ModelLayerPipelineStageAssignment(_Assignment):
+class _Call:
+    """A call of a layer, or of a nested model."""
+
+    def __init__(self, called: Any, node_index: int) -> None:
+        self._called = called
+        self._node_index = node_index
+
+    @property
+    def node_index(self) -> int:
+        """Which call it is of the layer or nested model, from 0."""
+        return self._node_index
+
+    @property
+    def inbound_layers(self) -> list[Any]:
+        """A list of the layers whose outputs the call takes."""
+        node = self._called._inbound_nodes[self._node_index]
+        return [tensor._keras_history.operation for tensor in node.input_tensors]
+
+
+class ModelLayerPipelineStageAssignment(_Assignment, _Call):
     """A call of a layer in a model, and its stage."""
 
     def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
@@ -156,18 +175,8 @@ class ModelLayerPipelineStageAssignment(_Assignment):
           node_index: Which call of the layer it is, from 0.
           pipeline_stage: The number of the stage.
         """
-        super().__init__(layer, pipeline_stage)
-        self._node_index = node_index
-
-    @property
-    def node_index(self) -> int:
-        """Which call of the layer it is."""
-        return self._node_index
-
-    @property
-    def inbound_layers(self) -> list[Any]:
-        """A list of the layers whose outputs the call takes."""
-        return _inbound_layers(self._layer, self._node_index)
+        _Assignment.__init__(self, layer, pipeline_stage)
+        _Call.__init__(self, layer, node_index)
 
     def __str__(self) -> str:
         return f"Layer: {self._layer.name} (call {self._node_index}), pipeline stage: {self.pipeline_stage}"
@@ -217,7 +226,7 @@ class SequentialNestedModelPipelineStageAssignment(_NestedAssignment):
         super().__init__(nested_model, pipeline_stage_assignments)
 
 
-class NestedModelPipelineStageAssignment(_NestedAssignment):
+class NestedModelPipelineStageAssignment(_NestedAssignment, _Call):
     """A call of a model in a model, and the stages of its layers."""
 
     def __init__(self, nested_model: Any, node_index: int, pipeline_stage_assignments: list[Any]) -> None:
@@ -228,23 +237,9 @@ class NestedModelPipelineStageAssignment(_NestedAssignment):
           node_index: Which call of the nested model it is, from 0.
           pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
         """
-        super().__init__(nested_model, pipeline_stage_assignments)
-        self._node_index = node_index
-
-    @property
-    def node_index(self) -> int:
-        """Which call of the nested model it is."""
-        return self._node_index
-
-    @property
-    def inbound_layers(self) -> list[Any]:
-        """A list of the layers whose outputs the call takes."""
-        return _inbound_layers(self._nested_model, self._node_index)
+        _NestedAssignment.__init__(self, nested_model, pipeline_stage_assignments)
+        _Call.__init__(self, nested_model, node_index)
 
 
 class FunctionalNestedModelPipelineStageAssignment(NestedModelPipelineStageAssignment):
     """A call of a model in a functional model, and the stages of its layers."""
-
-
-def _inbound_layers(layer: Any, node_index: int) -> list[Any]:
-    return [tensor._keras_history.operation for tensor in layer._inbound_nodes[node_index].input_tensors]

@@ -130,6 +130,13 @@ def checked(given: dict[str, Any]) -> Arguments:
     _check_queues(given, training, faults)
     for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
         _check_dtype(name, given[name], faults)
+    if given["accumulate_outfeed_dtype"] is not None and not given["accumulate_outfeed"]:
+        faults.add(
+            ValueError,
+            f"`accumulate_outfeed_dtype` is {given['accumulate_outfeed_dtype']!r}, the type of sums of results, and"
+            f" `accumulate_outfeed` is {given['accumulate_outfeed']!r}, so that none are summed: set"
+            " `accumulate_outfeed=True`, or leave `accumulate_outfeed_dtype` out",
+        )
     options = _options(given, None if stages is None else len(stages), faults)
     faults.raise_any()
     assert stages is not None

@@ -7,7 +7,7 @@ from tensorflow_ipu.replicas._program import find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
-from tensorflow_ipu.replicas._shards import note_shards, shards_of, tie_to
+from tensorflow_ipu.replicas._shards import note_shards, power_of_2, shards_of, tie_to
 from tensorflow_ipu.replicas._tracing import is_tracing, tracing_program
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "is_graph_function",
     "is_tracing",
     "note_shards",
+    "power_of_2",
     "run",
     "run_interruptibly",
     "running",

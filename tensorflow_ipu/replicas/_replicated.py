@@ -12,7 +12,7 @@ from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.config import _state
-from tensorflow_ipu.replicas._shards import shards_of
+from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
 # A program: the IPUs of one replica, once it has run.
 _shards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -55,7 +55,7 @@ def ipus_of_replica(program: Any) -> int:
     """How many IPUs one replica of the program uses: the next power of two of its pipeline stages' or shards' IPUs."""
     shards = _shards.get(program)
     if shards is None:
-        shards = _shards[program] = 1 << (shards_of(program) - 1).bit_length()
+        shards = _shards[program] = power_of_2(shards_of(program))
     return shards
 
 

@@ -36,6 +36,11 @@ def shards_of(program: Any) -> int:
     return max(getattr(graph, ATTRIBUTE, 1) for graph in _graphs(program))
 
 
+def power_of_2(shards: int) -> int:
+    """How many IPUs a replica takes whose stages or shards are on so many: the next power of 2."""
+    return 1 << (shards - 1).bit_length()
+
+
 def tie_to(ipus: int) -> None:
     """Notes that what is being traced holds for a device of so many IPUs alone.
 

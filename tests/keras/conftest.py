@@ -8,22 +8,25 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.config import reset_ipu_configuration
 
 PLAIN_INIT = keras.Model.__init__
+PLAIN_ITER = tf.data.Dataset.__iter__
 COUNT, WIDTH, CLASSES = 48, 6, 3
 
 
 @pytest.fixture(autouse=True)
 def fresh_system() -> Iterator[None]:
-    """One IPU, and a Keras without state; and no patch is left in Keras."""
+    """One IPU, and a Keras without state; and no patch is left in Keras or TensorFlow."""
     reset_ipu_configuration()
     keras.backend.clear_session()
     yield
     reset_ipu_configuration()
     assert keras.Model.__init__ is PLAIN_INIT
+    assert tf.data.Dataset.__iter__ is PLAIN_ITER
 
 
 @pytest.fixture
@@ -35,6 +38,12 @@ def scoped() -> Callable[[Callable[[], Any]], Any]:
             return make()
 
     return call
+
+
+@pytest.fixture
+def plain_strategy() -> ipu.IPUStrategy:
+    """A strategy that leaves the models of its scope to Keras."""
+    return ipu.IPUStrategy(enable_keras_extensions=False)
 
 
 @pytest.fixture(scope="session")

@@ -167,6 +167,17 @@ def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
         (lambda m: m.set_pipelining_options(inputs=[]), ValueError, "`inputs` cannot be set here"),
         (lambda m: m.set_pipelining_options(outfeed_loss=True), ValueError, "`outfeed_loss` cannot be set here"),
         (lambda m: m.set_pipelining_options(schedule=1), TypeError, "no option `schedule`"),
+        (
+            lambda m: m.set_pipelining_options(2, accumulate_outfeed_dtype=tf.float32),
+            ValueError,
+            "`accumulate_outfeed_dtype` is tf.float32.*`accumulate_outfeed` is None.* `accumulate_outfeed=True`, or leave",
+        ),
+        (
+            lambda m: m.set_pipelining_options(2, None, False, accumulate_outfeed_dtype="float32"),
+            ValueError,
+            "`accumulate_outfeed_dtype` is 'float32'.*`accumulate_outfeed` is False.* `accumulate_outfeed=True`, or leave",
+        ),
+        (lambda m: m.set_pipelining_options(2, gradient_accumulation_dtype="floaty"), TypeError, "accumulation_dtype`"),
         (lambda m: m.set_infeed_queue_options(dataset=None), ValueError, "`dataset` cannot be set here"),
         (lambda m: m.set_infeed_queue_options(prefetch_depth=256), ValueError, "prefetch_depth"),
         (lambda m: m.set_infeed_queue_options(depth=2), TypeError, "no option `depth`"),
@@ -179,6 +190,23 @@ def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
 def test_options_that_make_no_sense_are_refused(call: Any, kind: Any, message: str, scoped: Any) -> None:
     with pytest.raises(kind, match=message):
         call(scoped(linear))
+
+
+def test_all_faults_of_a_call_are_told_together_and_change_nothing(scoped: Any) -> None:
+    model = scoped(linear)
+    model.set_pipelining_options(2, [0, 1])
+    before = model._ipu_extension.options.pipelining
+    with pytest.raises(ValueError, match="5 faults") as caught:
+        model.set_pipelining_options(-1, (0,), 2, "median", inputs=[])
+    for words in ("but got -1", "`device_mapping`", "`accumulate_outfeed`", "Cannot parse 'median'", "`inputs` cannot"):
+        assert words in str(caught.value)
+    with pytest.raises(TypeError, match="2 faults") as caught:
+        model.set_gradient_accumulation_options(2, dtype="floaty", verify_usage="yes")
+    assert "`dtype` must be" in str(caught.value)
+    assert "`verify_usage` must be True or False, but is 'yes'" in str(caught.value)
+    with pytest.raises(TypeError, match=r"no option `depth`[^$]*prefetch_depth must be less than 256"):
+        model.set_infeed_queue_options(depth=2, prefetch_depth=256)
+    assert model._ipu_extension.options.pipelining == before
 
 
 def test_queues_are_made_with_the_options(features: Any, scoped: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import tensorflow_ipu as ipu
@@ -173,12 +174,14 @@ def test_accumulated_results_are_the_mean_over_the_steps_of_an_update(features: 
         model = keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
         model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=STEPS)
         model.set_pipeline_stage_assignment([0, 1])
-        model.set_pipelining_options(4, accumulate_outfeed=True)
+        model.set_pipelining_options(4, accumulate_outfeed=True, accumulate_outfeed_dtype=tf.float32)
         model.set_asynchronous_callbacks(True)  # Sums have nothing to tell of each step.
         count = Count()
         data = {"x": features, "y": 0 * features[:, :1], "batch_size": BATCH, "verbose": 0}
         loss = model.fit(**data, shuffle=False, callbacks=[count]).history["loss"][0]
         evaluated = model.evaluate(**data)
+        predicted = model.predict(features, batch_size=BATCH, verbose=0)  # What sums nothing needs no type for sums.
+    np.testing.assert_allclose(predicted, features.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
     each = (features.sum(axis=1) ** 2).reshape(STEPS, BATCH).mean(axis=1)
     running = np.cumsum(each) / np.arange(1, STEPS + 1)
     np.testing.assert_allclose(loss, running[-4:].mean(), rtol=1e-5)

@@ -22,6 +22,11 @@ OPTIONS = (
     "set_outfeed_queue_options",
     "set_pipelining_options",
     "set_replication_options",
+    *(
+        f"{verb}_{group}_options"
+        for verb in ("print", "reset")
+        for group in ("gradient_accumulation", "infeed_queue", "outfeed_queue", "pipelining", "replication")
+    ),
     "export_for_ipu_serving",
 )
 

@@ -20,10 +20,14 @@ def all_finite(gradients: Sequence[Any]) -> Any:
     """
     values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
     counts = [tf.reduce_sum(tf.cast(~tf.math.is_finite(value), tf.float32)) for value in values]
-    infinite = tf.add_n(counts) if counts else tf.constant(0.0)
+    return _none_on_any_replica(tf.add_n(counts) if counts else tf.constant(0.0))
+
+
+def _none_on_any_replica(count: Any) -> Any:
+    """Whether a float scalar, of which each replica has its own, is 0 on all of them."""
     if reductions.in_program():
-        [infinite] = reductions.all_reduce([infinite])
-    return tf.equal(infinite, 0)
+        [count] = reductions.all_reduce([count])
+    return tf.equal(count, 0)
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -70,7 +74,4 @@ def _chain(optimizer: Any) -> Iterator[Any]:
 
 def _check_finite_of_all(self: Any, grads: Sequence[Any]) -> Any:
     finite = type(self).check_finite(self, grads)
-    if not reductions.in_program():
-        return finite
-    [others] = reductions.all_reduce([tf.cast(tf.logical_not(finite), tf.float32)])
-    return tf.equal(others, 0)
+    return _none_on_any_replica(tf.cast(tf.logical_not(finite), tf.float32))

@@ -1,0 +1,27 @@
+"""The options of replicas: what `set_replication_options` sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras._option_group import OptionGroup
+
+
+@dataclass(frozen=True)
+class ReplicationOptions(OptionGroup):
+    """What logs show of the metrics of several replicas."""
+
+    title: ClassVar[str] = "replication options"
+
+    replicated_metric_reduction_method: ReplicatedMetricReductionMethod = ReplicatedMetricReductionMethod.NONE
+
+    @classmethod
+    def checked(cls, method: Any) -> ReplicationOptions:
+        """The options that the argument of `set_replication_options` says.
+
+        Raises:
+          ValueError: It is no method, and the name of none.
+        """
+        return cls(ReplicatedMetricReductionMethod.parse(method))
