@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorflow_ipu.pipelining import _rings
 from tensorflow_ipu.pipelining._accumulation import Accumulation
 from tensorflow_ipu.pipelining._buffers import STASHES, Buffer, BufferKind
-from tensorflow_ipu.pipelining._instructions import Backward, Forward, Recompute
+from tensorflow_ipu.pipelining._instructions import Backward, Forward, Instruction, Recompute
 from tensorflow_ipu.pipelining._layout import Layout, Place
 from tensorflow_ipu.pipelining._memory import CAPTURED, OUTPUT_GRADIENTS, OUTPUTS, SUMS, Contents, Key, Memory, Values
 from tensorflow_ipu.pipelining._plan import Plan, Task
@@ -65,34 +66,82 @@ class LoweredInstructions:
           active: Whether there is a micro-batch of a number: True, or a bool scalar.
         """
         for task in tasks:
-            instruction = task.instruction
-            if isinstance(instruction, Forward):
-                self._forward(instruction, base, active)
-            elif isinstance(instruction, Recompute):
-                self._recompute(instruction, base, active)
-            elif isinstance(instruction, Backward):
-                self._backward(instruction, base, active)
+            self._run(task.instruction, base, active)
         self._finish_last_stage(tasks, base, active)
+        self._end_step()
+
+    def run_step_in_pairs(self, tasks: Sequence[Task], base: Any, active: Callable[[Any], Any]) -> None:
+        """Runs the instructions of a step, two at a time where both have a micro-batch.
+
+        Args:
+          tasks: The tasks of the step, in the order in which they are run: forward and backward passes of whole stages.
+          base: What is added to the numbers of their micro-batches.
+          active: Whether there is a micro-batch of a number: a bool scalar.
+        """
+        for first, second in itertools.zip_longest(tasks[::2], tasks[1::2]):
+            if second is None:
+                self._run(first.instruction, base, active)
+            else:
+                self._run_pair(first.instruction, second.instruction, base, active)
+        self._end_step()
+
+    def _run_pair(self, first: Any, second: Any, base: Any, active: Callable[[Any], Any]) -> None:
+        """Runs two instructions at once, or the one that has a micro-batch."""
+        one, other = active(base + first.micro_batch), active(base + second.micro_batch)
+
+        def both() -> None:
+            self._run(first, base, always)
+            self._run(second, base, always)
+
+        targets = dict.fromkeys([*self._targets(first), *self._targets(second)])
+        self._memory.change_together(one & other, list(targets), both)
+        self._begun.clear()  # It is that or one of these.
+        self._run(first, base, lambda _: one & ~other)
+        self._run(second, base, lambda _: other & ~one)
+
+    def _run(self, instruction: Instruction, base: Any, active: Callable[[Any], Any]) -> None:
+        if isinstance(instruction, Forward):
+            self._forward(instruction, base, active)
+        elif isinstance(instruction, Recompute):
+            self._recompute(instruction, base, active)
+        elif isinstance(instruction, Backward):
+            self._backward(instruction, base, active)
+
+    def _end_step(self) -> None:
         self._memory.end_step()
         self._elements.clear()
         self._begun.clear()
+
+    def _targets(self, instruction: Forward | Backward) -> list[Key]:
+        """What a pass of a stage changes."""
+        stage, part = instruction.stage, instruction.part
+        if isinstance(instruction, Backward):
+            first, end = self._layout.range_of_captures(stage, part)
+            links = self._plan.parts(stage - 1) if stage else ()
+            return [
+                self._layout.buffer(BufferKind.ACCUMULATOR, stage, part),
+                *(self._layout.buffer(BufferKind.BACKWARD_LINK, stage - 1, each) for each, _ in links),
+                *([CAPTURED] if first < end else []),
+            ]
+        stash = self._stash(stage, part)
+        targets: list[Key] = [] if stash is None else [stash]
+        if stage < self._plan.stages - 1:
+            next_parts = self._plan.parts(stage + 1)
+            return [
+                *targets,
+                *(self._layout.buffer(BufferKind.FORWARD_LINK, stage + 1, each) for each, _ in next_parts),
+            ]
+        return [*targets, SUMS if len(self._plan.parts(stage)) == 1 else OUTPUTS]
+
+    def _stash(self, stage: int, part: int | None) -> Buffer | None:
+        return next((buffer for kind in STASHES if (buffer := self._plan.buffer(kind, stage, part))), None)
 
     def _forward(self, instruction: Forward, base: Any, active: Callable[[Any], Any]) -> None:
         stage, part = instruction.stage, instruction.part
         micro_batch = base + instruction.micro_batch
         runner = self._parts[stage, part]
-        stash = next((buffer for kind in STASHES if (buffer := self._plan.buffer(kind, stage, part))), None)
-        targets: list[Key] = [] if stash is None else [stash]
-        last = stage == self._plan.stages - 1
-        alone = last and len(self._plan.parts(stage)) == 1
-        if alone:
-            targets.append(SUMS)
-        elif last:
-            targets.append(OUTPUTS)
-        else:
-            targets += [
-                self._layout.buffer(BufferKind.FORWARD_LINK, stage + 1, each) for each, _ in self._plan.parts(stage + 1)
-            ]
+        stash = self._stash(stage, part)
+        targets = self._targets(instruction)
         first, end = self._layout.range_of_outputs(stage, part)
         several = stage == 0 and len(self._plan.parts(0)) > 1
         if several:
@@ -150,15 +199,8 @@ class LoweredInstructions:
         accumulator = self._layout.buffer(BufferKind.ACCUMULATOR, stage, part)
         source = self._layout.residuals(stage, part)
         link = self._plan.buffer(BufferKind.BACKWARD_LINK, stage, part)
-        targets: list[Key] = [accumulator]
-        if stage:
-            targets += [
-                self._layout.buffer(BufferKind.BACKWARD_LINK, stage - 1, each)
-                for each, _ in self._plan.parts(stage - 1)
-            ]
+        targets = self._targets(instruction)
         first, end = self._layout.range_of_captures(stage, part)
-        if first < end:
-            targets.append(CAPTURED)
         of_residuals = self._memory.contents[source] if source.depth == 1 else []
         of_link = self._head_gradients(stage, part)
         if link is not None and link.depth == 1:
@@ -232,3 +274,8 @@ class LoweredInstructions:
         first, end = self._layout.range_of_outputs(stage, part)
         numbered = zip(self._head.input_gradients, self._memory.contents[OUTPUT_GRADIENTS], strict=True)
         return [gradient for number, gradient in numbered if first <= number < end]
+
+
+def always(_: Any) -> bool:
+    """What is active where every instruction has a micro-batch."""
+    return True

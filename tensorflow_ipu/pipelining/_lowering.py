@@ -2,8 +2,8 @@
 
 The steady section is a loop, whose body is what the plan has as the section's steps. The ramps are further iterations of
 it, in which instructions without a micro-batch are skipped; where a plan's ramps are something else, they are written
-out. Instructions that may be skipped run one after the other, others a few at a time (see `Overlap`). The memory of the
-pass is handed on from instruction to instruction, and around the loop.
+out. Instructions that may be skipped run one after the other, or in pairs; others a few at a time (see `Overlap`). The
+memory of the pass is handed on from instruction to instruction, and around the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorflow_ipu.pipelining._buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining._folding import folded_ramps
 from tensorflow_ipu.pipelining._instructions import Backward
 from tensorflow_ipu.pipelining._layout import Place
-from tensorflow_ipu.pipelining._lowered_instructions import Feeds, LoweredInstructions
+from tensorflow_ipu.pipelining._lowered_instructions import Feeds, LoweredInstructions, always
 from tensorflow_ipu.pipelining._memory import CAPTURED, SUMS, Memory, empty_contents
 from tensorflow_ipu.pipelining._overlap import Overlap
 from tensorflow_ipu.pipelining._plan import Plan, Section, Step, Task
@@ -73,9 +73,9 @@ class Lowering:
 
             self._folded(steady, ramps, iterations, active)
         else:
-            self._steps(self._plan.section("ramp up"), 0, _always)
-            self._loop(steady, range_of=(0, iterations), active=_always)
-            self._steps(self._plan.section("ramp down"), iterations * steady.advance, _always)
+            self._steps(self._plan.section("ramp up"), 0, always)
+            self._loop(steady, range_of=(0, iterations), active=always)
+            self._steps(self._plan.section("ramp down"), iterations * steady.advance, always)
         return {
             (buffer.stage, buffer.part): values
             for buffer, values in self._memory.contents.items()
@@ -101,20 +101,28 @@ class Lowering:
         """Runs the steady section and the ramps, which are further iterations of it.
 
         Those in which each instruction has a micro-batch are a loop of their own within the loop, since there nothing has
-        to wait to be skipped; unless they are so few that it would not pay to have the code twice.
+        to wait to be skipped. Where they are few, most have a micro-batch for both of two instructions, or for none: so
+        the code that a program has twice is that of pairs.
         """
         before, behind = ramps
         first, end = -before, iterations + behind
         if before == 0 and self._plan.unlooped_micro_batches == behind * steady.advance:
-            self._loop(steady, (0, end), _always)  # No micro-batch is in two iterations.
+            self._loop(steady, (0, end), always)  # No micro-batch is in two iterations.
             return
-        if not self._side_by_side or (isinstance(iterations, int) and iterations < before):
+        if not self._side_by_side:
             self._loop(steady, (first, end), active)
+            return
+        if isinstance(iterations, int) and iterations < before:
+            self._carrying(
+                lambda iteration: iteration < end,
+                lambda iteration: self._iteration_in_pairs(steady, iteration, active),
+                tf.constant(first),
+            )
             return
 
         def body(iteration: Any) -> Any:
             iteration = self._carrying(
-                lambda at: (at >= 0) & (at < iterations), lambda at: self._iteration(steady, at, _always), iteration
+                lambda at: (at >= 0) & (at < iterations), lambda at: self._iteration(steady, at, always), iteration
             )
             return self._iteration(steady, iteration, active)
 
@@ -137,9 +145,15 @@ class Lowering:
 
     def _iteration(self, section: Section, iteration: Any, active: Callable[[Any], Any]) -> Any:
         """Runs one iteration of a section; returns the number of the next one."""
-        self._memory.overlap = Overlap(self._order) if active is _always and self._side_by_side else None
+        self._memory.overlap = Overlap(self._order) if active is always and self._side_by_side else None
         self._steps(section, iteration * section.advance, active)
         self._memory.overlap = None
+        return iteration + 1
+
+    def _iteration_in_pairs(self, section: Section, iteration: Any, active: Callable[[Any], Any]) -> Any:
+        """The same with instructions that may be skipped, two at a time where both have a micro-batch."""
+        for step in section.steps:
+            self._instructions.run_step_in_pairs(_in_order(step), iteration * section.advance, active)
         return iteration + 1
 
     def _carrying(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], begin: Any) -> Any:
@@ -166,10 +180,6 @@ class Lowering:
         """Runs the steps of a section once, with `base` added to the numbers of their micro-batches."""
         for step in section.steps:
             self._instructions.run_step(_in_order(step), base, active)
-
-
-def _always(_: Any) -> bool:
-    return True
 
 
 def _in_order(step: Step) -> list[Task]:

@@ -62,14 +62,43 @@ class Memory:
         old = [one for values in before for one in values]
         overlap = self.overlap
         results = overlap.run(reads, old, flat) if overlap else self._order.once(active, reads, old, flat)
-        for key, values in zip(targets, _cut(results, widths), strict=True):
-            is_link = isinstance(key, Buffer) and key.kind in LINKS
-            (self._exchanged if is_link else self.contents)[key] = list(values)
+        self._keep(targets, _cut(results, widths))
+
+    def change_together(self, active: Any, targets: Sequence[Key], run: Callable[[], None]) -> None:
+        """Runs several instructions of a step, overlapping, or skips all of them.
+
+        Args:
+          active: Whether they are run: a bool scalar.
+          targets: What they change.
+          run: Runs them, none of which may be skipped.
+        """
+        contents, exchanged = self.contents, self._exchanged
+        written = [key for key in targets if key in exchanged]
+        before = [exchanged.get(key, contents[key]) for key in targets]
+        widths = [len(values) for values in before]
+
+        def flat(order: Any, _: Values, values: Values) -> list[Any]:
+            now = dict(zip(targets, _cut(values, widths), strict=True))
+            self._exchanged = {**exchanged, **{key: now[key] for key in written}}
+            self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
+            self.overlap = Overlap(self._order, order)
+            run()
+            self.overlap = None
+            return [one for key in targets for one in self._exchanged.get(key, self.contents[key])]
+
+        results = self._order.once(active, [], [one for values in before for one in values], flat)
+        self.contents, self._exchanged = contents, exchanged
+        self._keep(targets, _cut(results, widths))
 
     def end_step(self) -> None:
         """Ends a step: links have what was written to them."""
         self.contents.update(self._exchanged)
         self._exchanged.clear()
+
+    def _keep(self, targets: Sequence[Key], new: Sequence[list[Any]]) -> None:
+        for key, values in zip(targets, new, strict=True):
+            is_link = isinstance(key, Buffer) and key.kind in LINKS
+            (self._exchanged if is_link else self.contents)[key] = values
 
     def read(self, buffer: Buffer, micro_batch: Any, order: Any, given: Values) -> list[Any]:
         """A buffer's content of a micro-batch: what was given, or what is in the ring."""
