@@ -1,12 +1,9 @@
-// What infeed.h promises one caller at a time: order, room, rows of lanes, waits and their ends.
+// What infeed.h promises one caller at a time: order, room, rows of lanes, and waits.
 #include "tensorflow_ipu/kernels/core/infeed.h"
 
-#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "tests/core/check.h"
 #include "tests/core/infeed_fixture.h"
@@ -15,32 +12,13 @@
 namespace {
 
 using check::Count;
-using check::Delivery;
 using check::Element;
 using check::Later;
 using check::MakeQueue;
 using check::Push;
-using check::Queue;
 using check::Taken;
-using std::chrono::hours;
-using std::chrono::milliseconds;
-using std::chrono::nanoseconds;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Outcome;
-
-// Sets a limit for waits as long as it lives.
-class WaitLimit {
- public:
-  explicit WaitLimit(nanoseconds limit) { tensorflow_ipu::core::wait_limit_ns = limit.count(); }
-  ~WaitLimit() { tensorflow_ipu::core::wait_limit_ns = 0; }
-};
-
-// Has all feeds refuse use as long as it lives, as from Ctrl-C to the end of the run.
-class Interrupted {
- public:
-  Interrupted() { tensorflow_ipu::core::interrupted = true; }
-  ~Interrupted() { tensorflow_ipu::core::interrupted = false; }
-};
 
 TEST(elements_leave_in_the_order_in_which_they_came) {
   const auto queue = MakeQueue(3);
@@ -281,138 +259,6 @@ TEST(a_delivery_may_use_the_queue) {
   });
   CHECK(Push(*queue, 0).ok());
   CHECK(done.Await());
-}
-
-TEST(the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
-  const auto queue = MakeQueue(2);
-  CHECK(Push(*queue, 0).ok());
-  queue->End(Outcome{Code::kInvalidArgument, "the map failed"});
-  CHECK_EQ(Taken(*queue), 0);
-  const auto later = Later(*queue);
-  CHECK_EQ(later->done.value(), 1);
-  CHECK(later->why.code == Code::kInvalidArgument);
-  CHECK_EQ(later->why.message, "the map failed");
-
-  const auto other = MakeQueue(2);
-  const auto waits = Later(*other);
-  const auto waits_too = Later(*other);
-  other->End(Outcome::OutOfRange("over"));
-  CHECK(waits->done.Await());
-  CHECK(waits_too->done.Await());
-  CHECK(waits->why.code == Code::kOutOfRange);
-  CHECK(waits_too->why.code == Code::kOutOfRange);
-}
-
-TEST(an_end_before_the_first_take_is_told_to_all_lanes) {
-  const auto queue = MakeQueue(2);
-  queue->End(Outcome::OutOfRange("over"));
-  for (int lane = 0; lane < 3; ++lane) CHECK(Later(*queue, lane, 3)->why.code == Code::kOutOfRange);
-}
-
-TEST(close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
-  const auto queue = MakeQueue(2);
-  auto element = std::make_shared<const int64_t>(7);
-  const std::weak_ptr<const int64_t> alive = element;
-  CHECK(queue->Push(std::move(element), check::kLargeBytes).ok());
-  CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
-  const auto later = Later(*queue, 1, 2);
-  queue->Close();
-  CHECK(alive.expired());
-  CHECK(later->done.Await());
-  CHECK(later->why.code == Code::kCancelled);
-  queue->End(Outcome::OutOfRange("over"));
-  CHECK(Later(*queue, 0, 2)->why.code == Code::kCancelled);
-  queue->Close();  // Twice does no harm.
-  CHECK_EQ(queue->ready(), 0);
-}
-
-// The element's end takes a lock that another thread holds while it asks the queue something.
-TEST(close_drops_elements_outside_of_its_lock) {
-  const auto queue = MakeQueue(1);
-  int64_t ready_in_the_element = -1;
-  Element element(new int64_t(0), [&](const int64_t* number) {
-    delete number;
-    ready_in_the_element = queue->ready();
-  });
-  CHECK(queue->Push(std::move(element), check::kLargeBytes).ok());
-  queue->Close();
-  CHECK_EQ(ready_in_the_element, 0);
-}
-
-TEST(an_interrupt_fails_those_who_wait_and_keeps_the_elements) {
-  const auto queue = MakeQueue(4);
-  const auto later = Later(*queue);
-  {
-    const Interrupted interrupted;
-    queue->Interrupt();
-    CHECK(later->done.Await());
-    CHECK(later->why.code == Code::kCancelled);
-    CHECK(Push(*queue, 0).ok());  // The pump goes on.
-    Outcome why;
-    CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
-    CHECK(why.code == Code::kCancelled);
-    CHECK(Later(*queue)->why.code == Code::kCancelled);
-  }
-  CHECK_EQ(Taken(*queue), 0);
-}
-
-TEST(a_wait_that_reaches_the_limit_fails_and_loses_no_element) {
-  const auto queue = MakeQueue(2);
-  {
-    const WaitLimit limit(milliseconds(5));
-    const auto start = std::chrono::steady_clock::now();
-    const auto later = Later(*queue);
-    CHECK(later->done.Await());
-    CHECK(later->why.code == Code::kDeadlineExceeded);
-    CHECK(later->why.message.find("5 ms") != std::string::npos);
-    CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
-    CHECK_EQ(queue->waiting(), 0);
-  }
-  CHECK(Push(*queue, 0).ok());
-  CHECK_EQ(Taken(*queue), 0);
-}
-
-TEST(the_limit_of_a_wait_fails_that_wait_alone) {
-  const auto queue = MakeQueue(2);
-  const auto patient = Later(*queue);
-  const auto hasty = [&] {
-    const WaitLimit limit(milliseconds(1));
-    return Later(*queue);
-  }();
-  CHECK(hasty->done.Await());
-  CHECK(hasty->why.code == Code::kDeadlineExceeded);
-  CHECK_EQ(queue->waiting(), 1);
-  CHECK(Push(*queue, 0).ok());
-  CHECK(patient->done.Await());
-  CHECK_EQ(*patient->element, 0);
-}
-
-TEST(what_is_delivered_holds_on_to_nothing_afterwards) {
-  const auto queue = MakeQueue(2);
-  const WaitLimit limit(hours(1));  // The deadline is taken back, and what it holds goes.
-  const auto held = std::make_shared<int>(0);
-  Count done;
-  queue->TakeLater(0, 1, [&done, held](Outcome, Element) { done.Add(); });
-  CHECK(Push(*queue, 0).ok());
-  CHECK(done.Await());
-  CHECK(check::SpinUntilTrue([&] { return held.use_count() == 1; }));
-}
-
-TEST(a_queue_that_goes_answers_those_who_wait_and_its_deadlines_do_no_harm) {
-  const WaitLimit limit(milliseconds(2));
-  auto queue = MakeQueue(2);
-  const auto later = Later(*queue);
-  const auto other = Later(*queue);
-  queue.reset();
-  CHECK(later->done.Await());
-  CHECK(other->done.Await());
-  CHECK(later->why.code == Code::kCancelled || later->why.code == Code::kDeadlineExceeded);
-  Count past;
-  tensorflow_ipu::core::Deadlines::Global().Add(std::chrono::steady_clock::now() + milliseconds(4),
-                                                [&] { past.Add(); });
-  CHECK(past.Await());
-  CHECK_EQ(later->done.value(), 1);
-  CHECK_EQ(other->done.value(), 1);
 }
 
 TEST(linger_sees_the_element_that_comes_while_it_spins) {

@@ -132,6 +132,37 @@ def pipelined(
         return [variable.numpy() for variable in variables], outfeed.dequeue()[0].numpy()
 
 
+def numbers(count: int) -> tf.data.Dataset:
+    """The float32 scalars 1, 2, ..., `count`."""
+    return tf.data.Dataset.range(1, count + 1).map(lambda x: tf.cast(x, tf.float32))
+
+
+def sgd_on(loss: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
+    """An optimizer function: gradient descent at a learning rate of 1."""
+    return pipelining.OptimizerFunctionOutput(tf.compat.v1.train.GradientDescentOptimizer(1.0), loss)
+
+
+@pytest.fixture
+def run(strategy: ipu.IPUStrategy) -> Callable[..., Any]:
+    """`run(dataset, stages, count, **options)` runs a pipeline, and gives what its outfeed has."""
+
+    def call(dataset: tf.data.Dataset | None, stages: Any, count: int, **options: Any) -> Any:
+        with strategy.scope():
+            infeed = None if dataset is None else ipu.IPUInfeedQueue(dataset)
+            outfeed = ipu.IPUOutfeedQueue()
+
+            @tf.function(jit_compile=True)
+            def program() -> None:
+                pipelining.pipeline(stages, count, infeed_queue=infeed, outfeed_queue=outfeed, **options)
+
+            if infeed is not None:
+                infeed.initializer  # noqa: B018  (The access starts it.)
+            strategy.run(program)
+            return tf.nest.map_structure(lambda tensor: tensor.numpy(), outfeed.dequeue())
+
+    return call
+
+
 @functools.cache  # Of the same training there is one, for all that is to come to the same weights.
 def accumulated(
     optimizer: Callable[[], Any], count: int, passes: int, *, stages: int = 3, mean: bool = False
@@ -171,5 +202,6 @@ def assert_close(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) ->
 @pytest.fixture
 def toy() -> types.SimpleNamespace:
     """The functions of this module."""
-    functions = (configure, batches, weights, layer, loss_of, stages_of, pipelined, accumulated, assert_close)
+    functions = (configure, numbers, sgd_on, batches, weights, layer, loss_of, stages_of)
+    functions += (pipelined, accumulated, assert_close)
     return types.SimpleNamespace(**{function.__name__: function for function in functions})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,52 +16,22 @@ from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule,
 SEQUENTIAL = PipelineSchedule.Sequential
 
 
-def numbers(count: int) -> tf.data.Dataset:
-    """The float32 scalars 1, 2, ..., `count`."""
-    return tf.data.Dataset.range(1, count + 1).map(lambda x: tf.cast(x, tf.float32))
-
-
-@pytest.fixture
-def run(strategy: ipu.IPUStrategy) -> Callable[..., Any]:
-    """`run(dataset, stages, count, **options)` runs a pipeline, and gives what its outfeed has."""
-
-    def call(dataset: tf.data.Dataset | None, stages: Any, count: int, **options: Any) -> Any:
-        with strategy.scope():
-            infeed = None if dataset is None else ipu.IPUInfeedQueue(dataset)
-            outfeed = ipu.IPUOutfeedQueue()
-
-            @tf.function(jit_compile=True)
-            def program() -> None:
-                pipelining.pipeline(stages, count, infeed_queue=infeed, outfeed_queue=outfeed, **options)
-
-            if infeed is not None:
-                infeed.initializer  # noqa: B018  (The access starts it.)
-            strategy.run(program)
-            return tf.nest.map_structure(lambda tensor: tensor.numpy(), outfeed.dequeue())
-
-    return call
-
-
-def sgd_on(loss: Any) -> OptimizerFunctionOutput:
-    return OptimizerFunctionOutput(tf.compat.v1.train.GradientDescentOptimizer(1.0), loss)
-
-
 @pytest.mark.parametrize("schedule", PipelineSchedule)
-def test_a_pipeline_without_an_optimizer_infers_in_the_order_of_the_dataset(run, schedule):
+def test_a_pipeline_without_an_optimizer_infers_in_the_order_of_the_dataset(run, toy, schedule):
     stages = [lambda x: x + 1, lambda x: x * 2, lambda x: x - 3]
-    found = run(numbers(6), stages, 3, repeat_count=2, pipeline_schedule=schedule)
+    found = run(toy.numbers(6), stages, 3, repeat_count=2, pipeline_schedule=schedule)
     np.testing.assert_array_equal(found, (np.arange(1, 7) + 1) * 2 - 3)
 
 
 def test_ramps_that_are_no_iterations_of_the_loop_are_written_out(run, toy):
     toy.configure(2)
     options = {"device_mapping": [0, 1, 0, 1], "pipeline_schedule": PipelineSchedule.Interleaved}
-    found = run(numbers(8), [lambda x: x + 1, lambda x: x * 2, lambda x: x - 3, lambda x: x * x], 8, **options)
+    found = run(toy.numbers(8), [lambda x: x + 1, lambda x: x * 2, lambda x: x - 3, lambda x: x * x], 8, **options)
     np.testing.assert_array_equal(found, ((np.arange(1, 9) + 1) * 2 - 3) ** 2)
 
 
-def test_inputs_come_first_and_dicts_by_name(run):
-    dataset = numbers(3).map(lambda x: {"b": x, "a": -x})
+def test_inputs_come_first_and_dicts_by_name(run, toy):
+    dataset = toy.numbers(3).map(lambda x: {"b": x, "a": -x})
 
     def first(rate, offsets, *, a, b):
         return {"z": a * rate, "y": b + offsets[0]}
@@ -100,24 +69,24 @@ def test_concurrent_stages_get_the_same_and_are_concatenated(run, strategy, toy,
         a, b, c = (tf.Variable(value) for value in (2.0, 3.0, 5.0))
     stages = [lambda x: x + 1, [lambda x: a * x, lambda x: (b * x, x)], lambda p, q, r: p * q + c * r]
     mapping = [0, [1, 2], 3]
-    options = {"device_mapping": mapping, "pipeline_schedule": schedule, "optimizer_function": sgd_on}
-    (losses,) = run(numbers(12), stages, 12, recomputation_mode=mode, **options)
+    options = {"device_mapping": mapping, "pipeline_schedule": schedule, "optimizer_function": toy.sgd_on}
+    (losses,) = run(toy.numbers(12), stages, 12, recomputation_mode=mode, **options)
     x = np.arange(2, 14, dtype=np.float32)
     np.testing.assert_allclose(losses, 6 * x**2 + 5 * x)
     np.testing.assert_allclose([a.numpy(), b.numpy()], [2 - 3 * np.sum(x**2), 3 - 2 * np.sum(x**2)], rtol=1e-6)
     np.testing.assert_allclose(c.numpy(), 5 - np.sum(x))
 
 
-def test_a_first_and_a_last_stage_can_be_concurrent(run, strategy):
+def test_a_first_and_a_last_stage_can_be_concurrent(run, strategy, toy):
     with strategy.scope():
         a, b, c, d = (tf.Variable(value) for value in (2.0, 3.0, 5.0, 7.0))
     stages = [[lambda x: a * x, lambda x: b * x], [lambda p, q: c * p * q, lambda p, q: d * p]]
 
     def optimizer_function(first, second):
-        return sgd_on(first + 2 * second)
+        return toy.sgd_on(first + 2 * second)
 
     options = {"device_mapping": [[0, 1], [2, 3]], "optimizer_function": optimizer_function}
-    first, second = run(numbers(4), stages, 4, **options)
+    first, second = run(toy.numbers(4), stages, 4, **options)
     x = np.arange(1, 5, dtype=np.float32)
     np.testing.assert_allclose(first, 30 * x**2)
     np.testing.assert_allclose(second, 14 * x)
@@ -133,8 +102,12 @@ def test_stages_of_one_ipu_share_variables(run, strategy, toy):
     with strategy.scope():
         v = tf.Variable(2.0)
     stages = [lambda x: x * v, lambda x: x + 1, lambda x: x * v]
-    options = {"device_mapping": [0, 1, 0], "optimizer_function": sgd_on, "recomputation_mode": RecomputationMode.Auto}
-    run(numbers(6), stages, 6, **options)
+    options = {
+        "device_mapping": [0, 1, 0],
+        "optimizer_function": toy.sgd_on,
+        "recomputation_mode": RecomputationMode.Auto,
+    }
+    run(toy.numbers(6), stages, 6, **options)
     x = np.arange(1, 7)
     np.testing.assert_allclose(v.numpy(), 2 - np.sum(2 * 2 * x + 1))
 
@@ -144,7 +117,9 @@ def test_batches_are_serialized_on_one_ipu(run, strategy, toy):
     with strategy.scope():
         v, w = tf.Variable(2.0), tf.Variable(3.0)
     stages = [lambda x: x * v, lambda x: x * w]
-    (losses,) = run(numbers(12), stages, 2, batch_serialization_iterations=3, repeat_count=2, optimizer_function=sgd_on)
+    (losses,) = run(
+        toy.numbers(12), stages, 2, batch_serialization_iterations=3, repeat_count=2, optimizer_function=toy.sgd_on
+    )
     expected = []
     a, b = 2.0, 3.0
     for xs in np.split(np.arange(1, 13), 2):
@@ -160,12 +135,12 @@ def test_a_program_can_have_several_pipelines(strategy, toy):
     toy.configure(2)
     with strategy.scope():
         v = tf.Variable(1.0)
-        infeed = ipu.IPUInfeedQueue(numbers(8))
+        infeed = ipu.IPUInfeedQueue(toy.numbers(8))
         training, testing = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
 
         @tf.function(jit_compile=True)
         def program() -> None:
-            options = {"infeed_queue": infeed, "optimizer_function": sgd_on}
+            options = {"infeed_queue": infeed, "optimizer_function": toy.sgd_on}
             pipelining.pipeline(
                 [lambda x: x * v, lambda x: x * 0.1], 4, outfeed_queue=training, **options, name="train"
             )
@@ -182,12 +157,12 @@ def test_a_pipeline_runs_in_a_loop(strategy, toy):
     toy.configure(2)
     with strategy.scope():
         v = tf.Variable(1.0)
-        infeed, outfeed = ipu.IPUInfeedQueue(numbers(8)), ipu.IPUOutfeedQueue()
+        infeed, outfeed = ipu.IPUInfeedQueue(toy.numbers(8)), ipu.IPUOutfeedQueue()
 
         @tf.function(jit_compile=True)
         def program() -> None:
             def body() -> Any:
-                options = {"infeed_queue": infeed, "outfeed_queue": outfeed, "optimizer_function": sgd_on}
+                options = {"infeed_queue": infeed, "outfeed_queue": outfeed, "optimizer_function": toy.sgd_on}
                 return pipelining.pipeline([lambda x: x * v, lambda x: x * 0.1], 4, **options)
 
             ipu.loops.repeat(2, body)
@@ -202,7 +177,7 @@ def test_replicas_of_a_pipeline_each_get_their_elements(strategy, toy):
     toy.configure(4)  # Two stages: two replicas.
     with strategy.scope():
         v = tf.Variable(1.0)
-        infeed, outfeed = ipu.IPUInfeedQueue(numbers(8)), ipu.IPUOutfeedQueue()
+        infeed, outfeed = ipu.IPUInfeedQueue(toy.numbers(8)), ipu.IPUOutfeedQueue()
         optimizer = tf.keras.optimizers.SGD(0.01)
 
         @tf.function(jit_compile=True)
@@ -226,7 +201,7 @@ def test_replicas_of_a_pipeline_each_get_their_elements(strategy, toy):
 def test_a_pipeline_runs_in_a_compiled_graph(toy):
     toy.configure(2)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        infeed, outfeed = ipu.IPUInfeedQueue(numbers(4)), ipu.IPUOutfeedQueue()
+        infeed, outfeed = ipu.IPUInfeedQueue(toy.numbers(4)), ipu.IPUOutfeedQueue()
 
         def first(x):
             with tf.compat.v1.variable_scope("first", use_resource=True):
@@ -256,108 +231,6 @@ def test_a_pipeline_runs_in_a_compiled_graph(toy):
         assert session.run(v) == pytest.approx(2 - 0.5 * 10)
 
 
-@pytest.mark.parametrize("mode", [None, *list(RecomputationMode)[1:]])
-def test_dropout_in_a_backward_pass_has_the_masks_of_the_forward_pass(run, strategy, toy, mode):
-    toy.configure(2)
-    with strategy.scope():
-        seeds = tf.keras.layers.Dropout(0.5, seed=3)
-        v = tf.Variable(tf.ones([64]))
-    dataset = numbers(8)
-
-    def first(x):
-        return seeds(v * x, training=True), v * x
-
-    def optimizer_function(loss, _):
-        return sgd_on(loss)
-
-    options = {"optimizer_function": optimizer_function, "recomputation_mode": mode}
-    stages = [first, lambda dropped, _: (tf.reduce_sum(dropped), dropped)]
-    _, dropped = run(dataset, stages, 8, **options)
-    # The gradient of the sum is the masks, times two and the input, as the weights are one.
-    np.testing.assert_allclose(v.numpy(), 1 - dropped.sum(axis=0), rtol=1e-6)
-    assert len({tuple(mask > 0) for mask in dropped}) == 8, "each micro-batch has a mask of its own"
-
-
-@pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
-def test_a_stage_changes_its_state_once_a_micro_batch(run, strategy, toy, mode):
-    toy.configure(2)
-    with strategy.scope():
-        v, count = tf.Variable(1.0), tf.Variable(0.0, trainable=False)
-
-    def first(x):
-        count.assign_add(1.0)
-        return tf.sin(x * v) * tf.stop_gradient(count)
-
-    options = {"optimizer_function": sgd_on, "recomputation_mode": mode}
-    (losses,) = run(numbers(8), [first, lambda x: x], 8, **options)
-    x = np.arange(1, 9)
-    assert count.numpy() == 8
-    np.testing.assert_allclose(losses, np.sin(x) * x, rtol=1e-5)
-    np.testing.assert_allclose(v.numpy(), 1 - np.sum(np.cos(x) * x * x), rtol=1e-5)
-
-
-@pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
-def test_a_stage_can_hold_loops_branches_and_functions(run, strategy, toy, mode):
-    toy.configure(1)
-    with strategy.scope():
-        v = tf.Variable(1.1)
-
-    @tf.function
-    def inner(x):
-        return x * v
-
-    def first(x):
-        for _ in tf.range(3):
-            x = inner(x)
-        return x
-
-    def second(x):
-        if x > 3.0:  # noqa: SIM108  (AutoGraph's.)
-            y = x * v
-        else:
-            y = x * v * v
-        return y
-
-    options = {"optimizer_function": sgd_on, "recomputation_mode": mode, "device_mapping": [0, 0]}
-    (losses,) = run(numbers(4), [first, second], 4, **options)
-    x = np.arange(1, 5)
-    power = np.where(x * 1.1**3 > 3, 4, 5)
-    np.testing.assert_allclose(losses, x * 1.1**power, rtol=1e-5)
-    np.testing.assert_allclose(v.numpy(), 1.1 - np.sum(power * x * 1.1 ** (power - 1.0)), rtol=1e-5)
-
-
-@pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
-def test_small_tensors_made_outside_are_constants_of_the_stages(run, strategy, toy, mode):
-    toy.configure(2)
-    with strategy.scope():
-        v = tf.Variable(0.5)
-        factor, offsets = tf.constant(3.0), tf.range(128.0)  # The one is used in both stages, on different IPUs.
-
-    def first(x):
-        for _ in tf.range(2):
-            x = x * factor
-        return x * v, offsets
-
-    def second(x, offsets):
-        return tf.reduce_sum(tf.sin(x * factor + offsets))
-
-    options = {"optimizer_function": sgd_on, "recomputation_mode": mode}
-    (losses,) = run(numbers(4), [first, second], 4, **options)
-    x = np.arange(1, 5)[:, None]
-    angles = 27 * 0.5 * x + np.arange(128)
-    np.testing.assert_allclose(losses, np.sin(angles).sum(axis=1), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(v.numpy(), 0.5 - np.sum(27 * x * np.cos(angles)), rtol=1e-4)
-
-
-def test_embeddings_get_dense_gradients(run, strategy, toy):
-    toy.configure(2)
-    with strategy.scope():
-        table = tf.Variable(tf.ones([5, 2]))
-    dataset = tf.data.Dataset.from_tensor_slices(np.array([[0, 1], [1, 1], [4, 0], [2, 2]], np.int32))
-    run(dataset, [lambda i: tf.gather(table, i), tf.reduce_sum], 4, optimizer_function=sgd_on)
-    np.testing.assert_allclose(table.numpy()[:, 0], 1.0 - np.array([2, 3, 2, 0, 1]))
-
-
 def test_accumulators_have_the_wanted_type_and_the_optimizer_gets_it(run, strategy, toy):
     toy.configure(2)
     seen = []
@@ -383,28 +256,12 @@ def test_accumulators_have_the_wanted_type_and_the_optimizer_gets_it(run, strate
     assert w.numpy() == pytest.approx(1 - 2051 / 4096)
 
 
-def test_a_checkpoint_is_the_same_tensor(run, strategy, toy):
-    toy.configure(2)
-    with strategy.scope():
-        v = tf.Variable(0.5)
-
-    def first(x):
-        return tf.exp(pipelining.recomputation_checkpoint({"x": tf.sin(x * v)})["x"])
-
-    options = {"optimizer_function": sgd_on, "recomputation_mode": RecomputationMode.Auto}
-    run(numbers(4), [first, lambda x: x], 4, **options)
-    x = np.arange(1, 5)
-    np.testing.assert_allclose(v.numpy(), 0.5 - np.sum(np.exp(np.sin(x / 2)) * np.cos(x / 2) * x), rtol=1e-5)
-    # Besides its input, the stage stashes what is marked.
-    assert pipelining.last_pipeline().stage_costs[0].input_bytes == 8
-
-
 def test_the_note_of_a_pipeline_tells_its_bytes(run, strategy, toy):
     toy.configure(2)
     with strategy.scope():
         v = tf.Variable(tf.ones([8, 16]))
     dataset = tf.data.Dataset.from_tensors(np.ones([4, 8], np.float32)).repeat(4)
-    run(dataset, [lambda x: tf.tanh(x @ v), tf.reduce_sum], 4, optimizer_function=sgd_on, offload_activations=True)
+    run(dataset, [lambda x: tf.tanh(x @ v), tf.reduce_sum], 4, optimizer_function=toy.sgd_on, offload_activations=True)
     pipeline = pipelining.last_pipeline()
     cost = pipeline.stage_costs[0]
     assert cost.activation_bytes == 4 * (4 * 8 + 4 * 16)  # The input, and the result of tanh.
@@ -417,7 +274,7 @@ def test_captured_gradients_come_once_a_pass(strategy, toy, summed):
     toy.configure(2)
     with strategy.scope():
         v = tf.Variable(2.0)
-        infeed, outfeed, captured = ipu.IPUInfeedQueue(numbers(8)), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+        infeed, outfeed, captured = ipu.IPUInfeedQueue(toy.numbers(8)), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
 
         @tf.function(jit_compile=True)
         def program() -> None:
@@ -457,5 +314,5 @@ def test_the_mean_of_replicas_is_taken_by_its_optimizer(run, strategy, toy):
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
         return OptimizerFunctionOutput(ipu.optimizers.CrossReplicaOptimizer(optimizer), loss)
 
-    run(numbers(8), [lambda x: x * v, lambda x: 2 * x], 4, optimizer_function=optimizer_function)
+    run(toy.numbers(8), [lambda x: x * v, lambda x: 2 * x], 4, optimizer_function=optimizer_function)
     assert v.numpy() == pytest.approx(1 - 0.01 * np.sum(np.arange(1, 9)))
