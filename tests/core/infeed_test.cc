@@ -2,8 +2,10 @@
 #include "tensorflow_ipu/kernels/core/infeed.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "tests/core/check.h"
 #include "tests/core/infeed_fixture.h"
@@ -16,6 +18,7 @@ using check::Element;
 using check::Later;
 using check::MakeQueue;
 using check::Push;
+using check::Queue;
 using check::Taken;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Outcome;
@@ -27,6 +30,35 @@ TEST(elements_leave_in_the_order_in_which_they_came) {
   for (int i = 0; i < 3; ++i) CHECK_EQ(Taken(*queue), i);
   CHECK_EQ(queue->ready(), 0);
   CHECK_EQ(Taken(*queue), check::kNothing);
+}
+
+TEST(order_holds_while_the_queue_grows_with_elements_in_it) {
+  const auto queue = MakeQueue(1000);
+  int64_t pushed = 0;
+  int64_t taken = 0;
+  for (const int64_t ahead : {10, 3, 17, 16, 70, 1, 300}) {
+    while (pushed < taken + ahead) CHECK(Push(*queue, pushed++).ok());
+    while (taken < pushed - ahead / 2) CHECK_EQ(Taken(*queue), taken++);
+    CHECK_EQ(queue->ready(), pushed - taken);
+  }
+  while (taken < pushed) CHECK_EQ(Taken(*queue), taken++);
+  CHECK_EQ(Taken(*queue), check::kNothing);
+}
+
+TEST(what_a_take_leaves_in_the_place_of_an_element_goes_to_the_pump) {
+  const auto queue = MakeQueue(1000);
+  CHECK(Push(*queue, 0).ok());
+  Element element = std::make_shared<const int64_t>(-7);
+  Outcome why;
+  CHECK(queue->Take(0, 1, &element, &why) == Queue::Took::kElement);
+  CHECK_EQ(*element, 0);
+  Element back;
+  for (int i = 1; i < 1000 && back == nullptr; ++i) {
+    back = std::make_shared<const int64_t>(i);
+    CHECK(queue->Push(std::move(back), 1).ok());
+  }
+  CHECK(back != nullptr);
+  CHECK_EQ(*back, -7);
 }
 
 TEST(push_waits_at_the_depth_until_an_element_is_taken) {

@@ -129,6 +129,25 @@ def _pass_on(infeed: Any, outfeed: Any, n: Any) -> None:
         i += 1
 
 
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("floats", [1, 254, 255, 256, 5000], ids=lambda floats: f"{4 * (floats + 1)}_bytes")
+def test_elements_are_whole_on_either_side_of_the_size_up_to_which_they_are_copied(floats, replicas):
+    # Small elements go through the queue as a copy of their bytes, larger ones by reference.
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = replicas
+    config.configure_ipu_system()
+    count = 300 * replicas
+    rows = (np.arange(count, dtype=np.int32), np.random.default_rng(0).random((count, floats), np.float32))
+    infeed, outfeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(rows)), ipu.IPUOutfeedQueue()
+    infeed.initializer  # noqa: B018
+    strategy = ipu.IPUStrategy()
+    for n in (100, 200):
+        strategy.run(_pass_on, (infeed, outfeed, tf.constant(n)))
+    lanes = () if replicas == 1 else (replicas,)
+    for ours, given in zip(outfeed.dequeue(), rows, strict=True):
+        np.testing.assert_array_equal(ours, given.reshape(300, *lanes, *given.shape[1:]))
+
+
 @quick
 @hypothesis.given(array=hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5)))
 def test_any_float_array_keeps_its_bits(array: np.ndarray) -> None:

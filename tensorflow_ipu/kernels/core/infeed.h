@@ -56,10 +56,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   const std::string& name() const { return name_; }
 
-  // The pump's call: appends an element of so many bytes, after a wait for room. Cancelled once the queue is closed.
-  Outcome Push(Element element, std::size_t bytes) {
+  // The pump's call: appends an element of so many bytes, after a wait for room. Cancelled once the queue is closed. In
+  // exchange `element` becomes what a Take has left in its place, so that memory goes to and fro, and is not freed on
+  // another thread than it came from.
+  Outcome Push(Element&& element, std::size_t bytes) {
     const auto has_room = [this] { return pushed_ - taken_ < room_ || !open_; };
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock = LockSoon(mutex_);
     was_full_ = was_full_ || !has_room();
     const bool first = bytes_ == 0;
     bytes_ = std::max<std::size_t>(1, bytes);
@@ -68,8 +70,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     room_made_.wait(lock, has_room);
     producer_sleeps_ = false;
     if (!open_) return Closed();
-    slots_.push_back({std::move(element), shares_});
-    ++pushed_;
+    if (pushed_ - taken_ == static_cast<int64_t>(slots_.size())) Grow();
+    Slot& slot = At(pushed_);
+    std::swap(slot.element, element);
+    slot.left = shares_;
+    pushed_.store(pushed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (lanes_ == 0 || pushed_ % width_ != 0) return Outcome::Ok();
     for (int64_t lane = 0; lane < lanes_; ++lane) {
       if (!waiters_[lane].empty()) Serve(lane);
@@ -87,9 +92,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     }
   }
 
-  // Takes this lane's next element if it is ready; kNothing while it still may come. On kFailed `*why` says why.
+  // Takes this lane's next element if it is ready; kNothing while it still may come. On kFailed `*why` says why. What
+  // `*element` was stays in the queue for the pump (see Push), and should hold no more than memory.
   Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const std::unique_lock<std::mutex> lock = LockSoon(mutex_);
     *why = Refusal(lane, lanes);
     if (!why->ok()) return Took::kFailed;
     if (waiters_[lane].empty() && Pop(lane, element)) return Took::kElement;
@@ -127,10 +133,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
   void Close() {
-    std::deque<Slot> dropped;  // Goes after the lock: elements may be large, or not ours alone.
+    std::vector<Slot> dropped;  // Goes after the lock: elements may be large, or not ours alone.
     std::lock_guard<std::mutex> lock(mutex_);
     open_ = false;
     dropped.swap(slots_);
+    taken_ = pushed_;
     for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Closed());
     room_made_.notify_all();
   }
@@ -145,12 +152,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // next starts with a whole row. No program may use the queue meanwhile.
   void Align() {
     std::lock_guard<std::mutex> lock(mutex_);
-    int64_t furthest = 0;
-    for (const int64_t row : rows_) furthest = std::max(furthest, row);
-    Element dropped;
+    if (!open_) return;
+    const int64_t furthest = rows_.empty() ? 0 : *std::max_element(rows_.begin(), rows_.end());
     for (int64_t lane = 0; lane < lanes_; ++lane) {
-      while (rows_[lane] < furthest && Pop(lane, &dropped)) {
-      }
+      Element dropped;
+      while (rows_[lane] < furthest && Pop(lane, &dropped)) dropped = Element();
     }
   }
 
@@ -158,7 +164,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   int64_t ready() const {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t count = 0;
-    for (const Slot& slot : slots_) count += slot.left > 0;
+    for (int64_t index = taken_; index < pushed_; ++index) count += At(index).left > 0;
     return count;
   }
 
@@ -172,8 +178,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
  private:
   struct Slot {
-    Element element;
-    int64_t left;  // How many lanes have yet to take it.
+    Element element{};
+    int64_t left = 0;  // How many lanes have yet to take it.
   };
 
   struct Waiter {
@@ -189,6 +195,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   static constexpr std::size_t kBytesAhead = std::size_t{4} << 20;
   // And what it may grow to. More would leave the processor's caches before it is taken.
   static constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
+  static constexpr std::size_t kSmallestRing = 16;
   static constexpr int64_t kPatienceMost = 20000;
   static constexpr int64_t kPatienceLeast = 500;
 
@@ -196,6 +203,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   int64_t NextOf(int64_t lane) const {
     return rows_[lane] * width_ + (shares_ == 1 ? lane : Group::Of(sharing_, lane, lanes_).number);
+  }
+
+  // Where element number `index` is, or will be, as long as it is not taken by all.
+  Slot& At(int64_t index) { return slots_[static_cast<std::size_t>(index) & (slots_.size() - 1)]; }
+  const Slot& At(int64_t index) const { return const_cast<Infeed*>(this)->At(index); }
+
+  void Grow() {
+    std::vector<Slot> more(std::max(kSmallestRing, 2 * slots_.size()));
+    more.swap(slots_);
+    for (int64_t index = taken_; index < pushed_; ++index) {
+      At(index) = std::move(more[static_cast<std::size_t>(index) & (more.size() - 1)]);
+    }
   }
 
   // Whether the row that this lane is at is ready.
@@ -221,7 +240,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       lanes_ = lanes;
       shares_ = sharing_.size == 0 ? lanes : sharing_.size;
       width_ = lanes / shares_;
-      for (Slot& slot : slots_) slot.left = shares_;
+      for (int64_t index = taken_; index < pushed_; ++index) At(index).left = shares_;
       rows_.assign(lanes, 0);
       waiters_.resize(lanes);
       MakeRoom();
@@ -237,17 +256,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool Pop(int64_t lane, Element* element) {
     if (!Whole(lane)) return false;
-    const int64_t index = NextOf(lane);
-    const int64_t first = pushed_ - static_cast<int64_t>(slots_.size());
-    Slot& slot = slots_[index - first];
+    Slot& slot = At(NextOf(lane));
     if (--slot.left == 0) {
-      *element = std::move(slot.element);
+      std::swap(*element, slot.element);
     } else {
       *element = slot.element;
     }
     ++rows_[lane];
-    while (!slots_.empty() && slots_.front().left == 0) slots_.pop_front();
-    taken_ = pushed_ - static_cast<int64_t>(slots_.size());
+    while (taken_ < pushed_ && At(taken_).left == 0) ++taken_;
     // Refilled by halves, so that one wake of the pump serves several elements; but what is left of a row that is not
     // whole can be more than half, and nobody takes from it.
     const int64_t left = pushed_ - taken_;
@@ -327,10 +343,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   mutable std::mutex mutex_;
   std::condition_variable room_made_;
+  int64_t room_ = depth_;  // For how many elements there is room.
   bool producer_sleeps_ = false;
-  bool was_full_ = false;  // The pump found no room since the queue last was empty.
-  std::size_t bytes_ = 0;  // Of the latest element; 0 before the first.
-  std::deque<Slot> slots_;
+  bool was_full_ = false;    // The pump found no room since the queue last was empty.
+  std::size_t bytes_ = 0;    // Of the latest element; 0 before the first.
+  std::vector<Slot> slots_;  // A ring, as long as a power of two; those of the elements from taken_ to pushed_ count.
+  int64_t taken_ = 0;        // Elements before this one are taken by all.
   std::optional<Outcome> end_;
   int64_t lanes_ = 0;          // 0 until a program takes.
   int64_t shares_ = 1;         // Lanes that get the same element.
@@ -342,8 +360,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Written under mutex_; read without it by those who spin.
   std::atomic<bool> open_{true};
   std::atomic<int64_t> pushed_{0};
-  std::atomic<int64_t> taken_{0};
-  std::atomic<int64_t> room_{depth_};
   std::atomic<int64_t> patience_ns_{kPatienceMost};
 };
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 
 namespace tensorflow_ipu::core {
 
@@ -29,6 +30,19 @@ bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
     }
   }
   return done();
+}
+
+// Locks a mutex that others hold for moments only: a sleep would take longer than they do.
+inline std::unique_lock<std::mutex> LockSoon(std::mutex& mutex) {
+  std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  for (int i = 0; i < 64 && !lock.owns_lock(); ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    static_cast<void>(lock.try_lock());
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
 }
 
 }  // namespace tensorflow_ipu::core

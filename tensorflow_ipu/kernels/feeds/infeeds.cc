@@ -15,8 +15,8 @@ core::Outcome NotStarted(const std::string& name) {
                                            "Access its `initializer` before a program uses it.");
 }
 
-std::shared_ptr<InfeedQueue> Infeed::Restart() {
-  auto queue = std::make_shared<InfeedQueue>(name_, depth_, sharing_);
+std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
+  auto queue = std::make_shared<InfeedQueue>(name_, depth_, sharing_, std::move(sizes));
   Replace(queue, std::chrono::nanoseconds::zero());
   return queue;
 }

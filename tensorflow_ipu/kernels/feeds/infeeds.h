@@ -3,6 +3,7 @@
 #define TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,15 +11,24 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow_ipu/kernels/core/infeed.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/feeds/element.h"
 
 namespace tensorflow_ipu {
 
-// The tensors of one element of a dataset, by reference.
-using InfeedElement = std::vector<tensorflow::Tensor>;
-using InfeedQueue = core::Infeed<InfeedElement>;
+// The queue of one pass. All its elements are alike: the pump sees to it.
+class InfeedQueue : public core::Infeed<InfeedElement> {
+ public:
+  // `sizes` are the bytes of each tensor of an element.
+  InfeedQueue(std::string name, int64_t depth, core::Grouping sharing, std::vector<std::size_t> sizes)
+      : core::Infeed<InfeedElement>(std::move(name), depth, sharing), sizes_(std::move(sizes)) {}
+
+  const std::vector<std::size_t>& sizes() const { return sizes_; }
+
+ private:
+  const std::vector<std::size_t> sizes_;
+};
 
 class Pump;
 
@@ -39,8 +49,9 @@ class Infeed {
 
   const std::string& name() const { return name_; }
 
-  // Ends the pass under way, if any, and returns the empty queue of the next one.
-  std::shared_ptr<InfeedQueue> Restart();
+  // Ends the pass under way, if any, and returns the empty queue of the next one, whose elements have tensors of these
+  // sizes in bytes.
+  std::shared_ptr<InfeedQueue> Restart(std::vector<std::size_t> sizes);
 
   // Hands the pass of `queue` the pump that fills it. Stops the pump where that pass is over already.
   void Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);

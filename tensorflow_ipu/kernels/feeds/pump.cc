@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -50,6 +51,14 @@ core::Outcome FromStatus(const absl::Status& status) {
 }
 
 }  // namespace
+
+std::vector<std::size_t> ElementSpec::sizes() const {
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    sizes.push_back(static_cast<std::size_t>(shapes[i].num_elements() * tf::DataTypeSize(types[i])));
+  }
+  return sizes;
+}
 
 absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
                                                                    tf::data::DatasetBase* dataset) {
@@ -123,10 +132,13 @@ void Pump::Release() {
 bool Pump::AwaitAll(std::chrono::nanoseconds limit) { return Running::Global().AwaitNone(limit); }
 
 void Pump::Run() {
+  const std::size_t bytes = std::accumulate(queue_->sizes().begin(), queue_->sizes().end(), std::size_t{0});
+  const bool small = bytes <= InfeedElement::kSmallBytes;
+  std::vector<tf::Tensor> tensors;
+  InfeedElement element;
   for (int64_t count = 0;; ++count) {
-    InfeedElement element;
     bool end = false;
-    const absl::Status status = reader_->GetNext(&element, &end);
+    const absl::Status status = reader_->GetNext(&tensors, &end);
     if (!status.ok()) {
       queue_->End(FromStatus(status));
       return;
@@ -138,18 +150,22 @@ void Pump::Run() {
                                             "`repeat()` the dataset."));
       return;
     }
-    core::Outcome fits = Check(element);
+    core::Outcome fits = Check(tensors);
     if (!fits.ok()) {
       queue_->End(std::move(fits));
       return;
     }
-    std::size_t bytes = 0;
-    for (const tf::Tensor& tensor : element) bytes += tensor.TotalBytes();
+    if (small) {
+      element.Copy(tensors);
+      tensors.clear();
+    } else {
+      element.Hold(&tensors);
+    }
     if (!queue_->Push(std::move(element), bytes).ok()) return;
   }
 }
 
-core::Outcome Pump::Check(const InfeedElement& element) const {
+core::Outcome Pump::Check(const std::vector<tf::Tensor>& element) const {
   for (std::size_t i = 0; i < spec_.types.size() && i < element.size(); ++i) {
     if (element[i].dtype() == spec_.types[i] && element[i].shape() == spec_.shapes[i]) continue;
     return {core::Code::kInvalidArgument,

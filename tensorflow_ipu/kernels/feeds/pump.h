@@ -27,6 +27,9 @@ namespace tensorflow_ipu {
 struct ElementSpec {
   tensorflow::DataTypeVector types;
   std::vector<tensorflow::TensorShape> shapes;
+
+  // The bytes of each tensor.
+  std::vector<std::size_t> sizes() const;
 };
 
 // Iterates over a dataset outside of the op that was given it, and beyond that op's end.
@@ -39,7 +42,9 @@ class DatasetReader {
                                                              tensorflow::data::DatasetBase* dataset);
   ~DatasetReader();
 
-  absl::Status GetNext(InfeedElement* element, bool* end) { return iterator_->GetNext(context_.get(), element, end); }
+  absl::Status GetNext(std::vector<tensorflow::Tensor>* element, bool* end) {
+    return iterator_->GetNext(context_.get(), element, end);
+  }
 
   // Ends a GetNext that waits, and all later ones.
   void Cancel() { cancellation_.StartCancel(); }
@@ -88,7 +93,7 @@ class Pump {
   void Release();
 
   // Why the element does not fit, or Ok.
-  core::Outcome Check(const InfeedElement& element) const;
+  core::Outcome Check(const std::vector<tensorflow::Tensor>& element) const;
 
   std::mutex mutex_;
   std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, by the pump's thread alone.

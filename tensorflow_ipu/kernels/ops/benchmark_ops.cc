@@ -74,15 +74,17 @@ class DatasetSource : public Source {
 
   absl::Status Next(InfeedElement* element) override {
     bool end = false;
-    element->clear();
-    const absl::Status status = reader_->GetNext(element, &end);
+    std::vector<tf::Tensor> tensors;
+    const absl::Status status = reader_->GetNext(&tensors, &end);
     // A dataset that is cancelled may seem to end; and of Ctrl-C, which queues tell their programs, nobody else asks
     // here.
     if (cancelled_ || core::interrupted.load(std::memory_order_relaxed)) {
       return absl::CancelledError("The benchmark was interrupted.");
     }
     if (!status.ok()) return status;
-    return end ? absl::OutOfRangeError("end") : absl::OkStatus();
+    if (end) return absl::OutOfRangeError("end");
+    element->Hold(&tensors);
+    return absl::OkStatus();
   }
 
   void Cancel() override {
@@ -102,7 +104,7 @@ class QueueSource : public Source {
   QueueSource(std::unique_ptr<DatasetReader> reader, int64_t depth, ElementSpec spec)
       : infeed_(std::make_shared<Infeed>("benchmark", depth)),
         number_(Infeeds().Add(infeed_)),
-        queue_(infeed_->Restart()),
+        queue_(infeed_->Restart(spec.sizes())),
         pump_(Pump::Start(std::move(reader), queue_, std::move(spec))) {
     infeed_->Adopt(queue_, pump_);
   }
@@ -115,6 +117,7 @@ class QueueSource : public Source {
 
   absl::Status Next(InfeedElement* element) override {
     core::Outcome why;
+    element->Drop();
     InfeedQueue::Took took = queue_->Take(0, 1, element, &why);
     if (took == InfeedQueue::Took::kNothing && queue_->Linger(0)) took = queue_->Take(0, 1, element, &why);
     if (took != InfeedQueue::Took::kNothing) return ToStatus(why);
@@ -161,10 +164,10 @@ class Meter {
         read_ += epoch.elements;
         return status;
       }
-      for (const tf::Tensor& tensor : element) {
-        epoch.bytes += static_cast<int64_t>(tensor.TotalBytes());
-        if (copy_) Copy(tensor);
-      }
+      element.ForEachPiece([&](const void* data, std::size_t bytes) {
+        epoch.bytes += static_cast<int64_t>(bytes);
+        if (copy_) Copy(data, bytes);
+      });
     }
     read_ += elements;
     // A clock that has not moved on makes no infinite speed, which JSON could not carry.
@@ -176,10 +179,9 @@ class Meter {
   int64_t read() const { return read_; }
 
  private:
-  void Copy(const tf::Tensor& tensor) {
-    const std::size_t bytes = tensor.TotalBytes();
+  void Copy(const void* data, std::size_t bytes) {
     if (buffer_.size() < bytes) buffer_.resize(bytes);
-    if (bytes > 0) std::memcpy(buffer_.data(), tensor.data(), bytes);
+    if (bytes > 0) std::memcpy(buffer_.data(), data, bytes);
   }
 
   Source* const source_;

@@ -3,6 +3,7 @@
 #define TENSORFLOW_IPU_KERNELS_OPS_FEED_STATE_H_
 
 #include <cstdint>
+#include <cstring>
 
 namespace tensorflow_ipu {
 
@@ -13,6 +14,12 @@ struct FeedState {
   int64_t lanes;  // How many replicas there are.
   int64_t count;  // How often this program has used the feed: what makes each use depend on the one before.
 };
+
+// Writes the state after the use of which `at` is the state before.
+inline void Advance(FeedState at, void* next) {
+  ++at.count;
+  std::memcpy(next, &at, sizeof(at));
+}
 
 // What the names of the variables begin with that hold such a value.
 constexpr char kFeedStatePrefix[] = "ipu_feed_";

@@ -69,7 +69,7 @@ class InfeedStartOp : public tf::OpKernel {
                          }));
       device_anchor.reset(anchor);
     }
-    const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart();
+    const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart(spec_.sizes());
     const std::shared_ptr<Pump> pump = Pump::Start(*std::move(reader), queue, spec_);
     anchor->Hold(pump);
     (*infeed)->Adopt(queue, pump);

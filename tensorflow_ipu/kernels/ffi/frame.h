@@ -1,0 +1,39 @@
+// What a feed's custom call is given, read from the frame of the call itself. XLA's bindings check the kind of each
+// argument and pack them into a tuple, which takes as long as all else that a feed does for a small element; so they
+// are for what is rare here (a wait, a failure, XLA's questions about the handler).
+#ifndef TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
+#define TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace tensorflow_ipu {
+
+struct Memory {
+  void* data;
+  std::size_t bytes;
+};
+
+// An argument or a result, which in a feed's call is always a buffer.
+inline Memory MemoryOf(const void* buffer) {
+  const auto* const at = static_cast<const XLA_FFI_Buffer*>(buffer);
+  std::size_t bytes = xla::ffi::ByteWidth(static_cast<xla::ffi::DataType>(at->dtype));
+  for (int64_t i = 0; i < at->rank; ++i) bytes *= static_cast<std::size_t>(at->dims[i]);
+  return {at->data, bytes};
+}
+
+// An attribute, which in a feed's call is always an int64.
+inline int64_t IntegerOf(const void* attribute) {
+  return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(attribute)->value);
+}
+
+// Whether the frame is that of a plain call, not one of XLA's questions.
+inline bool IsCall(const XLA_FFI_CallFrame& frame) {
+  return frame.stage == XLA_FFI_ExecutionStage_EXECUTE && frame.extension_start == nullptr;
+}
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
