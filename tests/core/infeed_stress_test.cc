@@ -130,27 +130,33 @@ TEST(small_elements_pass_as_surely_when_the_queue_makes_them_more_room) {
 }
 
 TEST(sixteen_programs_get_every_row_once_and_in_order) {
-  PushThrough(2, 16, 16 * 500 + 7, check::kLargeBytes, [](Queue& queue) {
-    CHECK(queue.waiting() <= 16);
-    std::this_thread::yield();
-  });
-}
-
-TEST(interrupts_lose_no_element) {
-  for (const int64_t lanes : {1, 4}) {
-    PushThrough(1, lanes, 3000, check::kLargeBytes, [](Queue& queue) {
-      queue.Interrupt();
+  for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
+    PushThrough(2, 16, 16 * 500 + 7, bytes, [](Queue& queue) {
+      CHECK(queue.waiting() <= 16);
       std::this_thread::yield();
     });
   }
 }
 
+TEST(interrupts_lose_no_element) {
+  for (const int64_t lanes : {1, 4}) {
+    for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
+      PushThrough(1, lanes, 3000, bytes, [](Queue& queue) {
+        queue.Interrupt();
+        std::this_thread::yield();
+      });
+    }
+  }
+}
+
 TEST(limits_of_waits_that_race_with_elements_lose_none) {
   for (const int64_t lanes : {1, 4}) {
-    PushThrough(1, lanes, 3000, check::kLargeBytes, [limit = int64_t{0}](Queue&) mutable {
-      tensorflow_ipu::core::wait_limit_ns = 1 + limit++ % 20000;
-      std::this_thread::yield();
-    });
+    for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
+      PushThrough(1, lanes, 3000, bytes, [limit = int64_t{0}](Queue&) mutable {
+        tensorflow_ipu::core::wait_limit_ns = 1 + limit++ % 20000;
+        std::this_thread::yield();
+      });
+    }
   }
   tensorflow_ipu::core::wait_limit_ns = 0;
 }
@@ -161,13 +167,14 @@ TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
   for (int round = 0; round < kRounds; ++round) {
     tensorflow_ipu::core::wait_limit_ns = round % 3 == 0 ? 10000 : 0;
     const int64_t lanes = 1 + round % 2;
+    const std::size_t bytes = round % 4 < 2 ? check::kLargeBytes : 4;
     auto queue = MakeQueue(1 + round % 3);
     Count ended;
     Count pushed;
     {
       check::Threads threads;
-      threads.Start([queue, &pushed] {
-        for (int64_t i = 0; Push(*queue, i).ok(); ++i) pushed.Add();
+      threads.Start([queue, &pushed, bytes] {
+        for (int64_t i = 0; Push(*queue, i, bytes).ok(); ++i) pushed.Add();
       });
       for (int64_t lane = 0; lane < lanes; ++lane) {
         threads.Start([program = std::make_shared<Program>(queue, lane, lanes, &ended)] { program->Run(); });

@@ -45,20 +45,55 @@ TEST(order_holds_while_the_queue_grows_with_elements_in_it) {
   CHECK_EQ(Taken(*queue), check::kNothing);
 }
 
-TEST(what_a_take_leaves_in_the_place_of_an_element_goes_to_the_pump) {
+TEST(what_takes_leave_in_the_place_of_elements_goes_to_the_pump) {
   const auto queue = MakeQueue(1000);
-  CHECK(Push(*queue, 0).ok());
-  Element element = std::make_shared<const int64_t>(-7);
-  Outcome why;
-  CHECK(queue->Take(0, 1, &element, &why) == Queue::Took::kElement);
-  CHECK_EQ(*element, 0);
-  Element back;
-  for (int i = 1; i < 1000 && back == nullptr; ++i) {
-    back = std::make_shared<const int64_t>(i);
-    CHECK(queue->Push(std::move(back), 1).ok());
+  int returned = 0;
+  for (int i = 0; i < 1000; ++i) {
+    Element element = std::make_shared<const int64_t>(i);
+    CHECK(queue->Push(std::move(element), 1).ok());
+    if (element != nullptr) {
+      CHECK_EQ(*element, -7);
+      ++returned;
+    }
+    element = std::make_shared<const int64_t>(-7);
+    Outcome why;
+    CHECK(queue->Take(0, 1, &element, &why) == Queue::Took::kElement);
+    CHECK_EQ(*element, i);
   }
-  CHECK(back != nullptr);
-  CHECK_EQ(*back, -7);
+  CHECK(returned > 900);
+}
+
+TEST(elements_that_a_lane_was_dealt_count_as_ready_and_go_with_the_queue) {
+  const auto queue = MakeQueue(100);
+  auto element = std::make_shared<const int64_t>(7);
+  const std::weak_ptr<const int64_t> alive = element;
+  for (int i = 0; i < 3; ++i) CHECK(Push(*queue, i, 1).ok());
+  CHECK(queue->Push(std::move(element), 1).ok());
+  CHECK_EQ(Taken(*queue), 0);
+  CHECK_EQ(queue->ready(), 3);
+  CHECK(Later(*queue)->done.value() == 1);
+  CHECK_EQ(queue->ready(), 2);
+  queue->Close();
+  CHECK_EQ(queue->ready(), 0);
+  CHECK(alive.expired());
+  Outcome why;
+  CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
+  CHECK(why.code == Code::kCancelled);
+}
+
+TEST(lanes_that_were_dealt_ahead_are_brought_to_one_row) {
+  const auto queue = MakeQueue(100);
+  CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
+  for (int i = 0; i < 40; ++i) CHECK(Push(*queue, i, 1).ok());
+  for (const int i : {0, 2, 4}) CHECK_EQ(Taken(*queue, 0, 2), i);
+  CHECK_EQ(Taken(*queue, 1, 2), 1);
+  queue->Align();
+  CHECK_EQ(Taken(*queue, 0, 2), 6);
+  CHECK_EQ(Taken(*queue, 1, 2), 7);
+  for (int i = 0; i < 15; ++i) CHECK_EQ(Taken(*queue, 1, 2), 9 + 2 * i);
+  queue->Align();
+  CHECK_EQ(Taken(*queue, 0, 2), 38);
+  CHECK_EQ(Taken(*queue, 1, 2), 39);
 }
 
 TEST(push_waits_at_the_depth_until_an_element_is_taken) {
@@ -109,9 +144,10 @@ TEST(the_depth_is_that_of_a_lane_once_lanes_are_known) {
   });
   CHECK(pushed.Await(2));
   CHECK(!pushed.Await(3, check::kMoment));
-  CHECK_EQ(Taken(*queue, 0, 4), check::kNothing);  // The row is not whole, but its width is known now.
+  const auto later = Later(*queue, 0, 4);  // The row is not whole, but its width is known now.
   CHECK(pushed.Await(8));
-  CHECK_EQ(Taken(*queue, 0, 4), 0);
+  CHECK(later->done.Await());
+  CHECK_EQ(*later->element, 0);
 }
 
 TEST(lanes_get_the_elements_in_turn) {
@@ -190,8 +226,10 @@ TEST(a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
       pushed.Add();
     }
   });
-  CHECK_EQ(Taken(*queue, 0, kLanes), check::kNothing);
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
+  const auto later = Later(*queue, 0, kLanes);
+  CHECK(later->done.Await());
+  CHECK_EQ(*later->element, 0);
+  for (int64_t lane = 1; lane < kLanes; ++lane) {
     CHECK(pushed.Await(kLanes + lane));
     CHECK_EQ(Taken(*queue, lane, kLanes), lane);
   }

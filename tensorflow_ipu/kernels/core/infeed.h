@@ -20,7 +20,10 @@
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/groups.h"
+#include "tensorflow_ipu/kernels/core/hand.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/ring.h"
+#include "tensorflow_ipu/kernels/core/room.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
@@ -46,7 +49,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   enum class Took { kElement, kNothing, kFailed };
 
   Infeed(std::string name, int64_t depth, Grouping sharing = {1, false})
-      : name_(std::move(name)), depth_(depth), sharing_(sharing) {}
+      : name_(std::move(name)), sharing_(sharing), room_(depth) {}
 
   Infeed(const Infeed&) = delete;
   Infeed& operator=(const Infeed&) = delete;
@@ -60,18 +63,16 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // exchange `element` becomes what a Take has left in its place, so that memory goes to and fro, and is not freed on
   // another thread than it came from.
   Outcome Push(Element&& element, std::size_t bytes) {
-    const auto has_room = [this] { return pushed_ - taken_ < room_ || !open_; };
+    const auto has_room = [this] { return pushed_ - taken_ < room_.elements() || !open_; };
     std::unique_lock<std::mutex> lock = LockSoon(mutex_);
-    was_full_ = was_full_ || !has_room();
-    const bool first = bytes_ == 0;
-    bytes_ = std::max<std::size_t>(1, bytes);
-    if (first && lanes_ > 0) MakeRoom();
+    if (!has_room()) room_.RanFull();
+    room_.SetBytes(bytes);
     producer_sleeps_ = true;
     room_made_.wait(lock, has_room);
     producer_sleeps_ = false;
     if (!open_) return Closed();
-    if (pushed_ - taken_ == static_cast<int64_t>(slots_.size())) Grow();
-    Slot& slot = At(pushed_);
+    slots_.MakePlace(taken_, pushed_);
+    Slot& slot = slots_[pushed_];
     std::swap(slot.element, element);
     slot.left = shares_;
     pushed_.store(pushed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -95,12 +96,27 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Takes this lane's next element if it is ready; kNothing while it still may come. On kFailed `*why` says why. What
   // `*element` was stays in the queue for the pump (see Push), and should hold no more than memory.
   Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) {
-    const std::unique_lock<std::mutex> lock = LockSoon(mutex_);
-    *why = Refusal(lane, lanes);
-    if (!why->ok()) return Took::kFailed;
-    if (waiters_[lane].empty() && Pop(lane, element)) return Took::kElement;
-    GrowIfUnsteady();
-    return Took::kNothing;
+    Hand<Element>* const hand = HandOf(lane, lanes, why);
+    if (hand == nullptr) return Took::kFailed;
+    const std::unique_lock<std::mutex> hand_lock = LockSoon(hand->mutex);
+    if (Stopped()) {
+      *why = WhyStopped();
+      return Took::kFailed;
+    }
+    if (hand->count() == 0) {
+      const std::unique_lock<std::mutex> lock = LockSoon(mutex_);
+      *why = Refusal(lane, lanes);
+      if (!why->ok()) return Took::kFailed;
+      if (waiters_[lane].empty()) {
+        hand->Refill(room_.hand(), [&](Element* place) { return Pop(lane, place); });
+      }
+      if (hand->count() == 0) {
+        room_.RanEmpty();
+        return Took::kNothing;
+      }
+    }
+    hand->Take(element);
+    return Took::kElement;
   }
 
   // Spins for a moment for this lane's next element. Returns whether a Take is worth another try. How long a moment is
@@ -120,12 +136,19 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   void TakeLater(int64_t lane, int64_t lanes, Deliver deliver) {
     Element element;
     Outcome why;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      why = Refusal(lane, lanes);
-      if (why.ok() && (!waiters_[lane].empty() || !Pop(lane, &element))) {
-        Wait(lane, std::move(deliver));
-        return;
+    if (Hand<Element>* const hand = HandOf(lane, lanes, &why)) {
+      std::lock_guard<std::mutex> hand_lock(hand->mutex);
+      if (Stopped()) {
+        why = WhyStopped();
+      } else if (hand->count() > 0) {
+        hand->Take(&element);
+      } else {
+        std::lock_guard<std::mutex> lock(mutex_);
+        why = Refusal(lane, lanes);
+        if (why.ok() && (!waiters_[lane].empty() || !Pop(lane, &element))) {
+          Wait(lane, std::move(deliver));
+          return;
+        }
       }
     }
     deliver(std::move(why), std::move(element));
@@ -133,13 +156,17 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
   void Close() {
-    std::vector<Slot> dropped;  // Goes after the lock: elements may be large, or not ours alone.
-    std::lock_guard<std::mutex> lock(mutex_);
-    open_ = false;
-    dropped.swap(slots_);
-    taken_ = pushed_;
-    for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Closed());
-    room_made_.notify_all();
+    Ring<Slot> dropped;  // Goes after the lock: elements may be large, or not ours alone.
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      open_ = false;
+      std::swap(dropped, slots_);
+      taken_ = pushed_;
+      for (int64_t lane = 0; lane < lanes_; ++lane) FailWaiters(lane, Closed());
+      room_made_.notify_all();
+    }
+    std::vector<std::vector<Element>> folded;
+    ForEachHand([&](int64_t, Hand<Element>* hand) { folded.push_back(hand->Fold()); });
   }
 
   // Fails those who wait (see `interrupted`); the queue and its elements stay.
@@ -151,20 +178,33 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Brings all lanes to the row of the one that is furthest: after a run whose replicas ended at different places, the
   // next starts with a whole row. No program may use the queue meanwhile.
   void Align() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!open_) return;
-    const int64_t furthest = rows_.empty() ? 0 : *std::max_element(rows_.begin(), rows_.end());
-    for (int64_t lane = 0; lane < lanes_; ++lane) {
-      Element dropped;
-      while (rows_[lane] < furthest && Pop(lane, &dropped)) dropped = Element();
-    }
+    int64_t furthest = 0;
+    ForEachHand([&](int64_t lane, Hand<Element>* hand) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      furthest = std::max(furthest, rows_[lane] - static_cast<int64_t>(hand->count()));
+    });
+    ForEachHand([&](int64_t lane, Hand<Element>* hand) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!open_) return;
+      for (int64_t behind = furthest - rows_[lane] + static_cast<int64_t>(hand->count()); behind > 0; --behind) {
+        Element dropped;
+        if (hand->count() > 0) {
+          hand->Take(&dropped);
+        } else if (!Pop(lane, &dropped)) {
+          return;
+        }
+      }
+    });
   }
 
-  // Elements that were pushed and not yet taken.
+  // Elements that were pushed and not yet taken. Of those that lanes share, some lanes may have taken more than others;
+  // then it is about so many.
   int64_t ready() const {
-    std::lock_guard<std::mutex> lock(mutex_);
     int64_t count = 0;
-    for (int64_t index = taken_; index < pushed_; ++index) count += At(index).left > 0;
+    ForEachHand([&](int64_t, const Hand<Element>* hand) { count += static_cast<int64_t>(hand->count()); });
+    std::lock_guard<std::mutex> lock(mutex_);
+    count /= shares_;
+    for (int64_t index = taken_; index < pushed_; ++index) count += slots_[index].left > 0;
     return count;
   }
 
@@ -189,32 +229,38 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  // What a queue may hold beyond its depth, from the start: so many rows, of so many bytes in all. Each wake of the
-  // pump takes a processor from the program, so it had better serve several elements.
-  static constexpr int64_t kRowsAhead = 32;
-  static constexpr std::size_t kBytesAhead = std::size_t{4} << 20;
-  // And what it may grow to. More would leave the processor's caches before it is taken.
-  static constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
-  static constexpr std::size_t kSmallestRing = 16;
   static constexpr int64_t kPatienceMost = 20000;
   static constexpr int64_t kPatienceLeast = 500;
 
-  // All private members below that are not atomic are guarded by mutex_, and all functions below need it held.
+  // The lane's hand, or null and why the queue refuses the program. Needs no lock held, as the next four do not.
+  Hand<Element>* HandOf(int64_t lane, int64_t lanes, Outcome* why) {
+    if (hands_ready_.load(std::memory_order_acquire) != lanes) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      *why = Refusal(lane, lanes);
+      if (!why->ok()) return nullptr;
+    }
+    return &hands_[lane];
+  }
+
+  // Calls `visit(lane, hand)` for each, with its mutex held.
+  template <typename Visit>
+  void ForEachHand(Visit visit) const {
+    const int64_t lanes = hands_ready_.load(std::memory_order_acquire);
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      std::lock_guard<std::mutex> lock(hands_[lane].mutex);
+      visit(lane, &hands_[lane]);
+    }
+  }
+
+  bool Stopped() const { return !open_ || interrupted.load(std::memory_order_relaxed); }
+
+  Outcome WhyStopped() const { return open_ ? Interrupted() : Closed(); }
+
+  // All private members below that are not atomic are guarded by mutex_, and all functions below need it held. Whoever
+  // holds the mutex of a hand too has locked that first.
 
   int64_t NextOf(int64_t lane) const {
     return rows_[lane] * width_ + (shares_ == 1 ? lane : Group::Of(sharing_, lane, lanes_).number);
-  }
-
-  // Where element number `index` is, or will be, as long as it is not taken by all.
-  Slot& At(int64_t index) { return slots_[static_cast<std::size_t>(index) & (slots_.size() - 1)]; }
-  const Slot& At(int64_t index) const { return const_cast<Infeed*>(this)->At(index); }
-
-  void Grow() {
-    std::vector<Slot> more(std::max(kSmallestRing, 2 * slots_.size()));
-    more.swap(slots_);
-    for (int64_t index = taken_; index < pushed_; ++index) {
-      At(index) = std::move(more[static_cast<std::size_t>(index) & (more.size() - 1)]);
-    }
   }
 
   // Whether the row that this lane is at is ready.
@@ -229,8 +275,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
   Outcome Refusal(int64_t lane, int64_t lanes) {
-    if (!open_) return Closed();
-    if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
+    if (Stopped()) return WhyStopped();
     if (lanes_ == 0) {
       if (!sharing_.Divides(lanes)) {
         return Outcome::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
@@ -240,10 +285,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       lanes_ = lanes;
       shares_ = sharing_.size == 0 ? lanes : sharing_.size;
       width_ = lanes / shares_;
-      for (int64_t index = taken_; index < pushed_; ++index) At(index).left = shares_;
+      for (int64_t index = taken_; index < pushed_; ++index) slots_[index].left = shares_;
       rows_.assign(lanes, 0);
       waiters_.resize(lanes);
-      MakeRoom();
+      hands_ = std::make_unique<Hand<Element>[]>(lanes);
+      hands_ready_.store(lanes, std::memory_order_release);
+      room_.SetWidth(width_);
       room_made_.notify_all();
     }
     if (lanes_ != lanes) {
@@ -256,33 +303,19 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool Pop(int64_t lane, Element* element) {
     if (!Whole(lane)) return false;
-    Slot& slot = At(NextOf(lane));
+    Slot& slot = slots_[NextOf(lane)];
     if (--slot.left == 0) {
       std::swap(*element, slot.element);
     } else {
       *element = slot.element;
     }
     ++rows_[lane];
-    while (taken_ < pushed_ && At(taken_).left == 0) ++taken_;
+    while (taken_ < pushed_ && slots_[taken_].left == 0) ++taken_;
     // Refilled by halves, so that one wake of the pump serves several elements; but what is left of a row that is not
     // whole can be more than half, and nobody takes from it.
     const int64_t left = pushed_ - taken_;
-    if (producer_sleeps_ && (2 * left <= room_ || left < width_)) room_made_.notify_one();
+    if (producer_sleeps_ && (2 * left <= room_.elements() || left < width_)) room_made_.notify_one();
     return true;
-  }
-
-  // How many elements so many bytes are good for; 0 as long as no element was seen.
-  int64_t ElementsOf(std::size_t bytes) const { return bytes_ == 0 ? 0 : static_cast<int64_t>(bytes / bytes_); }
-
-  void MakeRoom() { room_ = std::max(depth_ * width_, std::min(kRowsAhead * width_, ElementsOf(kBytesAhead))); }
-
-  // A queue that runs full and then empty has a pump that is fast enough, and too few elements to bridge the moments in
-  // which one thread waits for a core or for the other. Small elements get more room then: never more than kGrownBytes.
-  void GrowIfUnsteady() {
-    if (!was_full_) return;
-    was_full_ = false;
-    if (2 * room_ > ElementsOf(kGrownBytes)) return;
-    room_ = 2 * room_;
   }
 
   void Wait(int64_t lane, Deliver deliver) {
@@ -304,11 +337,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     waiters_[lane].pop_front();
     const bool worth_a_spin = Deadlines::Clock::now() - waiter.since < std::chrono::nanoseconds(kPatienceMost);
     patience_ns_ = worth_a_spin ? kPatienceMost : std::max<int64_t>(kPatienceLeast, patience_ns_ / 2);
-    Hand(std::move(waiter), Outcome::Ok(), std::move(element));
+    HandOver(std::move(waiter), Outcome::Ok(), std::move(element));
   }
 
   void FailWaiters(int64_t lane, const Outcome& why) {
-    for (Waiter& waiter : waiters_[lane]) Hand(std::move(waiter), why, Element());
+    for (Waiter& waiter : waiters_[lane]) HandOver(std::move(waiter), why, Element());
     waiters_[lane].clear();
   }
 
@@ -319,48 +352,49 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     for (auto waiter = line.begin(); waiter != line.end(); ++waiter) {
       if (waiter->number != number) continue;
       waiter->deadline.reset();
-      Hand(std::move(*waiter),
-           Outcome::DeadlineExceeded("The program waited " + std::to_string(limit / 1000000) +
-                                     " ms for an element of the infeed queue `" + name_ +
-                                     "`, the limit for waits. Speed the dataset up, or raise the limit with "
-                                     "`feeds.set_wait_limit`."),
-           Element());
+      HandOver(std::move(*waiter),
+               Outcome::DeadlineExceeded("The program waited " + std::to_string(limit / 1000000) +
+                                         " ms for an element of the infeed queue `" + name_ +
+                                         "`, the limit for waits. Speed the dataset up, or raise the limit with "
+                                         "`feeds.set_wait_limit`."),
+               Element());
       line.erase(waiter);
       return;
     }
   }
 
   // Off this thread, since what is delivered may be the rest of a whole program.
-  static void Hand(Waiter waiter, Outcome why, Element element) {
+  static void HandOver(Waiter waiter, Outcome why, Element element) {
     if (waiter.deadline.has_value()) Deadlines::Global().Remove(*waiter.deadline);
     Executor::Global().Run([deliver = std::move(waiter.deliver), why = std::move(why),
                             element = std::move(element)]() mutable { deliver(std::move(why), std::move(element)); });
   }
 
   const std::string name_;
-  const int64_t depth_;     // Rows that are kept ready.
   const Grouping sharing_;  // Which lanes get the same elements.
 
   mutable std::mutex mutex_;
   std::condition_variable room_made_;
-  int64_t room_ = depth_;  // For how many elements there is room.
+  Room room_;
   bool producer_sleeps_ = false;
-  bool was_full_ = false;    // The pump found no room since the queue last was empty.
-  std::size_t bytes_ = 0;    // Of the latest element; 0 before the first.
-  std::vector<Slot> slots_;  // A ring, as long as a power of two; those of the elements from taken_ to pushed_ count.
-  int64_t taken_ = 0;        // Elements before this one are taken by all.
+  Ring<Slot> slots_;   // Elements by number, from taken_ to pushed_.
+  int64_t taken_ = 0;  // Elements before this one are taken by all.
   std::optional<Outcome> end_;
   int64_t lanes_ = 0;          // 0 until a program takes.
   int64_t shares_ = 1;         // Lanes that get the same element.
   int64_t width_ = 0;          // Elements of a row.
-  std::vector<int64_t> rows_;  // A lane: how many elements it has taken.
+  std::vector<int64_t> rows_;  // A lane: how many elements it was dealt.
   std::vector<std::deque<Waiter>> waiters_;
   int64_t next_waiter_ = 0;
 
   // Written under mutex_; read without it by those who spin.
-  std::atomic<bool> open_{true};
   std::atomic<int64_t> pushed_{0};
   std::atomic<int64_t> patience_ns_{kPatienceMost};
+
+  // Read with each Take: on a cache line that hardly changes.
+  alignas(64) std::atomic<bool> open_{true};
+  std::unique_ptr<Hand<Element>[]> hands_;  // A lane each; made before hands_ready_ is set, and never changed.
+  std::atomic<int64_t> hands_ready_{0};     // lanes_, once the hands are there.
 };
 
 }  // namespace tensorflow_ipu::core
