@@ -81,6 +81,18 @@ TEST(elements_that_a_lane_was_dealt_count_as_ready_and_go_with_the_queue) {
   CHECK(why.code == Code::kCancelled);
 }
 
+// Lanes are dealt several elements at a time, and those that share get each element at times of their own.
+TEST(an_element_that_lanes_share_is_ready_until_all_of_them_took_it) {
+  const auto queue = std::make_shared<Queue>("queue", 100, tensorflow_ipu::core::Grouping{2, false});
+  for (int i = 0; i < 8; ++i) CHECK(Push(*queue, i, 1).ok());
+  for (const int i : {0, 2}) CHECK_EQ(Taken(*queue, 0, 4), i);
+  CHECK_EQ(queue->ready(), 8);
+  CHECK_EQ(Taken(*queue, 1, 4), 0);
+  CHECK_EQ(queue->ready(), 7);
+  for (int lane = 2; lane < 4; ++lane) CHECK_EQ(Taken(*queue, lane, 4), 1);
+  CHECK_EQ(queue->ready(), 6);
+}
+
 TEST(lanes_that_were_dealt_ahead_are_brought_to_one_row) {
   const auto queue = MakeQueue(100);
   CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);

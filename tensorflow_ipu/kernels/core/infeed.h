@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -197,15 +198,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     });
   }
 
-  // Elements that were pushed and not yet taken. Of those that lanes share, some lanes may have taken more than others;
-  // then it is about so many.
+  // Elements that were pushed and not yet taken, where lanes share them by all.
   int64_t ready() const {
-    int64_t count = 0;
-    ForEachHand([&](int64_t, const Hand<Element>* hand) { count += static_cast<int64_t>(hand->count()); });
+    std::vector<int64_t> dealt;  // To each lane, and not yet taken.
+    ForEachHand([&](int64_t, const Hand<Element>* hand) { dealt.push_back(static_cast<int64_t>(hand->count())); });
     std::lock_guard<std::mutex> lock(mutex_);
-    count /= shares_;
-    for (int64_t index = taken_; index < pushed_; ++index) count += slots_[index].left > 0;
-    return count;
+    if (!open_ || dealt.empty()) return pushed_ - taken_;
+    std::vector<int64_t> rows(width_, pushed_);  // What each element of a row is at.
+    for (std::size_t lane = 0; lane < dealt.size(); ++lane) {
+      int64_t& row = rows[ColumnOf(lane)];
+      row = std::min(row, rows_[lane] - dealt[lane]);
+    }
+    return std::accumulate(rows.begin(), rows.end(), pushed_.load(), std::minus<int64_t>());
   }
 
   // Programs that wait for an element.
@@ -234,7 +238,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // The lane's hand, or null and why the queue refuses the program. Needs no lock held, as the next four do not.
   Hand<Element>* HandOf(int64_t lane, int64_t lanes, Outcome* why) {
-    if (hands_ready_.load(std::memory_order_acquire) != lanes) {
+    if (lanes_.load(std::memory_order_acquire) != lanes) {
       std::lock_guard<std::mutex> lock(mutex_);
       *why = Refusal(lane, lanes);
       if (!why->ok()) return nullptr;
@@ -245,7 +249,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Calls `visit(lane, hand)` for each, with its mutex held.
   template <typename Visit>
   void ForEachHand(Visit visit) const {
-    const int64_t lanes = hands_ready_.load(std::memory_order_acquire);
+    const int64_t lanes = lanes_.load(std::memory_order_acquire);
     for (int64_t lane = 0; lane < lanes; ++lane) {
       std::lock_guard<std::mutex> lock(hands_[lane].mutex);
       visit(lane, &hands_[lane]);
@@ -259,9 +263,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // All private members below that are not atomic are guarded by mutex_, and all functions below need it held. Whoever
   // holds the mutex of a hand too has locked that first.
 
-  int64_t NextOf(int64_t lane) const {
-    return rows_[lane] * width_ + (shares_ == 1 ? lane : Group::Of(sharing_, lane, lanes_).number);
-  }
+  // Which element of each row the lane gets.
+  int64_t ColumnOf(int64_t lane) const { return shares_ == 1 ? lane : Group::Of(sharing_, lane, lanes_).number; }
+
+  int64_t NextOf(int64_t lane) const { return rows_[lane] * width_ + ColumnOf(lane); }
 
   // Whether the row that this lane is at is ready.
   bool Whole(int64_t lane) const { return (rows_[lane] + 1) * width_ <= pushed_; }
@@ -282,14 +287,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                                         std::to_string(sharing_.size) + " replicas, and the program has " +
                                         std::to_string(lanes) + ". Make the group size a divisor of that.");
       }
-      lanes_ = lanes;
       shares_ = sharing_.size == 0 ? lanes : sharing_.size;
       width_ = lanes / shares_;
       for (int64_t index = taken_; index < pushed_; ++index) slots_[index].left = shares_;
       rows_.assign(lanes, 0);
       waiters_.resize(lanes);
       hands_ = std::make_unique<Hand<Element>[]>(lanes);
-      hands_ready_.store(lanes, std::memory_order_release);
+      lanes_.store(lanes, std::memory_order_release);
       room_.SetWidth(width_);
       room_made_.notify_all();
     }
@@ -380,7 +384,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Ring<Slot> slots_;   // Elements by number, from taken_ to pushed_.
   int64_t taken_ = 0;  // Elements before this one are taken by all.
   std::optional<Outcome> end_;
-  int64_t lanes_ = 0;          // 0 until a program takes.
   int64_t shares_ = 1;         // Lanes that get the same element.
   int64_t width_ = 0;          // Elements of a row.
   std::vector<int64_t> rows_;  // A lane: how many elements it was dealt.
@@ -393,8 +396,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Read with each Take: on a cache line that hardly changes.
   alignas(64) std::atomic<bool> open_{true};
-  std::unique_ptr<Hand<Element>[]> hands_;  // A lane each; made before hands_ready_ is set, and never changed.
-  std::atomic<int64_t> hands_ready_{0};     // lanes_, once the hands are there.
+  std::unique_ptr<Hand<Element>[]> hands_;  // A lane each; made before lanes_ is set, and never changed.
+  std::atomic<int64_t> lanes_{0};           // 0 until a program takes.
 };
 
 }  // namespace tensorflow_ipu::core
