@@ -15,6 +15,13 @@ inline std::atomic<int64_t> wait_limit_ns{0};
 // Set from Ctrl-C until the interrupted run has ended: feeds refuse every call, so that no program goes on.
 inline std::atomic<bool> interrupted{false};
 
+// Tells the processor that this thread spins.
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 // Waits without sleep until `done` holds, `limit` at the longest. Returns whether it holds. A sleep and a wake cost
 // some ten microseconds, which is more than a small element's whole way through a queue.
 template <typename Done>
@@ -24,9 +31,7 @@ bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
   while (std::chrono::steady_clock::now() < end) {
     for (int i = 0; i < 16; ++i) {
       if (done()) return true;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
+      Pause();
     }
   }
   return done();
@@ -36,9 +41,7 @@ bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
 inline std::unique_lock<std::mutex> LockSoon(std::mutex& mutex) {
   std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
   for (int i = 0; i < 64 && !lock.owns_lock(); ++i) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+    Pause();
     static_cast<void>(lock.try_lock());
   }
   if (!lock.owns_lock()) lock.lock();

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
@@ -21,7 +20,7 @@ class InfeedElement {
   // Takes the tensors over, and leaves none.
   void Hold(std::vector<tensorflow::Tensor>* tensors) {
     copy_.clear();
-    tensors_ = std::move(*tensors);
+    tensors_.swap(*tensors);
     tensors->clear();
   }
 

@@ -1,6 +1,5 @@
 // The custom call of an infeed dequeue: copies the next element into the program's buffers.
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,8 +39,7 @@ bool Fits(const InfeedQueue& queue, std::size_t count, Wanted wanted) {
 bool TakeReady(const XLA_FFI_CallFrame& frame) {
   // Gives its memory back to the pump at the next call.
   static thread_local InfeedElement element;
-  FeedState at;
-  std::memcpy(&at, MemoryOf(frame.args.args[0]).data, sizeof(at));
+  const FeedState at = StateAt(MemoryOf(frame.args.args[0]).data);
   InfeedQueue* const queue = Find(at.feed).get();
   if (queue == nullptr) return false;
   const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + 1]); };
@@ -74,8 +72,7 @@ ffi::Future Failed(core::Outcome why) {
 }
 
 ffi::Future Dequeue(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  FeedState at;
-  std::memcpy(&at, state.untyped_data(), sizeof(at));
+  const FeedState at = StateAt(state.untyped_data());
   const std::shared_ptr<InfeedQueue> queue = Find(at.feed);
   if (queue == nullptr) return Failed(Missing(at.feed));
   absl::InlinedVector<Memory, 8> to;  // The usual number of tensors needs no memory of its own.

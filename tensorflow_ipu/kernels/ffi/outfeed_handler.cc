@@ -1,6 +1,5 @@
 // The custom call of an outfeed enqueue: copies the program's buffers into the queue.
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -14,11 +13,6 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-core::Outfeed* Find(int64_t number) {
-  static thread_local core::Latest<core::Outfeed> latest;
-  return latest.Of(number, [](int64_t wanted) { return Outfeeds().Find(wanted); });
-}
-
 // The leaves of an element that is to be appended. Keeps its memory from call to call.
 std::vector<core::Leaf>* EmptyLeaves() {
   static thread_local std::vector<core::Leaf> leaves;
@@ -26,58 +20,56 @@ std::vector<core::Leaf>* EmptyLeaves() {
   return &leaves;
 }
 
-// Whether the call's element has been appended. Where it has not, Enqueue says why, or does what is to be done.
-bool Append(const XLA_FFI_CallFrame& frame) {
-  if (frame.args.size == 1 || frame.attrs.size != 1) return false;
-  FeedState at;
-  std::memcpy(&at, MemoryOf(frame.args.args[0]).data, sizeof(at));
-  core::Outfeed* const outfeed = Find(at.feed);
-  if (outfeed == nullptr) return false;
-  std::vector<core::Leaf>* const leaves = EmptyLeaves();
-  for (int64_t i = 1; i < frame.args.size; ++i) {
-    const Memory leaf = MemoryOf(frame.args.args[i]);
-    leaves->push_back({leaf.data, leaf.bytes});
+// Without leaves, data are synthetic: there is no element.
+core::Outcome Enqueue(const void* state, int64_t layout, const std::vector<core::Leaf>& leaves, void* next_state) {
+  const FeedState at = StateAt(state);
+  static thread_local core::Latest<core::Outfeed> latest;
+  core::Outfeed* const outfeed = latest.Of(at.feed, [](int64_t number) { return Outfeeds().Find(number); });
+  if (outfeed == nullptr) {
+    return core::Outcome::NotFound(
+        "The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
   }
-  if (!outfeed->Append(at.lane, at.lanes, IntegerOf(frame.attrs.attrs[0]), *leaves).ok()) return false;
-  Advance(at, MemoryOf(frame.rets.rets[0]).data);
-  return true;
+  Advance(at, next_state);
+  if (!leaves.empty()) return outfeed->Append(at.lane, at.lanes, layout, leaves);
+  outfeed->Declare(layout);
+  return core::Outcome::Ok();
 }
 
-ffi::Error Enqueue(int64_t layout, ffi::Buffer<ffi::S64> state, ffi::RemainingArgs element,
-                   ffi::ResultBuffer<ffi::S64> next_state) {
-  FeedState at;
-  std::memcpy(&at, state.untyped_data(), sizeof(at));
-  core::Outfeed* const outfeed = Find(at.feed);
-  if (outfeed == nullptr) {
-    return ToError(core::Outcome::NotFound(
-        "The outfeed queue of this program was deleted. Keep the queue as long as programs use it."));
-  }
+ffi::Error EnqueueBound(int64_t layout, ffi::Buffer<ffi::S64> state, ffi::RemainingArgs element,
+                        ffi::ResultBuffer<ffi::S64> next_state) {
   std::vector<core::Leaf>* const leaves = EmptyLeaves();
   for (std::size_t i = 0; i < element.size(); ++i) {
     const auto leaf = element.get<ffi::AnyBuffer>(i);
     if (leaf.has_error()) return ToError({core::Code::kInternal, leaf.error().message()});
     leaves->push_back({leaf->untyped_data(), leaf->size_bytes()});
   }
-  Advance(at, next_state->untyped_data());
-  if (leaves->empty()) {  // Synthetic data.
-    outfeed->Declare(layout);
-    return ffi::Error::Success();
-  }
-  return ToError(outfeed->Append(at.lane, at.lanes, layout, *leaves));
+  return ToError(Enqueue(state.untyped_data(), layout, *leaves, next_state->untyped_data()));
 }
 
-XLA_FFI_DEFINE_HANDLER(kEnqueue, Enqueue,
+XLA_FFI_DEFINE_HANDLER(kEnqueue, EnqueueBound,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("layout")
                            .Arg<ffi::Buffer<ffi::S64>>()    // state
                            .RemainingArgs()                 // element
                            .Ret<ffi::Buffer<ffi::S64>>());  // next_state
 
-XLA_FFI_Error* AppendOrSayWhyNot(XLA_FFI_CallFrame* frame) {
-  return IsCall(*frame) && Append(*frame) ? nullptr : kEnqueue(frame);
+bool EnqueueFromFrame(const XLA_FFI_CallFrame& frame) {
+  std::vector<core::Leaf>* const leaves = EmptyLeaves();
+  for (int64_t i = 1; i < frame.args.size; ++i) {
+    const Memory leaf = MemoryOf(frame.args.args[i]);
+    leaves->push_back({leaf.data, leaf.bytes});
+  }
+  return Enqueue(MemoryOf(frame.args.args[0]).data, IntegerOf(frame.attrs.attrs[0]), *leaves,
+                 MemoryOf(frame.rets.rets[0]).data)
+      .ok();
 }
 
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_outfeed_enqueue", "Host", AppendOrSayWhyNot);
+// What failed has done nothing, and is tried again by way of the bindings, which tell XLA why it fails.
+XLA_FFI_Error* EnqueueOrSayWhyNot(XLA_FFI_CallFrame* frame) {
+  return IsCall(*frame) && EnqueueFromFrame(*frame) ? nullptr : kEnqueue(frame);
+}
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_outfeed_enqueue", "Host", EnqueueOrSayWhyNot);
 
 }  // namespace
 }  // namespace tensorflow_ipu

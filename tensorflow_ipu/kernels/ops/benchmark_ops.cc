@@ -74,8 +74,8 @@ class DatasetSource : public Source {
 
   absl::Status Next(InfeedElement* element) override {
     bool end = false;
-    std::vector<tf::Tensor> tensors;
-    const absl::Status status = reader_->GetNext(&tensors, &end);
+    tensors_.clear();
+    const absl::Status status = reader_->GetNext(&tensors_, &end);
     // A dataset that is cancelled may seem to end; and of Ctrl-C, which queues tell their programs, nobody else asks
     // here.
     if (cancelled_ || core::interrupted.load(std::memory_order_relaxed)) {
@@ -83,7 +83,7 @@ class DatasetSource : public Source {
     }
     if (!status.ok()) return status;
     if (end) return absl::OutOfRangeError("end");
-    element->Hold(&tensors);
+    element->Hold(&tensors_);
     return absl::OkStatus();
   }
 
@@ -95,6 +95,7 @@ class DatasetSource : public Source {
  private:
   std::atomic<bool> cancelled_{false};
   const std::unique_ptr<DatasetReader> reader_;
+  std::vector<tf::Tensor> tensors_;
 };
 
 // Takes elements as the program of one replica does. The queue is known to the registry, so that Ctrl-C and the end of

@@ -15,6 +15,12 @@ struct FeedState {
   int64_t count;  // How often this program has used the feed: what makes each use depend on the one before.
 };
 
+inline FeedState StateAt(const void* data) {
+  FeedState state;
+  std::memcpy(&state, data, sizeof(state));
+  return state;
+}
+
 // Writes the state after the use of which `at` is the state before.
 inline void Advance(FeedState at, void* next) {
   ++at.count;
