@@ -85,6 +85,35 @@ def fresh_system() -> Iterator[None]:
     reset()
 
 
+def _checked(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
+    def checked(one: object, other: object) -> object:
+        caller = sys._getframe(1)
+        if caller.f_code.co_filename.startswith(str(Path(sys.modules["tensorflow_ipu"].__file__ or "").parent)):
+            raise AssertionError(
+                f"{caller.f_code.co_filename}:{caller.f_lineno} compares tensors by `==` or `!=`, which is identity in the"
+                " graphs of TensorFlow 1: use `tf.equal` or `tf.not_equal`"
+            )
+        return compare(one, other)
+
+    return checked
+
+
+_guarded: list[type] = []
+
+
+@pytest.fixture(autouse=True)
+def tensors_are_not_compared_by_operators() -> None:
+    """Has each `==` between tensors fail that a test makes the package do: eagerly it works, and in other graphs not."""
+    if "tensorflow_ipu" not in sys.modules or _guarded:
+        return
+    import tensorflow as tf
+
+    _guarded.extend([tf.Tensor, tf.Variable])
+    for kind in _guarded:
+        for name in ("__eq__", "__ne__"):
+            setattr(kind, name, _checked(getattr(kind, name)))
+
+
 @pytest.fixture
 def strategy() -> ipu.IPUStrategy:
     import tensorflow_ipu as ipu  # Here: tests that need no TensorFlow do not load it.

@@ -84,7 +84,7 @@ def _search(
             tf.fill([batch, beam_width, steps], -1),
             tf.zeros([batch, beam_width], tf.int32),
             # The empty sequence comes once; the other places are free.
-            tf.where(tf.range(beam_width) == 0, 0.0, none),
+            tf.where(tf.equal(tf.range(beam_width), 0), 0.0, none),
             none,
         )
 
@@ -123,15 +123,16 @@ def _advance(beams: _Beams, probs: Any, blank: int) -> _Beams:
 
     # A label follows. After the same label, a blank must have come between.
     labels = tf.range(classes)
-    same = labels == tf.expand_dims(last, -1)
+    same = tf.equal(labels, tf.expand_dims(last, -1))
     grow = tf.where(same, beams.blank[..., tf.newaxis], either[..., tf.newaxis]) + probs[:, tf.newaxis, :]
-    grow = tf.where(labels == blank, _NOTHING, grow)
+    grow = tf.where(tf.equal(labels, blank), _NOTHING, grow)
 
     # Where the grown sequence is one that stays, they are the same: its probability goes to that one.
     position = tf.range(steps)
     before = tf.where(position < beams.lengths[..., tf.newaxis] - 1, beams.labels, -1)
-    is_parent = tf.reduce_all(beams.labels[:, tf.newaxis] == before[:, :, tf.newaxis], -1)  # [batch, child, parent]
-    is_parent &= (beams.lengths[:, tf.newaxis] + 1 == beams.lengths[:, :, tf.newaxis])  # fmt: skip
+    equal = tf.equal(beams.labels[:, tf.newaxis], before[:, :, tf.newaxis])
+    is_parent = tf.reduce_all(equal, -1)  # [batch, child, parent]
+    is_parent &= tf.equal(beams.lengths[:, tf.newaxis] + 1, beams.lengths[:, :, tf.newaxis])
     is_parent &= (either > _NOTHING / 2)[:, :, tf.newaxis]
     from_parent = tf.gather(grow, tf.tile(tf.maximum(last, 0)[:, tf.newaxis], [1, width, 1]), batch_dims=2)
     from_parent = tf.where(is_parent, tf.transpose(from_parent, [0, 2, 1]), _NOTHING)
@@ -148,7 +149,7 @@ def _advance(beams: _Beams, probs: Any, blank: int) -> _Beams:
     new_label = grown % classes
     lengths = tf.gather(beams.lengths, origin, batch_dims=1)
     sequences = tf.gather(beams.labels, origin, batch_dims=1)
-    appended = tf.where(position == lengths[..., tf.newaxis], new_label[..., tf.newaxis], sequences)
+    appended = tf.where(tf.equal(position, lengths[..., tf.newaxis]), new_label[..., tf.newaxis], sequences)
     return _Beams(
         tf.where(stays[..., tf.newaxis], sequences, appended),
         tf.where(stays, lengths, lengths + 1),

@@ -47,8 +47,9 @@ def ctc_loss_with_log_probs(
 ) -> Any:
     """The loss of connectionist temporal classification, of logarithms of probabilities.
 
-    Nothing makes the probabilities of a step sum up to 1, so that the gradient is that of the logarithms themselves.
-    See `ctc_loss_v2`; `data` is in the place of `logits`.
+    The value takes them as they are. The gradient counts in the softmax by which they were made, as on the machine: it is
+    that of the logits, and goes through a `log_softmax` before the loss unchanged. See `ctc_loss_v2`; `data` is in the
+    place of `logits`.
     """
     return _loss("data", True, labels, data, label_length, data_length, blank_index, out_dtype, name)
 
@@ -87,8 +88,8 @@ def _loss(
             tf.cast(labels, tf.int32), values, label_length, data_length, logits_time_major=True, blank_index=blank
         )
         if are_log_probs:
-            # `tf.nn.ctc_loss` divides by the sum of each step's probabilities; this takes it back.
-            sums = tf.reduce_logsumexp(values, axis=-1)
+            # `tf.nn.ctc_loss` divides by the sum of each step's probabilities; this takes it back, in the value alone.
+            sums = tf.stop_gradient(tf.reduce_logsumexp(values, axis=-1))
             used = tf.range(tf.shape(values)[0])[:, tf.newaxis] < tf.cast(data_length, tf.int32)
             loss -= tf.reduce_sum(tf.where(used, sums, tf.zeros([], sums.dtype)), axis=0)
         return tf.cast(loss, dtype)

@@ -40,7 +40,7 @@ def decode(codes: Any, metadata: Any) -> Any:
     fraction = tf.bitwise.bitwise_and(magnitude, one - 1) + tf.where(exponent > 0, one, 0)
     value = tf.cast(fraction, tf.float32) * _power(tf.maximum(exponent, 1) - 1 + lowest - bits + scale)
     value = tf.where(code > 0x80, -value, value)
-    return tf.where(code == _NAN, float("nan"), value)
+    return tf.where(tf.equal(code, _NAN), float("nan"), value)
 
 
 def _parameters(metadata: Any) -> tuple[Any, Any, Any]:

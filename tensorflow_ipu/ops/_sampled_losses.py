@@ -113,7 +113,7 @@ def _logits(
     others = tf.matmul(inputs, tf.gather(weights, sample.classes), transpose_b=True)
     others += tf.gather(biases, sample.classes)
     if remove_hits:
-        hits = tf.reduce_any(labels[:, :, tf.newaxis] == tf.cast(sample.classes, tf.int64), axis=1)
+        hits = tf.reduce_any(tf.equal(labels[:, :, tf.newaxis], tf.cast(sample.classes, tf.int64)), axis=1)
         others = tf.where(hits, others.dtype.min, others)
     true -= tf.math.log(tf.cast(sample.true_expected, true.dtype))
     others -= tf.math.log(tf.cast(sample.sampled_expected, others.dtype))
@@ -130,8 +130,8 @@ def _log_uniform(labels: Any, num_sampled: int, num_classes: int, seed: int | No
         chance = tf.random.stateless_uniform([], start + tf.stack([0, tries]))
         one = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
         is_new = tf.logical_not(seen[one])
-        here = tf.logical_and(tf.range(num_sampled) == found, is_new)
-        seen = tf.logical_or(seen, tf.range(num_classes) == one)
+        here = tf.logical_and(tf.equal(tf.range(num_sampled), found), is_new)
+        seen = tf.logical_or(seen, tf.equal(tf.range(num_classes), one))
         return tries + 1, found + tf.cast(is_new, tf.int32), tf.where(here, one, classes), seen
 
     tries, _, classes, _ = tf.while_loop(

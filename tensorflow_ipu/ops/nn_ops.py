@@ -38,7 +38,12 @@ def gelu(x: Any, approximate: bool = True, name: str | None = None) -> Any:
     Returns:
       A tensor like `x`.
     """
-    return tf.nn.gelu(tf.convert_to_tensor(x, name="x"), approximate, name)
+    with tf.name_scope(name or "gelu"):
+        x = tf.convert_to_tensor(x, name="x")
+        if not approximate or x.dtype != tf.float16:
+            return tf.nn.gelu(x, approximate)
+        # The gradient squares `x`, which half precision cannot from 256 on.
+        return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate), tf.float16)
 
 
 def hard_sigmoid(x: Any, name: str | None = None) -> Any:

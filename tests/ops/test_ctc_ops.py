@@ -66,6 +66,55 @@ def test_loss_of_log_probabilities_behind_a_softmax_is_that_of_logits():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradient_of_log_probabilities_counts_the_softmax_in(compiled):
+    """It is that of the logits, as a program for the machine gets it; `log_softmax` passes it on unchanged."""
+    labels = (LABELS, LABEL_LENGTHS, LENGTHS)
+
+    def gradient(function, data):
+        with tf.GradientTape() as tape:
+            tape.watch(data)
+            loss = tf.reduce_sum(function(data) * [1.0, 2.0, 3.0])
+        return tape.gradient(loss, data)
+
+    def ours():
+        return gradient(
+            lambda x: nn_ops.ctc_loss_with_log_probs(labels[0], x, *labels[1:], 0), tf.nn.log_softmax(LOGITS)
+        )
+
+    expected = gradient(lambda x: tf.nn.ctc_loss(labels[0], x, *labels[1:], blank_index=0), LOGITS)
+    actual = tf.function(ours, jit_compile=True)() if compiled else ours()
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_logits_through_log_probabilities_is_the_slope_of_the_loss():
+    def loss(logits):
+        log_probs = tf.nn.log_softmax(logits)
+        return tf.reduce_sum(nn_ops.ctc_loss_with_log_probs(LABELS, log_probs, LABEL_LENGTHS, LENGTHS, 0))
+
+    [theoretical], [numerical] = tf.test.compute_gradient(loss, [LOGITS], delta=1e-2)
+    np.testing.assert_allclose(theoretical, numerical, atol=5e-3)
+
+
+def test_graphs_of_tensorflow_1_have_the_same_results():
+    logits, lengths, labels, label_lengths = (x.numpy() for x in (LOGITS, LENGTHS, LABELS, LABEL_LENGTHS))
+
+    def results():
+        x = tf.convert_to_tensor(logits)
+        log_probs = tf.nn.log_softmax(x)
+        return (
+            nn_ops.ctc_beam_search_decoder(x, lengths, 20, 3),
+            nn_ops.ctc_beam_search_decoder_with_log_probs(log_probs, lengths, 20, 3),
+            nn_ops.ctc_loss_v2(labels, x, label_lengths, lengths, 0),
+            nn_ops.ctc_loss_with_log_probs(labels, log_probs, label_lengths, lengths, 0),
+        )
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        actual = session.run(results())
+    for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(results()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
 def test_log_probabilities_are_taken_as_they_are():
     """Adding a number to the logarithms of all classes of a step takes it from the loss."""
     log_probs = tf.nn.log_softmax(LOGITS)

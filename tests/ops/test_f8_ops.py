@@ -21,6 +21,13 @@ def test_every_code_is_the_number_that_it_is_elsewhere(fmt, dtype, largest):
     assert np.nanmax(numbers) == largest
 
 
+def test_what_is_no_number_is_none_in_graphs_of_tensorflow_1():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        codes = tf.constant([0x80, 0x01], tf.uint8)
+        numbers = session.run(convert_from_f8([codes, create_metadata(Format.F143)], tf.float32))
+    assert np.isnan(numbers).tolist() == [True, False]
+
+
 @pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_every_half_is_rounded_as_elsewhere_and_cut_off_at_the_largest(fmt, dtype, largest, compiled):

@@ -36,6 +36,25 @@ def test_activation_and_gradient_are_those_of_tensorflow(name):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("approximate", [True, False])
+def test_gelu_of_large_half_precision_has_a_gradient(approximate):
+    x = tf.constant([300.0, 6e4, 1.0, -1.0, -300.0], tf.float16)
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = nn_ops.gelu(x, approximate)
+        return tape.gradient(result, x)
+
+    with tf.GradientTape() as tape:
+        single = tf.cast(x, tf.float32)
+        tape.watch(single)
+        result = tf.nn.gelu(single, approximate)
+    expected = tape.gradient(result, single)
+    for actual in (gradient(), tf.function(gradient, jit_compile=True)()):
+        np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_half_precision_stays(name):
     assert ACTIVATIONS[name][0](tf.cast(X, tf.float16)).dtype == tf.float16
@@ -95,6 +114,22 @@ def test_loss_and_gradients_for_a_given_sample_are_those_of_tensorflow(problem, 
     for actual in (run(ours), tf.function(lambda: run(ours), jit_compile=True)()):
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [nn_ops.sampled_softmax_loss, nn_ops.nce_loss])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_graphs_of_tensorflow_1_have_the_same_loss(problem, loss, drawn):
+    weights, biases, labels, inputs, sample = tf.nest.map_structure(np.asarray, problem)
+    options = {"num_sampled": 8, "num_classes": CLASSES, "num_true": 2}
+    if not drawn:
+        options["sampled_values"] = sample
+    elif loss is nn_ops.sampled_softmax_loss:
+        options["seed"] = 3
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        actual = session.run(loss(weights, biases, labels, inputs, **options))
+    if "sampled_values" in options or "seed" in options:
+        np.testing.assert_allclose(actual, loss(*problem[:4], **options), rtol=1e-5)
+    assert np.isfinite(actual).all()
 
 
 def test_sampled_softmax_over_all_classes_is_the_softmax(problem):

@@ -339,4 +339,4 @@ def _are_two(shape: Any) -> bool:
 def _any_number(shape: Any, dtype: Any = None) -> Any:
     """Bits of any number, with the same chance each."""
     bits: Any = keras.random.randint(shape, 0, 256)
-    return tf.cast(tf.where(bits == 0x80, 0, bits), dtype or "uint8")
+    return tf.cast(tf.where(tf.equal(bits, 0x80), 0, bits), dtype or "uint8")
