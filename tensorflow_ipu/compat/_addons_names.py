@@ -14,11 +14,18 @@ _LAYERS: dict[str, dict[str, Target]] = {
     "effective_transformer": here("tensorflow_ipu.keras.layers", "EffectiveTransformer"),
     "embedding_lookup": here("tensorflow_ipu.keras.layers", "Embedding"),
     "f8_convert": here("tensorflow_ipu.keras.layers", "ConvertFromF8", "ConvertToF8"),
-    "normalization": here(
-        "tensorflow_ipu.keras.layers", "GroupNormalization", "InstanceNormalization", "LayerNormalization"
-    ),
+    "normalization": {
+        **here("tensorflow_ipu.keras.layers", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
+        "GroupNorm": "tensorflow_ipu.keras.layers:GroupNormalization",
+        "InstanceNorm": "tensorflow_ipu.keras.layers:InstanceNormalization",
+        "LayerNorm": "tensorflow_ipu.keras.layers:LayerNormalization",
+    },
     "recomputation": here("tensorflow_ipu.keras.layers", "RecomputationCheckpoint"),
-    "rnn": here("tensorflow_ipu.keras.layers", "PopnnGRU", "PopnnLSTM"),
+    "rnn": {
+        **here("tensorflow_ipu.keras.layers", "PopnnGRU", "PopnnLSTM"),
+        "GRU": "tensorflow_ipu.keras.layers:PopnnGRU",
+        "LSTM": "tensorflow_ipu.keras.layers:PopnnLSTM",
+    },
 }
 
 _OPTIMIZERS: dict[str, dict[str, Target]] = {

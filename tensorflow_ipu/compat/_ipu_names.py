@@ -133,6 +133,8 @@ _OPTIMIZERS: dict[str, dict[str, Target]] = {
     "sharded_optimizer": here("tensorflow_ipu.optimizers", "ShardedOptimizer"),
 }
 
+_REDUCTION: dict[str, Target] = here("tensorflow_ipu.optimizers", "GradientAccumulationReductionMethod")
+
 # The other modules, by their path below `tensorflow.python.ipu`.
 _MODULES: dict[str, dict[str, Target]] = {
     "config": _CONFIG,
@@ -157,7 +159,7 @@ _MODULES: dict[str, dict[str, Target]] = {
         "GradientCaptureTape",
         "num_gradient_collection_tapes",
     ),
-    "gradient_accumulation": here("tensorflow_ipu.optimizers", "GradientAccumulationReductionMethod"),
+    "gradient_accumulation": _REDUCTION,
     "ipu_compiler": here("tensorflow_ipu.compiler", "compile"),
     "ipu_estimator": absent("IPUEstimator", "IPUEstimatorSpec", reason=_NO_ESTIMATOR),
     "ipu_infeed_queue": here("tensorflow_ipu.feeds", "IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"),
@@ -229,7 +231,7 @@ def _modules() -> dict[str, Module]:
         **{f"ops.{name}": rows for name, rows in _OPS.items()},
         **{f"optimizers.{name}": rows for name, rows in _OPTIMIZERS.items()},
         "ops": {},
-        "optimizers": _all_of(_OPTIMIZERS),
+        "optimizers": {**_all_of(_OPTIMIZERS), **_REDUCTION},
     }
     top = {"outlined_function": _OPS["functional_ops"]["outlined_function"]}
     return {IPU: Module(top), **{f"{IPU}.{name}": Module(rows) for name, rows in below.items()}}

@@ -4,29 +4,48 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 from tensorflow_ipu.compat._patches import Patches
+
+# The modules of Keras in which `tf.keras` has kept more of the old names than `keras`, such as `metrics.MSE`.
+_FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
 
 
 def bridge(patches: Patches) -> None:
     """Makes Keras take these; each is undone with `patches`."""
-    ipu = importlib.import_module("keras.ipu")  # Which makes it an attribute of `keras`.
-    # The module behind `tf.keras`, which itself is a stand-in until it is used for the first time.
-    tf_keras = importlib.import_module("keras._tf_keras.keras")
-    patches.put(tf_keras, "ipu", ipu)
+    _place_old_modules(patches)
+    for name in _FULLER:
+        fuller, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
+        for lost in vars(fuller).keys() - vars(holder).keys():
+            patches.put(holder, lost, vars(fuller)[lost])
     patches.put(keras.Model, "compile", _compile(keras.Model.compile))
     optimizer = keras.optimizers.Optimizer
     patches.put(optimizer, "__init__", _optimizer_init(optimizer.__init__))
     patches.put(optimizer, "apply_gradients", _apply_gradients(optimizer.apply_gradients))
     patches.put(optimizer, "lr", property(_learning_rate, _set_learning_rate, doc="The learning rate."))
-    taking_int = _input(keras.Input)
-    for module in (keras, keras.layers, tf_keras, tf_keras.layers):
-        patches.put(module, "Input", taking_int)
+    # The class behind `Input`: whatever module somebody has that function from, and since when.
+    layer = keras.layers.InputLayer
+    patches.put(layer, "__init__", _input_layer_init(layer.__init__))
+
+
+def _place_old_modules(patches: Patches) -> None:
+    """Makes the old modules attributes of every module that is Keras, so that they need no import of their own."""
+    for root in ROOTS:
+        old = importlib.import_module(root)
+        parent, _, name = root.rpartition(".")
+        below = parent.removeprefix("keras")
+        importlib.import_module(f"{TF_KERAS}{below}")
+        # Those of TensorFlow's spellings are there if it made them before the door was opened.
+        modules = (sys.modules.get(f"{keras_name}{below}") for keras_name in ("keras", TF_KERAS, *SPELLINGS))
+        for holder in filter(None, modules):
+            patches.put(holder, name, old)
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,16 +86,18 @@ def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply_gradients
 
 
-def _input(original: Callable[..., Any]) -> Callable[..., Any]:
+def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
     """`Input(shape=80)`, as it comes of `shape=(80)`, means `Input(shape=(80,))`."""
 
     @functools.wraps(original)
-    def Input(shape: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+    def init(self: Any, shape: Any = None, *args: Any, **kwargs: Any) -> None:
         if isinstance(shape, int) and not isinstance(shape, bool):
             shape = (shape,)
-        return original(shape, *args, **kwargs)
+        original(self, shape, *args, **kwargs)
 
-    return Input
+    # Keras reads the signature of a layer in two ways, of which one looks behind a wrapper.
+    del init.__wrapped__
+    return init
 
 
 def _learning_rate(optimizer: Any) -> Any:

@@ -20,22 +20,34 @@ _LAYERS: dict[str, Target] = here(
     "tensorflow_ipu.keras.layers", "CaptureActivationGradients", "CaptureUpstreamGradients"
 )
 
+_STAGES: dict[str, Target] = here(
+    "tensorflow_ipu.keras",
+    "FunctionalLayerPipelineStageAssignment",
+    "FunctionalNestedModelPipelineStageAssignment",
+    "ModelLayerPipelineStageAssignment",
+    "NestedModelPipelineStageAssignment",
+    "PipelineStage",
+    "SequentialLayerPipelineStageAssignment",
+    "SequentialNestedModelPipelineStageAssignment",
+)
+
+_METHOD: dict[str, Target] = here("tensorflow_ipu.keras", "ReplicatedMetricReductionMethod")
+
+# Scripts of earlier releases find the stages in the modules of the kinds of models.
+_EXTENSIONS: dict[str, dict[str, Target]] = {
+    "extensions_base": {**here("tensorflow_ipu.keras", "KerasExtensionBase"), **_METHOD},
+    "functional_extensions": {**here("tensorflow_ipu.keras", "FunctionalExtension"), **_STAGES},
+    "model_extensions": {**here("tensorflow_ipu.keras", "ModelExtension"), **_STAGES},
+    "pipeline_stage_assignment": _STAGES,
+    "sequential_extensions": {**here("tensorflow_ipu.keras", "SequentialExtension"), **_STAGES},
+}
+
 _IPU: dict[str, dict[str, Target]] = {
-    "": here(
-        "tensorflow_ipu.keras",
-        "FunctionalLayerPipelineStageAssignment",
-        "FunctionalNestedModelPipelineStageAssignment",
-        "ModelLayerPipelineStageAssignment",
-        "NestedModelPipelineStageAssignment",
-        "PipelineStage",
-        "ReplicatedMetricReductionMethod",
-        "SequentialLayerPipelineStageAssignment",
-        "SequentialNestedModelPipelineStageAssignment",
-    ),
-    ".extensions": here(
-        "tensorflow_ipu.keras", "FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"
-    ),
+    "": {**_STAGES, **_METHOD},
+    ".extensions": {name: target for names in _EXTENSIONS.values() for name, target in names.items()},
+    **{f".extensions.{module}": names for module, names in _EXTENSIONS.items()},
     ".layers": _LAYERS,
+    ".layers.capture_upstream_gradients": _LAYERS,
     ".optimizers": {name: target for names in _IPU_OPTIMIZERS.values() for name, target in names.items()},
     **{f".optimizers.{module}": names for module, names in _IPU_OPTIMIZERS.items()},
 }
@@ -54,9 +66,19 @@ _OPTIMIZERS: dict[str, str] = {
 _BEFORE_3: dict[str, Module] = {
     "keras.engine": Module(note=_NOTE),
     "keras.engine.base_layer": Module(here("keras.layers", "Layer"), _NOTE),
+    "keras.engine.functional": Module(here("keras.src.models.functional", "Functional"), _NOTE),
     "keras.engine.input_layer": Module(here("keras.layers", "Input", "InputLayer"), _NOTE),
+    "keras.engine.input_spec": Module(here("keras.layers", "InputSpec"), _NOTE),
+    "keras.engine.keras_tensor": Module(here("keras", "KerasTensor"), _NOTE),
     "keras.engine.sequential": Module(here("keras", "Sequential"), _NOTE),
     "keras.engine.training": Module(here("keras", "Model"), _NOTE),
+    "keras.mixed_precision.policy": Module(
+        {
+            **here("keras.mixed_precision", "Policy", "global_policy", "set_global_policy"),
+            "set_policy": "keras.mixed_precision:set_global_policy",
+        },
+        _NOTE,
+    ),
     "keras.optimizer_v2": Module(note=_NOTE),
     **{f"keras.optimizer_v2.{module}": Module(here("keras.optimizers", name)) for module, name in _OPTIMIZERS.items()},
     "keras.optimizer_v2.learning_rate_schedule": Module(
@@ -80,11 +102,26 @@ _BEFORE_3: dict[str, Module] = {
 
 MODULES: dict[str, Module] = {**{f"keras.ipu{module}": Module(names) for module, names in _IPU.items()}, **_BEFORE_3}
 
-# Keras goes by two names.
-ALIASES: dict[str, str] = {f"tensorflow.keras.ipu{module}": f"keras.ipu{module}" for module in _IPU}
+# Where `tf.keras` really is. Its classes are those of `keras`, and its modules are others.
+TF_KERAS = "keras._tf_keras.keras"
+# By what else it is imported.
+SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
+
+# The old modules that are at no other old module: attributes of modules of Keras.
+ROOTS: tuple[str, ...] = tuple(name for name in MODULES if name.rpartition(".")[0] not in MODULES)
+
+ALIASES: dict[str, str] = {
+    f"{keras}{module.removeprefix('keras')}": module for keras in (TF_KERAS, *SPELLINGS) for module in MODULES
+}
+
+_INSIDE = "it served `fit`, `evaluate` and `predict` themselves, which tensorflow_ipu has made anew"
 
 # Modules whose names Keras 3 has nowhere.
 GONE: dict[str, str] = {
+    **{
+        f"keras.ipu.extensions.{module}": _INSIDE
+        for module in ("data_adapter", "extensions_util", "polling_thread", "register_extensions")
+    },
     "keras.keras_parameterized": "it served Keras's own tests",
     "keras.losses.losses_utils": "Keras 3 takes a loss's `reduction` as a string",
     "keras.testing_utils": "it served Keras's own tests",

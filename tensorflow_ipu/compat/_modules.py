@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -52,31 +52,31 @@ class OldModule(ModuleType):
 
 
 class _OldModuleLoader(Loader):
-    """Makes a module of the tables, or hands out the one that an alias stands for."""
+    """Makes a module of the tables, or hands out the one that a second name stands for."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return OldModule(spec.name, f"`{spec.name}`, as tensorflow_ipu has it.")
 
     def exec_module(self, module: ModuleType) -> None:
-        original = _names.ALIASES.get(module.__name__)
+        original = _names.original(module.__name__)
         if original is not None:
             # The import system takes what stands there in the end.
             sys.modules[module.__name__] = importlib.import_module(original)
 
 
 class OldModuleFinder(MetaPathFinder):
-    """Finds the modules of the tables."""
+    """Finds the modules of the tables, and Keras by all its names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Gives the spec of an old module; None for what is not the tables' to say.
+        """Gives the spec of an old module or of a second name of one of Keras; None for what is not the tables' to say.
 
         Raises:
           ModuleNotFoundError: It is, and there is no such module.
         """
         del path, target
-        if _names.module_exists(fullname):
+        if _names.module_exists(fullname) or _is_second_name(fullname):
             # All are packages, so that what is asked for below them comes here too.
             return ModuleSpec(fullname, _OldModuleLoader(), is_package=True)
         message = _names.missing_module(fullname)
@@ -86,13 +86,26 @@ class OldModuleFinder(MetaPathFinder):
 
 
 def remove_all() -> None:
-    """Takes every old module out of `sys.modules` and out of the modules above."""
+    """Takes every old module out of `sys.modules` and out of the modules above, and second names out of `sys.modules`."""
     for name in [name for name, module in sys.modules.items() if isinstance(module, OldModule)]:
         del sys.modules[name]
         parent, _, child = name.rpartition(".")
         above = sys.modules.get(parent)
         if isinstance(vars(above).get(child) if above is not None else None, OldModule):
             delattr(above, child)
+    for name, module in list(sys.modules.items()):
+        original = _names.original(name)
+        # TensorFlow's own module of the name, made while the door was shut, stays.
+        if original is not None and module is sys.modules.get(original):
+            del sys.modules[name]
+
+
+def _is_second_name(fullname: str) -> bool:
+    original = _names.original(fullname)
+    try:
+        return original is not None and importlib.util.find_spec(original) is not None
+    except ModuleNotFoundError:  # Nor is there the module above.
+        return False
 
 
 def _imports_from(code: CodeType, offset: int) -> bool:

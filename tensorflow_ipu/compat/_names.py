@@ -26,6 +26,20 @@ def module_exists(name: str) -> bool:
     return name in MODULES or name in ALIASES
 
 
+def original(name: str) -> str | None:
+    """The module that one of this full name is a second name of; None where it is a first name.
+
+    TensorFlow runs Keras's public modules once more for `import tensorflow.keras`, and then has two modules behind
+    `tf.keras`, of which one lacks what the other was given. All spellings lead to the first.
+    """
+    if name in ALIASES:
+        return ALIASES[name]
+    for spelling in _keras_names.SPELLINGS:
+        if name == spelling or name.startswith(f"{spelling}."):
+            return f"{_keras_names.TF_KERAS}{name[len(spelling) :]}"
+    return None
+
+
 def is_ours(name: str) -> bool:
     """Whether it is for the tables to say if there is a module of this full name."""
     return module_exists(name) or name in GONE or module_exists(name.rpartition(".")[0])
@@ -47,9 +61,10 @@ def missing_module(name: str) -> str | None:
     """What to say of a module that is the tables' and does not exist; None for every other."""
     if module_exists(name) or not is_ours(name):
         return None
-    if name in GONE:
-        return f"there is no module `{name}`: {GONE[name]}"
     parent, _, child = name.rpartition(".")
+    reason = GONE.get(name) or GONE.get(f"{ALIASES.get(parent, parent)}.{child}")
+    if reason is not None:
+        return f"there is no module `{name}`: {reason}"
     return f"there is no module `{name}` in this version of tensorflow_ipu{_hints(parent, child)}"
 
 
@@ -60,8 +75,9 @@ def missing_name(module: str, name: str) -> str | None:
         return f"`{module}.{name}` cannot be used: {found.reason}"
     if found is not None or module_exists(f"{module}.{name}"):
         return None
-    if f"{module}.{name}" in GONE:
-        return f"`{module}.{name}` does not exist: {GONE[f'{module}.{name}']}"
+    reason = GONE.get(f"{ALIASES.get(module, module)}.{name}")
+    if reason is not None:
+        return f"`{module}.{name}` does not exist: {reason}"
     return f"`{module}` has no name `{name}` in this version of tensorflow_ipu{_hints(module, name)}"
 
 

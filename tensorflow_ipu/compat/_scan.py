@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +82,12 @@ class _Reader:
                 self._note_import(node)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 self._note_import_from(node.module, node)
-        for name in _bound_otherwise(tree):
-            self._names.pop(name, None)
+        bound = Counter([*self._names, *_bound_otherwise(tree)])
+        self._names = {name: full for name, full in self._names.items() if bound[name] == 1}
+        for name, value in _renamings(tree):
+            full = self._full_name(value) if bound[name] == 1 else None
+            if full is not None:
+                self._names[name] = full
 
     def missing(self) -> Iterator[tuple[int, str]]:
         """Lines, and what is missing there."""
@@ -146,12 +151,8 @@ def _missing_companion(module: str) -> str | None:
 
 
 def _missing_use(full: str | None) -> str | None:
-    """What is missing of a dotted name; names of TensorFlow 1's and 2's modules alike lead to Keras."""
     if full is None:
         return None
-    for prefix in ("tensorflow.compat.v1.keras.", "tensorflow.compat.v2.keras."):
-        if full.startswith(prefix):
-            full = f"tensorflow.keras.{full[len(prefix) :]}"
     words = full.split(".")
     for end in range(len(words) - 1, 0, -1):
         module = ".".join(words[:end])
@@ -171,6 +172,15 @@ def _catches(handler: ast.ExceptHandler) -> bool:
         return True
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(isinstance(kind, ast.Name) and kind.id in _GUARDS for kind in kinds)
+
+
+def _renamings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """What the file calls by another name, as in `keras = tf.keras`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Attribute, ast.Name)):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, node.value
 
 
 def _bound_otherwise(tree: ast.Module) -> Iterator[str]:

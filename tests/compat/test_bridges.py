@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.layers import Input as KerasInput
 
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._table import resolve
@@ -68,6 +70,30 @@ def test_keras_has_ipu_under_all_its_names() -> None:
 
 
 @pytest.mark.usefixtures("door")
+def test_modules_of_the_keras_before_version_3_are_attributes_of_keras() -> None:
+    inputs = keras.Input(3)
+    assert isinstance(inputs, keras.engine.keras_tensor.KerasTensor)
+    assert type(keras.Model(inputs, keras.layers.Dense(1)(inputs))) is keras.engine.functional.Functional
+    assert keras.engine.input_spec.InputSpec is keras.layers.InputSpec
+    assert keras.optimizer_v2.gradient_descent.SGD is keras.optimizers.SGD
+    assert keras.mixed_precision.policy.set_policy is keras.mixed_precision.set_global_policy
+    assert keras.utils.np_utils.to_categorical is keras.utils.to_categorical
+
+
+@pytest.mark.usefixtures("door")
+def test_keras_has_the_old_names_that_tf_keras_has() -> None:
+    assert keras.metrics.MSE is tf.keras.metrics.MSE
+    np.testing.assert_array_equal(keras.metrics.MAE([[1.0, 2.0]], [[3.0, 8.0]]), [4.0])
+    np.testing.assert_array_equal(keras.backend.sum(tf.constant([1.0, 2.0])), 3.0)
+
+
+def test_keras_lacks_the_old_names_without_the_door() -> None:
+    assert not hasattr(keras.metrics, "MSE")
+    assert not hasattr(keras.backend, "sum")
+    assert not hasattr(keras, "optimizer_v2")
+
+
+@pytest.mark.usefixtures("door")
 def test_compile_takes_a_tensor_as_steps_per_execution() -> None:
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=tf.constant(3, tf.int64))
@@ -96,6 +122,15 @@ def test_input_takes_one_number_as_its_shape(module: str) -> None:
     holder = importlib.import_module(module)
     assert holder.Input(80).shape == (None, 80)
     assert holder.Input(shape=(3, 4), batch_size=2).shape == (2, 3, 4)
+
+
+@pytest.mark.usefixtures("door")
+def test_input_that_was_imported_before_the_door_opened_takes_one_number(tmp_path: Path) -> None:
+    inputs = KerasInput(shape=80)
+    path = tmp_path / "model.keras"
+    keras.Model(inputs, keras.layers.Dense(1)(inputs)).save(path)
+    assert keras.models.load_model(path).input_shape == (None, 80)
+    assert keras.layers.InputLayer(80, 2).get_config()["batch_shape"] == (2, 80)
 
 
 @pytest.mark.parametrize("module", _WITH_INPUT)

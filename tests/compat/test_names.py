@@ -36,9 +36,43 @@ def test_module_is_on_ipu_and_importable_by_its_path(name: str) -> None:
     assert getattr(ipu, name) is importlib.import_module(f"{IPU}.{name}")
 
 
-@pytest.mark.parametrize("alias", sorted(_names.ALIASES))
-def test_alias_is_the_module_itself(alias: str) -> None:
-    assert importlib.import_module(alias) is importlib.import_module(_names.ALIASES[alias])
+def test_alias_is_the_module_itself() -> None:
+    for alias, module in _names.ALIASES.items():
+        assert importlib.import_module(alias) is importlib.import_module(module)
+
+
+def test_class_of_the_addons_goes_by_its_short_name() -> None:
+    from ipu_tensorflow_addons.keras import layers
+    from ipu_tensorflow_addons.keras.layers.normalization import GroupNorm
+    from ipu_tensorflow_addons.keras.layers.rnn import LSTM
+
+    assert (layers.PopnnLSTM, layers.PopnnGRU) == (layers.LSTM, layers.GRU)
+    assert (layers.LayerNorm, layers.GroupNorm) == (layers.LayerNormalization, layers.GroupNormalization)
+    assert layers.InstanceNorm is layers.InstanceNormalization
+    assert (LSTM, GroupNorm) == (layers.LSTM, layers.GroupNorm)
+
+
+def test_reduction_method_is_among_the_optimizers() -> None:
+    from tensorflow.python.ipu import gradient_accumulation, optimizers
+
+    method = gradient_accumulation.GradientAccumulationReductionMethod
+    assert optimizers.GradientAccumulationReductionMethod is method
+
+
+def test_extensions_of_keras_are_in_the_module_of_their_kind_of_model() -> None:
+    from keras.ipu.extensions import extensions_base, functional_extensions, model_extensions, sequential_extensions
+    from keras.ipu.extensions.pipeline_stage_assignment import PipelineStage
+
+    assert issubclass(functional_extensions.FunctionalExtension, extensions_base.KerasExtensionBase)
+    assert issubclass(sequential_extensions.SequentialExtension, extensions_base.KerasExtensionBase)
+    assert issubclass(model_extensions.ModelExtension, extensions_base.KerasExtensionBase)
+    assert functional_extensions.PipelineStage is PipelineStage
+
+
+def test_module_that_served_the_extensions_alone_says_so() -> None:
+    for package in ("keras.ipu.extensions", "tensorflow.keras.ipu.extensions"):
+        with pytest.raises(ModuleNotFoundError, match="polling_thread`: it served `fit`"):
+            importlib.import_module(f"{package}.polling_thread")
 
 
 @pytest.mark.parametrize(("module", "name", "target"), HERE, ids=str)

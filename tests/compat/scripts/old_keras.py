@@ -3,6 +3,7 @@
 
 import tensorflow as tf
 from keras.optimizer_v2 import gradient_descent
+from tensorflow.keras.layers import Dense
 from tensorflow.python import ipu
 from tensorflow.python.ipu import ipu_strategy
 
@@ -17,7 +18,7 @@ class CastingSGD(tf.keras.optimizers.SGD):
 strategy = ipu_strategy.IPUStrategy()
 with strategy.scope():
     inputs = tf.keras.layers.Input(shape=(4))
-    outputs = tf.keras.layers.Dense(1, kernel_initializer="zeros")(inputs)
+    outputs = Dense(1, kernel_initializer="zeros")(inputs)
     model = tf.keras.Model(inputs, outputs)
 
     optimizer = CastingSGD(lr=0.5)
