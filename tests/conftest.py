@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported.
 
 import gc
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +27,11 @@ if TYPE_CHECKING:
 PUMP_THREADS = "ipu-pump"
 # Threads of others that outlive their use on purpose.
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 60.0
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which scripts and runs would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _native_threads(prefix: str) -> list[str]:
@@ -128,14 +134,14 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 def run_script(tmp_path: Path) -> RunScript:
     """Runs a script in a new interpreter, from an empty folder, so that it sees the installed package alone.
 
-    Call it as `run_script(code, *arguments, timeout=60, env=None, check=True)`: `code` is dedented, `env` adds
+    Call it as `run_script(code, *arguments, timeout=300, env=None, check=True)`: `code` is dedented, `env` adds
     variables (a value of None removes one), and with `check` a script that fails fails the test, with all it printed.
     """
 
     def run(
         code: str,
         *arguments: str,
-        timeout: float = 60,
+        timeout: float = 300,
         env: Mapping[str, str | None] | None = None,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
@@ -163,6 +169,63 @@ def run_script(tmp_path: Path) -> RunScript:
         return done
 
     return run
+
+
+@pytest.fixture
+def run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Runs a file as a script in this process, from an empty folder: `run_here(path, *arguments)` gives what it prints.
+
+    To start an interpreter takes longer than most scripts do. What a script may leave behind is what `fresh_system`
+    takes back: a configuration. The names that Keras gives to layers begin anew.
+    """
+
+    def run(path: Path, *arguments: str) -> list[str]:
+        folder = tmp_path / "empty"
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        if "keras" in sys.modules:
+            sys.modules["keras"].backend.clear_session()
+        capsys.readouterr()
+        main = ModuleType("__main__")
+        main.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        try:
+            exec(compile(path.read_text(), str(path), "exec"), main.__dict__)
+        finally:
+            main.__dict__.clear()  # What TensorFlow keeps of its functions keeps none of its queues.
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def check_growth() -> Callable[[Callable[[], object], int], None]:
+    """`check_growth(call, limit)` fails if the process is larger by `limit` bytes or more after each of three calls.
+
+    What leaks does so each time, and what the system or another thread does meanwhile comes but once. Memory that maps
+    files does not count: it comes and goes as the system likes.
+    """
+
+    def own() -> int:
+        _, pages, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
+        return (pages - of_files) * os.sysconf("SC_PAGE_SIZE")
+
+    def check(call: Callable[[], object], limit: int) -> None:
+        grown = []
+        for _ in range(3):
+            gc.collect()
+            before = own()
+            call()
+            gc.collect()
+            grown.append(own() - before)
+            if grown[-1] < limit:
+                return
+        pytest.fail(f"three calls left {grown} bytes behind, and less than {limit} were expected")
+
+    return check
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def door() -> Iterator[None]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    """Runs `python -m tensorflow_ipu` with these words in an empty folder: `command(*words, timeout=100)`."""
+    """Runs `python -m tensorflow_ipu` with these words in an empty folder: `command(*words, timeout=300)`."""
 
     def run(*words: str | Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
         folder = tmp_path / "empty"

@@ -71,14 +71,14 @@ def test_threads_that_install_at_once_open_one_door() -> None:
     barrier = threading.Barrier(8)
 
     def work() -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         compat.install()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     try:
         assert sum(isinstance(finder, _modules.OldModuleFinder) for finder in sys.meta_path) == 1
         assert keras.optimizers.SGD(lr=0.5).learning_rate == 0.5

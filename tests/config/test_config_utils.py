@@ -173,4 +173,4 @@ def test_importing_the_configuration_starts_no_runtime():
         "    from tensorflow.python.eager import context\n"
         "    assert not context.context()._initialized\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

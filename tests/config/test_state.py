@@ -146,16 +146,16 @@ def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
     @system.on_idle_wait
     def wait() -> None:
         waiting.set()
-        assert idle.wait(timeout=30)
+        assert idle.wait(timeout=60)
 
     resetting = threading.Thread(target=system.reset)
     resetting.start()
     try:
-        assert waiting.wait(timeout=30)
+        assert waiting.wait(timeout=60)
         assert system.ipus() == (2,)
     finally:
         idle.set()
-        resetting.join(timeout=30)
+        resetting.join(timeout=60)
     assert not resetting.is_alive()
     assert system.records() == ()
 

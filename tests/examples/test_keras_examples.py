@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
 
+import numpy as np
 import pytest
 
 
@@ -22,34 +24,28 @@ def test_keras_digits_trains_two_pipelines_as_keras_alone_trains_and_says_what_e
     assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-5
 
 
-def test_keras_digits_learns_the_same_in_each_mode_and_says_which_accumulation_would_do(run_script, source_of):
-    """In one process, since starting one takes longer than to train."""
-    code = f"""
-        import runpy
-        import sys
-        import numpy as np
-
-        digits = runpy.run_path({str(source_of("keras_digits"))!r})
-        alone = digits["make_model"]()
-        digits["compile_model"](alone, 0.05, 4)
-        losses, _ = digits["train"](alone, 64, 1)
-        for mode in [(1, 1, 1), (4, 1, 1), (1, 4, 1), (1, 4, 2)]:
-            model, (own_losses, _) = digits["train_on_ipus"](*mode, epochs=1)
-            np.testing.assert_allclose(own_losses, losses, rtol=1e-5, err_msg=str(mode))
-            for own, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
-                np.testing.assert_allclose(own, weight, atol=1e-5, err_msg=str(mode))
-            digits["describe"](model, *mode)
-
-        sys.argv = ["keras_digits.py", "--replicas", "2", "--stages", "2", "--accumulate", "2"]
-        digits["main"]()
-    """
-    done = run_script(code, timeout=100, check=False)
-    lines = done.stdout.splitlines()
-    assert [line for line in lines if "IPU(s)" in line] == [
+def test_keras_digits_learns_the_same_in_each_mode(source_of, capsys):
+    digits = runpy.run_path(str(source_of("keras_digits")))
+    alone = digits["make_model"]()
+    digits["compile_model"](alone, 0.05, 4)
+    losses, _ = digits["train"](alone, 64, 1)
+    for mode in [(1, 1, 1), (4, 1, 1), (1, 4, 1), (1, 4, 2)]:
+        model, (own_losses, _) = digits["train_on_ipus"](*mode, epochs=1)
+        np.testing.assert_allclose(own_losses, losses, rtol=1e-5, err_msg=str(mode))
+        for own, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(own, weight, atol=1e-5, err_msg=str(mode))
+        digits["describe"](model, *mode)
+    assert [line for line in capsys.readouterr().out.splitlines() if "IPU(s)" in line] == [
         "1 IPU(s); an update: 1 replica(s) x 1 batch(es) x 64 images = 64 images",
         "4 IPU(s); an update: 4 replica(s) x 1 batch(es) x 16 images = 64 images",
         "1 IPU(s); an update: 1 replica(s) x 4 batch(es) x 16 images = 64 images",
         "2 IPU(s); an update: 1 replica(s) x 4 batch(es) x 16 images = 64 images",
     ]
-    assert "--accumulate 2: 64 images an update are shared by 2 replica(s)" in done.stderr
-    assert "give a divisor of 32 that 4 divides, to fill 2 stages" in done.stderr
+
+
+def test_keras_digits_says_which_accumulation_would_do(run_example, capsys):
+    with pytest.raises(SystemExit):
+        run_example("keras_digits", "--replicas", "2", "--stages", "2", "--accumulate", "2")
+    said = capsys.readouterr().err
+    assert "--accumulate 2: 64 images an update are shared by 2 replica(s)" in said
+    assert "give a divisor of 32 that 4 divides, to fill 2 stages" in said

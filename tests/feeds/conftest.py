@@ -19,7 +19,7 @@ from tensorflow_ipu import _environment
 from tensorflow_ipu._library import native
 from tensorflow_ipu.config import reset_ipu_configuration
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 @pytest.fixture(scope="session", autouse=True)

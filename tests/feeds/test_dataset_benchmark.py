@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import feeds
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def _epochs(report: Any) -> list[dict[str, float]]:

@@ -48,7 +48,7 @@ def test_both_devices_run_at_once_with_queues_of_their_own(
     ipu.IPUStrategy("/device:IPU:1").run(_program, (infeed_of(numbers(3), device_ordinal=1), second))
     np.testing.assert_array_equal(second.dequeue(), [0, 1, 2])
     tap.put(7, 8, 9)
-    first.result(30)
+    first.result(60)
     np.testing.assert_array_equal(outfeed.dequeue(), [7, 8, 9])
 
 

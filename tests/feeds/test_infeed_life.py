@@ -146,5 +146,5 @@ def test_queue_ends_with_its_object(numbers: Any, infeed_of: Any) -> None:
 def test_queue_of_a_dataset_from_another_thread_lives_on(
     numbers: Any, start: Any, infeed_of: Any, take_one: Any
 ) -> None:
-    queue = start(lambda: infeed_of(numbers(3))).result(30)
+    queue = start(lambda: infeed_of(numbers(3))).result(60)
     assert [int(take_one(queue)) for _ in range(3)] == [0, 1, 2]

@@ -40,7 +40,7 @@ def test_numpy_iterator_in_the_scope_reads_on_the_host(numbers: Any, strategy: A
 
 def test_scope_of_another_thread_changes_nothing_here(numbers: Any, strategy: Any, start: Any) -> None:
     with strategy.scope():
-        elements = start(lambda: [int(x) for x in numbers(3)]).result(30)
+        elements = start(lambda: [int(x) for x in numbers(3)]).result(60)
     assert elements == [0, 1, 2]
 
 

@@ -37,7 +37,7 @@ def test_element_t_times_r_plus_i_goes_to_replica_i_of_r(
     infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
     for begin in (0, 5):  # The second run goes on where the first one stopped.
         for run in replicas(infeed, outfeed, 5, lanes):
-            run.result(30)
+            run.result(60)
         rows = np.arange(begin * lanes, (begin + 5) * lanes).reshape(5, lanes)
         np.testing.assert_array_equal(outfeed.dequeue(), rows)
 
@@ -46,7 +46,7 @@ def test_incomplete_last_row_is_dropped(numbers: Any, infeed_of: Any, replicas: 
     infeed, outfeed = infeed_of(numbers(11)), ipu.IPUOutfeedQueue()
     for run in replicas(infeed, outfeed, 5, 4):
         with pytest.raises(tf.errors.OutOfRangeError, match="ended after 11 elements"):
-            run.result(30)
+            run.result(60)
     np.testing.assert_array_equal(outfeed.dequeue(), [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
@@ -55,7 +55,7 @@ def test_replica_axis_comes_after_that_of_the_rows(infeed_of: Any, replicas: Any
     dataset = tf.data.Dataset.from_tensor_slices({"x": values, "y": np.arange(6, dtype=np.int32)})
     infeed, outfeed = infeed_of(dataset), ipu.IPUOutfeedQueue()
     for run in replicas(infeed, outfeed, 3, 2):
-        run.result(30)
+        run.result(60)
     taken = outfeed.dequeue()
     np.testing.assert_array_equal(taken["x"], values.reshape(3, 2, 2, 3))
     np.testing.assert_array_equal(taken["y"], [[0, 1], [2, 3], [4, 5]])
@@ -64,14 +64,14 @@ def test_replica_axis_comes_after_that_of_the_rows(infeed_of: Any, replicas: Any
 def test_iteration_gives_a_row_of_all_replicas(numbers: Any, infeed_of: Any, replicas: Any) -> None:
     infeed, outfeed = infeed_of(numbers(6)), ipu.IPUOutfeedQueue()
     for run in replicas(infeed, outfeed, 3, 2):
-        run.result(30)
+        run.result(60)
     assert [row.numpy().tolist() for row in outfeed] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_last_mode_gives_the_last_row(numbers: Any, infeed_of: Any, replicas: Any) -> None:
     infeed, outfeed = infeed_of(numbers(6)), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
     for run in replicas(infeed, outfeed, 3, 2):
-        run.result(30)
+        run.result(60)
     np.testing.assert_array_equal(outfeed.dequeue(), [4, 5])
     with pytest.raises(tf.errors.FailedPreconditionError, match="has no value to dequeue"):
         outfeed.dequeue()
@@ -93,8 +93,8 @@ def test_row_is_there_once_all_replicas_have_enqueued(numbers: Any, infeed_of: A
 def test_replica_that_runs_ahead_finds_its_own_elements(numbers: Any, infeed_of: Any, echo: Any, start: Any) -> None:
     infeed, outfeeds = infeed_of(numbers(100), prefetch_depth=2), [ipu.IPUOutfeedQueue() for _ in range(2)]
     ahead = start(lambda: echo(lane_of(infeed, 0, 2), outfeeds[0], 20))
-    start(lambda: echo(lane_of(infeed, 1, 2), outfeeds[1], 20)).result(30)
-    ahead.result(30)
+    start(lambda: echo(lane_of(infeed, 1, 2), outfeeds[1], 20)).result(60)
+    ahead.result(60)
     for lane, outfeed in enumerate(outfeeds):
         np.testing.assert_array_equal(outfeed.dequeue(), np.arange(lane, 40, 2))
 
@@ -104,7 +104,7 @@ def test_infeed_of_a_program_of_other_replicas_is_refused(
 ) -> None:
     infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
     for run in replicas(infeed, outfeed, 2, 2):
-        run.result(30)
+        run.result(60)
     with pytest.raises(tf.errors.FailedPreconditionError, match="feeds a program of 2 replicas; a program of 1 cannot"):
         echo(infeed, ipu.IPUOutfeedQueue(), 1)
 
@@ -114,7 +114,7 @@ def test_outfeed_of_a_program_of_other_replicas_is_refused(
 ) -> None:
     infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
     for run in replicas(infeed, outfeed, 2, 2):
-        run.result(30)
+        run.result(60)
     with pytest.raises(
         tf.errors.FailedPreconditionError, match="serves a program of 2 replicas; a program of 1 cannot"
     ):

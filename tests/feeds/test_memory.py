@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,29 +12,9 @@ import tensorflow_ipu as ipu
 MEBIBYTE = 2**20
 
 
-def resident() -> int:
-    """The memory of this process that is its own, in bytes: what it maps of files comes and goes as the system likes."""
-    _, pages, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
-    return (pages - of_files) * os.sysconf("SC_PAGE_SIZE")
-
-
-def growth(call: Any) -> int:
-    """By how many bytes the process is larger after a call: the least of three, since what leaks does so each time."""
-    least = None
-    for _ in range(3):
-        gc.collect()
-        before = resident()
-        call()
-        gc.collect()
-        grown = resident() - before
-        least = grown if least is None else min(least, grown)
-        if least < 5 * MEBIBYTE:
-            break
-    assert least is not None
-    return least
-
-
-def test_hundred_thousand_iterations_leave_no_memory_behind(infeed_of: Any, numbers: Any, echo: Any) -> None:
+def test_hundred_thousand_iterations_leave_no_memory_behind(
+    infeed_of: Any, numbers: Any, echo: Any, check_growth: Any
+) -> None:
     infeed, outfeed = infeed_of(numbers(1000).repeat()), ipu.IPUOutfeedQueue()
 
     def run_and_read() -> None:
@@ -48,10 +25,10 @@ def test_hundred_thousand_iterations_leave_no_memory_behind(infeed_of: Any, numb
 
     run_and_read()
     run_and_read()
-    assert growth(run_and_read) < 5 * MEBIBYTE
+    check_growth(run_and_read, 5 * MEBIBYTE)
 
 
-def test_large_elements_leave_no_memory_behind(infeed_of: Any, echo: Any) -> None:
+def test_large_elements_leave_no_memory_behind(infeed_of: Any, echo: Any, check_growth: Any) -> None:
     block = np.zeros(MEBIBYTE // 4, np.float32)
     infeed, outfeed = infeed_of(tf.data.Dataset.from_tensors(block).repeat()), ipu.IPUOutfeedQueue()
 
@@ -62,18 +39,18 @@ def test_large_elements_leave_no_memory_behind(infeed_of: Any, echo: Any) -> Non
 
     run_and_read()
     run_and_read()
-    assert growth(run_and_read) < 5 * MEBIBYTE
+    check_growth(run_and_read, 5 * MEBIBYTE)
 
 
-def test_last_mode_holds_one_element(infeed_of: Any, echo: Any) -> None:
+def test_last_mode_holds_one_element(infeed_of: Any, echo: Any, check_growth: Any) -> None:
     block = np.zeros(MEBIBYTE // 4, np.float32)
     infeed = infeed_of(tf.data.Dataset.from_tensors(block).repeat())
     outfeed = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
     echo(infeed, outfeed, 100)
-    assert growth(lambda: echo(infeed, outfeed, 200)) < 5 * MEBIBYTE
+    check_growth(lambda: echo(infeed, outfeed, 200), 5 * MEBIBYTE)
 
 
-def test_runs_and_queues_leave_no_memory_behind(infeed_of: Any, numbers: Any, echo: Any) -> None:
+def test_runs_and_queues_leave_no_memory_behind(infeed_of: Any, numbers: Any, echo: Any, check_growth: Any) -> None:
     dataset = numbers(10)
 
     def come_and_go() -> None:
@@ -84,4 +61,4 @@ def test_runs_and_queues_leave_no_memory_behind(infeed_of: Any, numbers: Any, ec
 
     come_and_go()
     come_and_go()
-    assert growth(come_and_go) < 5 * MEBIBYTE
+    check_growth(come_and_go, 5 * MEBIBYTE)

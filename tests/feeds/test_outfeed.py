@@ -69,34 +69,34 @@ def test_options_that_tune_transfers_change_no_result(options: dict[str, Any], s
     np.testing.assert_array_equal(queue.dequeue(), np.arange(200))
 
 
-@pytest.mark.parametrize(
-    "element",
-    [
-        np.float32(1.5),
-        [np.int32(1), np.float32(2)],
-        (np.int32(1), np.float32(2)),
-        (np.int32(1),),
-        {"b": np.int32(1), "a": np.float32([2, 3])},
-        {"a": (np.int32(1), [np.bool_(True)]), "b": {"c": np.int8(5)}},
-        Pair(np.int32(1), np.uint8(2)),
-        Pair([np.int32(1)], {"x": np.float16(2)}),
-        collections.OrderedDict(z=np.int32(1), a=np.int32(2)),
-    ],
-    ids=repr,
-)
-def test_structure_comes_back_with_each_leaf_stacked(element: Any, strategy: Any) -> None:
-    queue = IPUOutfeedQueue()
+ELEMENTS = [
+    np.float32(1.5),
+    [np.int32(1), np.float32(2)],
+    (np.int32(1), np.float32(2)),
+    (np.int32(1),),
+    {"b": np.int32(1), "a": np.float32([2, 3])},
+    {"a": (np.int32(1), [np.bool_(True)]), "b": {"c": np.int8(5)}},
+    Pair(np.int32(1), np.uint8(2)),
+    Pair([np.int32(1)], {"x": np.float16(2)}),
+    collections.OrderedDict(z=np.int32(1), a=np.int32(2)),
+]
+
+
+def test_structures_come_back_with_each_leaf_stacked(strategy: Any) -> None:
+    queues = [IPUOutfeedQueue() for _ in ELEMENTS]
 
     def body() -> None:
         for _ in tf.range(3):
-            queue.enqueue(tf.nest.map_structure(tf.constant, element))
+            for queue, element in zip(queues, ELEMENTS, strict=True):
+                queue.enqueue(tf.nest.map_structure(tf.constant, element))
 
     run(strategy, body)
-    taken = queue.dequeue()
-    tf.nest.assert_same_structure(taken, element, check_types=True)
-    for ours, given in zip(tf.nest.flatten(taken), tf.nest.flatten(element), strict=True):
-        assert ours.dtype == given.dtype
-        np.testing.assert_array_equal(ours, np.stack([given] * 3))
+    for queue, element in zip(queues, ELEMENTS, strict=True):
+        taken = queue.dequeue()
+        tf.nest.assert_same_structure(taken, element, check_types=True)
+        for ours, given in zip(tf.nest.flatten(taken), tf.nest.flatten(element), strict=True):
+            assert ours.dtype == given.dtype
+            np.testing.assert_array_equal(ours, np.stack([given] * 3))
 
 
 def test_what_is_no_tensor_is_converted(strategy: Any) -> None:
@@ -110,17 +110,24 @@ def test_what_is_no_tensor_is_converted(strategy: Any) -> None:
     assert [leaf.numpy().tolist() for leaf in taken] == [[1], [2.5], [True], [[1, 2]], [2.5]]
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int32", "float32", "float16", "bool", "int8", "uint8", "int64", "bfloat16", "uint32"]
-)
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3)], ids=str)
-def test_type_that_an_ipu_can_hand_over_comes_back_unchanged(dtype: str, shape: Any, strategy: Any) -> None:
-    values = tf.cast(tf.reshape(tf.range(int(np.prod(shape))), shape), dtype)
-    queue = IPUOutfeedQueue()
-    run(strategy, lambda x: queue.enqueue(x) and None, values)
-    taken = queue.dequeue()
-    assert taken.dtype == dtype
-    np.testing.assert_array_equal(taken[0].numpy(), values.numpy())
+def test_types_and_shapes_that_an_ipu_can_hand_over_come_back_unchanged(strategy: Any) -> None:
+    types = ["int32", "float32", "float16", "bool", "int8", "uint8", "int64", "bfloat16", "uint32"]
+    given = {
+        f"{dtype} {shape}": tf.cast(tf.reshape(tf.range(int(np.prod(shape))), shape), dtype)
+        for dtype in types
+        for shape in [(), (1,), (2, 3)]
+    }
+    queues = {name: IPUOutfeedQueue() for name in given}
+
+    def body(values: Any) -> None:
+        for name, value in values.items():
+            queues[name].enqueue(value)
+
+    run(strategy, body, given)
+    for name, value in given.items():
+        taken = queues[name].dequeue()
+        assert taken.dtype == value.dtype, name
+        np.testing.assert_array_equal(taken[0].numpy(), value.numpy(), err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_dequeue_before_any_enqueue_is_refused_on_the_queues_own_thread() -> Non
 
 def test_dequeue_before_any_enqueue_is_empty_on_another_thread(start: Any) -> None:
     queue = IPUOutfeedQueue()
-    assert start(queue.dequeue).result(30) == []
-    assert start(lambda: queue.dequeue(wait_for_completion=True)).result(30) == []
+    assert start(queue.dequeue).result(60) == []
+    assert start(lambda: queue.dequeue(wait_for_completion=True)).result(60) == []
 
 
 def test_dequeue_is_of_the_elements_that_came_and_not_of_the_latest_trace(strategy: Any) -> None:

@@ -34,7 +34,7 @@ def test_dequeue_during_a_run_gives_what_has_come(tap: Any, running: Any, until:
     assert not run.done()
     assert outfeed.dequeue().shape == (0,)
     tap.put(3, 4, 5)
-    run.result(30)
+    run.result(60)
     assert [int(x) for x in (*got, *outfeed.dequeue())] == list(range(6))
 
 
@@ -45,7 +45,7 @@ def test_iteration_during_a_run_ends_where_the_queue_is_empty(tap: Any, running:
     until(lambda: got.extend(int(x) for x in outfeed) or len(got) == 2)
     assert not run.done()
     tap.put(2, 3)
-    run.result(30)
+    run.result(60)
     assert got + [int(x) for x in outfeed] == [0, 1, 2, 3]
 
 
@@ -60,7 +60,7 @@ def test_thread_reads_all_that_a_long_run_enqueues(numbers: Any, infeed_of: Any,
 
     reader = start(read)
     echo(infeed, outfeed, n)
-    assert reader.result(30) == list(range(n))
+    assert reader.result(60) == list(range(n))
 
 
 @pytest.mark.parametrize("how", ["dequeue", "iterate"])
@@ -83,7 +83,7 @@ def test_several_reading_threads_share_the_elements(
     for _ in range(5):
         echo(infeed, outfeed, n // 5)
     ended.set()
-    parts = [reader.result(30) for reader in readers]
+    parts = [reader.result(60) for reader in readers]
     assert all(part == sorted(part) for part in parts)  # Each thread's elements keep their order,
     assert sorted(itertools.chain(*parts)) == list(range(n))  # and each element went to one of them.
 
@@ -91,7 +91,7 @@ def test_several_reading_threads_share_the_elements(
 def test_exception_in_an_iterating_thread_loses_nothing(tap: Any, running: Any, start: Any) -> None:
     run, _, outfeed = running(10)
     tap.put(*range(10))
-    run.result(30)
+    run.result(60)
     seen = []
 
     def read() -> None:
@@ -101,7 +101,7 @@ def test_exception_in_an_iterating_thread_loses_nothing(tap: Any, running: Any, 
             seen.append(int(x))
 
     with pytest.raises(KeyError, match="three"):
-        start(read).result(30)
+        start(read).result(60)
     assert seen == [0, 1, 2]
     np.testing.assert_array_equal(outfeed.dequeue(), [4, 5, 6, 7, 8, 9])
 
@@ -115,10 +115,10 @@ def test_exception_in_a_reading_thread_leaves_the_run_alone(tap: Any, running: A
         raise KeyError("done with it")
 
     with pytest.raises(KeyError, match="done with it"):
-        start(read).result(30)
+        start(read).result(60)
     assert not run.done()
     tap.put(2, 3)
-    run.result(30)
+    run.result(60)
     assert int(outfeed.dequeue()[-1]) == 3
 
 
@@ -141,8 +141,8 @@ def test_dequeue_can_wait_for_the_end_of_the_run(tap: Any, running: Any, start: 
     tap.put(0, 1)
     assert not reader.done()
     tap.put(2)
-    np.testing.assert_array_equal(reader.result(30), [0, 1, 2])
-    run.result(30)
+    np.testing.assert_array_equal(reader.result(60), [0, 1, 2])
+    run.result(60)
 
 
 def test_dequeue_that_waits_for_completion_is_at_once_where_nothing_runs(
@@ -174,25 +174,25 @@ def test_last_mode_during_a_run_gives_the_latest(tap: Any, running: Any, until: 
     tap.put(6)
     assert latest() == 6
     tap.put(7, 8)
-    run.result(30)
+    run.result(60)
     assert int(outfeed.dequeue()) == 8
 
 
 def test_programs_of_several_threads_run_at_once(tap: Any, running: Any, numbers: Any, echo: Any, start: Any) -> None:
     first, _, _ = running(1)
     other = ipu.IPUOutfeedQueue()
-    start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500)).result(30)
+    start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500)).result(60)
     np.testing.assert_array_equal(other.dequeue(), np.arange(500))
     assert not first.done()
     tap.put(1)
-    first.result(30)
+    first.result(60)
 
 
 def test_programs_of_several_threads_share_a_queue(numbers: Any, infeed_of: Any, echo: Any, start: Any) -> None:
     infeed, outfeeds = infeed_of(numbers(400)), [ipu.IPUOutfeedQueue() for _ in range(4)]
     runs = [start(lambda outfeed=outfeed: echo(infeed, outfeed, 100)) for outfeed in outfeeds]
     for run in runs:
-        run.result(30)
+        run.result(60)
     parts = [outfeed.dequeue().numpy().tolist() for outfeed in outfeeds]
     assert all(part == sorted(part) for part in parts)
     assert sorted(itertools.chain(*parts)) == list(range(400))
@@ -202,5 +202,5 @@ def test_program_may_be_traced_on_one_thread_and_run_on_another(numbers: Any, in
     infeed, outfeed, strategy = infeed_of(numbers(10)), ipu.IPUOutfeedQueue(), ipu.IPUStrategy()
     program = tf.function(lambda: outfeed.enqueue(infeed._dequeue()) and None, jit_compile=True, autograph=False)
     strategy.run(program)
-    start(lambda: strategy.run(program)).result(30)
-    assert start(lambda: outfeed.dequeue().numpy().tolist()).result(30) == [0, 1]
+    start(lambda: strategy.run(program)).result(60)
+    assert start(lambda: outfeed.dequeue().numpy().tolist()).result(60) == [0, 1]

@@ -81,12 +81,13 @@ def make_model() -> Callable[..., keras.Model]:
 
 @pytest.fixture
 def assert_same() -> Callable[..., None]:
-    """Asserts that structures of arrays are equal to float rounding."""
+    """Asserts that structures of arrays are equal to float rounding, and of a size at which that says something."""
 
     def check(left: Any, right: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
         left, right = keras.tree.flatten(left), keras.tree.flatten(right)
         assert len(left) == len(right) > 0
         for one, other in zip(left, right, strict=True):
             np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+            assert np.max(np.abs(other), initial=0) < 100, "what diverges is equal by luck, on this processor"
 
     return check

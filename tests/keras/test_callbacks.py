@@ -94,7 +94,7 @@ def test_asynchronous_callbacks_come_while_the_program_runs(
 
     def wait(i: Any) -> Any:
         if i == 1:
-            assert heard.wait(30)
+            assert heard.wait(60)
         return np.float32(0)
 
     class Tell(keras.callbacks.Callback):

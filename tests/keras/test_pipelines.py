@@ -46,8 +46,8 @@ def functional() -> keras.Model:
     return keras.Model([a, b], outputs)
 
 
-def compiled(model: keras.Model, loss: Any = "mse", **options: Any) -> keras.Model:
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+def compiled(model: keras.Model, loss: Any = "mse", rate: float = 0.1, **options: Any) -> keras.Model:
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
     model.compile(optimizer=optimizer, loss=loss, metrics=options.pop("metrics", ["mae"]), steps_per_execution=STEPS)
     return model
 
@@ -113,7 +113,7 @@ def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica() -> None:
 
 def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, assert_same: Any) -> None:
     data = [features[:, :4], features[:, 4:]], [features[:, :3], features[:, :1]]
-    options = {"loss": ["mse", "mae"], "metrics": [["mae"], ["mse"]]}
+    options = {"loss": ["mse", "mae"], "metrics": [["mae"], ["mse"]], "rate": 0.01}
     expected = accumulated(functional, 6, *data, **options)
     configure(4)
     with ipu.IPUStrategy().scope():

@@ -24,7 +24,7 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 FAILED = tf.errors.FailedPreconditionError
 
 
-def until_waiting(count, seconds=30.0):
+def until_waiting(count, seconds=60.0):
     """Returns when so many arrivals wait on the device, which tells nobody."""
     end = time.monotonic() + seconds
     while native.ipu_domain_waiting(0) != count:

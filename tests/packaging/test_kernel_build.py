@@ -143,7 +143,7 @@ def _setup(*, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONSAFEPATH": "", **env},  # setup.py imports from its own folder.
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

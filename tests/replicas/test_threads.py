@@ -13,7 +13,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import replicas
 from tensorflow_ipu.config import reset_ipu_configuration
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Gate:
