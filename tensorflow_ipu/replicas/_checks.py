@@ -28,7 +28,7 @@ def check(program: Any, inputs: Sequence[Any], device: str, ipus: int) -> None:
       ipus: How many IPUs the device has.
 
     Raises:
-      TypeError: An input or output is float64, which an IPU does not have.
+      TypeError: An input or output is float64 or strings, which an IPU does not have.
       ValueError: The program uses variables or other state of another device. All of it is named. Or it calls a function
         that was traced for a device of another number of IPUs.
     """
@@ -66,6 +66,11 @@ def _check_types(kind: str, tensors: list[Any]) -> None:
             raise TypeError(
                 f"Unsupported data type for {kind}: float64 (`{tensor.name}` of shape {tensor.shape}). An IPU has no"
                 f" float64: `tf.cast` the {kind} to float32 or float16"
+            )
+        if tensor.dtype == tf.string:
+            raise TypeError(
+                f"Unsupported data type for {kind}: string (`{tensor.name}` of shape {tensor.shape}). An IPU has no strings:"
+                " turn them to numbers on the host, where the data is made (`dataset.map`)"
             )
 
 

@@ -15,7 +15,7 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 
-from tensorflow_ipu.replicas import _replicated
+from tensorflow_ipu.replicas import _replicated, _uncompilable
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 Function = polymorphic_function.Function
@@ -216,6 +216,7 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
 
     Raises:
       ValueError: The program gets a queue twice.
+      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out.
       tf.errors.OpError: The program failed.
     """
     captured = program.captured_inputs
@@ -223,6 +224,11 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
         if _replicated.wanted(program, ordinal):
             return _replicated.call(program, inputs, captured)
         return program._call_flat(inputs, captured_inputs=captured)
+    except tf.errors.InvalidArgumentError as exc:
+        reason = _uncompilable.why(program, exc.message)
+        if reason is None:
+            raise
+        raise tf.errors.InvalidArgumentError(None, None, reason) from exc
     except tf.errors.UnimplementedError as exc:
         resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
         if len(set(resources)) == len(resources):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import IpuError
-from tensorflow_ipu.replicas import _checks, _program, _replicated, _runs
+from tensorflow_ipu.replicas import _checks, _program, _replicated, _runs, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared
 
@@ -38,7 +38,7 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
 
     Raises:
       IpuError: This process was forked after TensorFlow started.
-      TypeError: An input or output is float64.
+      TypeError: An input or output is float64, or strings.
       ValueError: The program uses variables of another device.
       tf.errors.OpError: The program failed: its dataset ended, a queue was closed, and so on.
     """
@@ -74,13 +74,15 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
       What `fn` returns, with tensors of the graph.
 
     Raises:
-      TypeError: An input or output is float64.
+      TypeError: An input or output is float64, or strings.
       ValueError: The program uses variables of another device.
+      tf.errors.InvalidArgumentError: XLA cannot compile the program.
     """
     ordinal = tf.DeviceSpec.from_string(device).device_index or 0
     ipus = _replicated.ipus_or_one(ordinal)
     program, inputs = _program.trace(fn, args, kwargs, ipus)
     _checks.check(program, inputs, device, ipus)
+    _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
     connection = _state.connection_type(ordinal) if ordinal < len(_state.ipus()) else DeviceConnectionType.ALWAYS
     if connection is DeviceConnectionType.PRE_COMPILE:
         return tf.nest.map_structure(_zeros, program.structured_outputs)

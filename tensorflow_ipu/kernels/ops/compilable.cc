@@ -1,0 +1,21 @@
+// `ipu_compiles`: whether XLA has a kernel for an operation.
+#include <cstdint>
+
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
+
+extern "C" {
+
+// `node` is a serialized NodeDef. XLA asks the same when it compiles a program, of what is then left of its graph.
+int32_t ipu_compiles(const char* node, int64_t size) {
+  tensorflow::NodeDef parsed;
+  if (!parsed.ParseFromArray(node, static_cast<int>(size))) return 0;
+  tensorflow::XlaOpRegistry::RegisterCompilationKernels();
+  const tensorflow::KernelDef* kernel = nullptr;
+  return tensorflow::FindKernelDef(tensorflow::DeviceType(tensorflow::DEVICE_CPU_XLA_JIT), parsed, &kernel, nullptr)
+      .ok();
+}
+
+}  // extern "C"

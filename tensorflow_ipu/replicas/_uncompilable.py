@@ -1,0 +1,271 @@
+"""Says in words what of a program XLA cannot compile: the operation, its layer, the user's line, and the way out."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from tensorflow_ipu._library import native
+
+# A frame of a Keras layer that is being called.
+_LAYER_CALL = "/keras/src/layers/layer.py"
+
+# Scopes that TensorFlow makes by itself.
+_GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(Stateful)?PartitionedCall)(_\d+)?")
+
+# XLA takes these for the control flow that they make up.
+_CONTROL_FLOW = {
+    f"{reference}{name}" for reference in ("", "Ref") for name in ("Enter", "Exit", "Merge", "NextIteration", "Switch")
+} | {"LoopCond"}
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+class _Found(NamedTuple):
+    """An operation that XLA cannot compile, and the scope of the call that leads to it."""
+
+    operation: Any
+    scope: tuple[str, ...]
+
+
+def refuse(program: Any) -> None:
+    """Refuses a program that is to go into a graph, where its compilation would fail far from here.
+
+    Args:
+      program: The concrete function.
+
+    Raises:
+      tf.errors.InvalidArgumentError: XLA cannot compile it. What is pruned or folded before that does not count.
+    """
+    if next(_all(program.graph, ()), None) is None:  # As for most programs, for which this look is to be quick.
+        return
+    found = list(_needed(program.graph, program.outputs, ()))
+    if found:
+        raise tf.errors.InvalidArgumentError(None, None, _words(found))
+
+
+def why(program: Any, error: str) -> str | None:
+    """What of a program XLA could not compile.
+
+    Args:
+      program: The concrete function, whose run failed.
+      error: The message of the failure.
+
+    Returns:
+      The message for the user; None if it failed for another reason.
+    """
+    found = list(_needed(program.graph, program.outputs, ()))
+    if not found:
+        # What XLA stumbled over, though no result needs it.
+        found = [one for one in _all(program.graph, ()) if f"{{{{node {one.operation.name}}}}}" in error][::-1]
+    return _words(found) if found else None
+
+
+# The operations.
+
+
+def _needed(graph: Any, outputs: Sequence[Any], scope: tuple[str, ...]) -> Iterator[_Found]:
+    """What cannot be compiled of what `outputs` and side effects need, and what XLA cannot fold to a constant."""
+    operations = graph.get_operations()
+    constant: set[Any] = set()
+    for operation in operations:
+        kind = operation.type
+        if (
+            kind != "Placeholder"
+            and not _is_stateful(kind)
+            and all(tensor.op in constant for tensor in operation.inputs)
+        ):
+            constant.add(operation)
+    wanted = {id(tensor) for tensor in outputs}
+    run = set(graph.control_outputs)
+    for operation in reversed(operations):  # Each comes behind what it needs.
+        results = operation.outputs
+        if operation not in run and not any(id(tensor) in wanted for tensor in results):
+            continue
+        if operation not in constant:
+            yield from _of_operation(graph, operation, [id(tensor) in wanted for tensor in results], scope)
+        wanted.update(id(tensor) for tensor in operation.inputs)
+        run.update(operation.control_inputs)
+
+
+def _of_operation(graph: Any, operation: Any, wanted: Sequence[bool], scope: tuple[str, ...]) -> Iterator[_Found]:
+    for function in _functions(graph, operation):
+        outputs = function.outputs
+        if operation.type in _CALLS:
+            outputs = [tensor for tensor, is_wanted in zip(outputs, wanted, strict=True) if is_wanted]
+        yield from _needed(function, outputs, _scope(operation, scope) if operation.type in _CALLS else scope)
+    if not _compiles(graph, operation):
+        yield _Found(operation, scope)
+
+
+def _all(graph: Any, scope: tuple[str, ...]) -> Iterator[_Found]:
+    for operation in graph.get_operations():
+        for function in _functions(graph, operation):
+            yield from _all(function, _scope(operation, scope) if operation.type in _CALLS else scope)
+        if not _compiles(graph, operation):
+            yield _Found(operation, scope)
+
+
+def _compiles(graph: Any, operation: Any) -> bool:
+    if (
+        operation.type == "Placeholder"
+        or operation.type in _CONTROL_FLOW
+        or _function(graph, operation.type) is not None
+    ):
+        return True
+    key = (operation.type, *(tensor.dtype for tensor in (*operation.inputs, *operation.outputs)))
+    answer = _answers.get(key)
+    if answer is None:
+        node = operation.node_def.SerializeToString()
+        answer = _answers[key] = bool(native.ipu_compiles(node, len(node)))
+    return answer
+
+
+_answers: dict[Any, bool] = {}
+
+
+def _functions(graph: Any, operation: Any) -> list[Any]:
+    """The graphs of the functions that an operation calls."""
+    names = [operation.type]
+    for attribute in _function_attributes(operation.type):
+        value = operation.get_attr(attribute)
+        names += [one.name for one in (value if isinstance(value, list) else [value])]
+    functions = [_function(graph, name) for name in names]
+    return [function for function in functions if function is not None]
+
+
+def _function(graph: Any, name: str) -> Any:
+    while graph is not None:
+        function = graph._functions.get(name)
+        if function is not None:
+            return getattr(function, "graph", None)
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def _is_stateful(kind: str) -> bool:
+    definition = op_def_registry.get(kind)
+    return definition is None or definition.is_stateful  # None: a function of the user.
+
+
+@functools.cache
+def _function_attributes(kind: str) -> tuple[str, ...]:
+    definition = op_def_registry.get(kind)
+    attributes = [] if definition is None else definition.attr
+    return tuple(attribute.name for attribute in attributes if attribute.type in ("func", "list(func)"))
+
+
+# The words.
+
+
+class _Family(NamedTuple):
+    """Operations that users know by another name, or that have a way out of their own."""
+
+    holds: Callable[[Any], bool]
+    name: str
+    way_out: str
+
+
+_FAMILIES = (
+    _Family(
+        lambda operation: operation.type in ("PrintV2", "Print"),
+        "`tf.print`",
+        "have the program return the value, or enqueue it to an outfeed, and print it on the host",
+    ),
+    _Family(
+        lambda operation: operation.type in ("PyFunc", "PyFuncStateless", "EagerPyFunc"),
+        "a Python function, by `tf.numpy_function` or `tf.py_function`",
+        "write it with TensorFlow's operations, or call it on the host: where the data is made (`dataset.map`), or with what"
+        " the program returns",
+    ),
+    _Family(
+        lambda operation: operation.type.endswith("Summary") or operation.type.startswith("Summary"),
+        "`tf.summary`",
+        "have the program return the value, or enqueue it to an outfeed, and write the summary on the host",
+    ),
+    _Family(
+        lambda operation: "Dataset" in operation.type or "Iterator" in operation.type,
+        "a dataset",
+        "make it outside of the program, and give the program `iter(dataset)`, made in the strategy's scope, or an"
+        " `IPUInfeedQueue`",
+    ),
+    _Family(
+        lambda operation: operation.type.startswith("LookupTable") or "HashTable" in operation.type,
+        "a lookup table",
+        "look up where the data is made (`dataset.map`)",
+    ),
+    _Family(
+        lambda operation: any(tensor.dtype == tf.string for tensor in (*operation.inputs, *operation.outputs)),
+        "strings",
+        "turn them to numbers where the data is made (`dataset.map`), since an IPU has none",
+    ),
+)
+
+
+def _words(found: Sequence[_Found]) -> str:
+    """The message: a sentence for each line of the user's from which such operations come; the last one found first."""
+    places: dict[Any, list[_Found]] = {}
+    for one in reversed(found):
+        frame = _user_frame(one.operation)
+        places.setdefault((frame and frame[:2], _layers(one)), []).append(one)
+    faults = [_fault(place, layers, together) for (place, layers), together in places.items()]
+    start = "A program for an IPU is compiled by XLA, which has no kernel for "
+    return start + (
+        faults[0] if len(faults) == 1 else "\n".join(["what is here:", *(f"  - {fault}" for fault in faults)])
+    )
+
+
+def _fault(place: tuple[str, int] | None, layers: str | None, found: Sequence[_Found]) -> str:
+    operations = [one.operation for one in found]
+    kinds = ", ".join(f"`{kind}`" for kind in dict.fromkeys(operation.type for operation in operations))
+    family = next((family for family in _FAMILIES if any(map(family.holds, operations))), None)
+    text = kinds if family is None else f"{family.name} ({kinds})"
+    scope = "/".join(_scope(operations[0], found[0].scope))
+    if layers is not None:
+        text += f" in layer `{layers.split('/')[-1]}`" + (f" (`{layers}`)" if "/" in layers else "")
+    elif scope:
+        text += f" in scope `{scope}`"
+    if place is not None:
+        line = linecache.getline(*place).strip()
+        text += f", at {place[0]}:{place[1]}" + (f" (`{line}`)" if line else "")
+    way_out = "do that where the data is made (`dataset.map`), or on the host before or after the program"
+    if layers is not None and family is None:
+        way_out = (
+            "take the layer out of the model, and call it where the data is made: `dataset.map(lambda x, y: (layer(x), y))`"
+            ", with `training=True` if it augments the data"
+        )
+    return f"{text}. The way out: {family.way_out if family else way_out}"
+
+
+def _scope(operation: Any, around: tuple[str, ...]) -> tuple[str, ...]:
+    """The scope of an operation, without what TensorFlow adds to it."""
+    return (*around, *(part for part in operation.name.split("/")[:-1] if not _GENERATED.fullmatch(part)))
+
+
+def _layers(found: _Found) -> str | None:
+    """The names of the Keras layers that made an operation, from the model inwards; None where no layer did.
+
+    Keras opens the scope of a layer twice a call, to build it and to compute it, so TensorFlow puts a number behind it.
+    """
+    if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
+        return None
+    return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(found.operation, found.scope)) or None
+
+
+def _user_frame(operation: Any) -> Any:
+    """The innermost frame of the operation's making that is no part of TensorFlow, Keras or this package."""
+    packages = tuple(
+        f"{Path(sys.modules[name].__file__ or '').parent}/"
+        for name in ("tensorflow", "keras", "tensorflow_ipu")
+        if name in sys.modules
+    )
+    frames = [tuple(frame) for frame in operation.traceback or ()]
+    return next((frame for frame in reversed(frames) if not frame[0].startswith(packages)), None)

@@ -1,0 +1,183 @@
+"""What XLA cannot compile is refused in words: operation, layer, the user's line and the way out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import compiler, pipelining, scopes
+
+ONE = tf.constant([1.0])
+
+
+def prints(x: Any) -> Any:
+    tf.print("x is", x)
+    return x + 1
+
+
+def writes_strings(x: Any) -> Any:
+    return x + tf.strings.to_number(tf.strings.as_string(x))
+
+
+def calls_numpy(x: Any) -> Any:
+    return tf.numpy_function(lambda a: a + 1, [x], tf.float32)
+
+
+def calls_python_in_a_loop(x: Any) -> Any:
+    for _ in tf.range(3):
+        x = tf.ensure_shape(tf.py_function(lambda a: a + 1, [x], tf.float32), [1])
+    return x
+
+
+def reads_a_dataset(x: Any) -> Any:
+    for value in tf.data.Dataset.range(3):
+        x += tf.cast(value, tf.float32)
+    return x
+
+
+def counts_values(x: Any) -> Any:
+    with tf.name_scope("counter"):
+        return tf.histogram_fixed_width(x, [0.0, 1.0])
+
+
+def branches(x: Any) -> Any:
+    return tf.cond(tf.reduce_all(x > 0), lambda: writes_strings(x), lambda: x)
+
+
+def forgets(x: Any) -> Any:
+    tf.strings.as_string(x)
+    return x
+
+
+PLACE = r"at \S*test_uncompilable.py:\d+"
+PRINT = rf"`tf.print` \(`StringFormat`, `PrintV2`\).*, {PLACE} \(`tf.print\(\"x is\", x\)`\).* enqueue it to an outfeed"
+REFUSED = [
+    (prints, PRINT),
+    (writes_strings, rf"strings \(`AsString`, `StringToNumber`\), {PLACE} .*turn them to numbers .*`dataset.map`"),
+    (calls_numpy, rf"a Python function, .* \(`PyFunc`\), {PLACE} \(`return tf.num.*operations, or call it on the host"),
+    (calls_python_in_a_loop, rf"a Python function, .* \(`EagerPyFunc`\), {PLACE} \(`x = tf.ensure_shape\("),
+    (
+        reads_a_dataset,
+        rf"a dataset \(`RangeDataset`.*, {PLACE} \(`for value.*outside of the program.*`iter\(dataset\)`",
+    ),
+    (
+        counts_values,
+        rf"`HistogramFixedWidth` in scope `counter`, {PLACE} .*where the data is made \(`dataset.map`\), or on",
+    ),
+    (branches, rf"strings \(`AsString`, `StringToNumber`\), {PLACE} \(`return x "),
+    (forgets, rf"strings \(`AsString`\), {PLACE} \(`tf.strings.as_string\(x\)`\)"),
+]
+
+
+@pytest.mark.parametrize(("function", "message"), REFUSED)
+def test_run_names_the_operation_the_line_and_the_way_out(function: Any, message: str, strategy: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"compiled by XLA, which has no kernel for {message}"):
+        strategy.run(tf.function(function), (ONE,))
+
+
+def test_all_lines_are_named_in_their_order(strategy: Any) -> None:
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"here:\n  - `tf.print` .*\n  - a Python function.*\n  - `Hist"
+    ):
+        strategy.run(tf.function(lambda x: counts_values(calls_numpy(prints(x)))), (ONE,))
+
+
+def test_run_on_replicas_names_them_too(replicas: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=PRINT):
+        replicas(2).run(tf.function(prints), (ONE,))
+
+
+def test_compile_names_them_at_once_in_graphs_and_eagerly() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=PRINT), scopes.ipu_scope("/device:IPU:0"):
+        compiler.compile(prints, [ONE])
+    with tf.Graph().as_default(), scopes.ipu_scope("/device:IPU:0"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=PRINT):
+            compiler.compile(prints, [tf.constant([1.0])])
+        compiler.compile(lambda x: x + 1, [tf.constant([1.0])])
+
+
+def test_a_function_that_holds_a_program_refuses_it_as_it_is_traced(strategy: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=PRINT):
+        tf.function(lambda x: strategy.run(tf.function(prints), (x,))).get_concrete_function(ONE)
+
+
+def test_graphs_are_not_refused_for_what_no_result_needs_or_what_xla_folds() -> None:
+    with_unused = tf.function(lambda x: (tf.strings.as_string(x), x + 1))
+
+    def computation(x: Any) -> Any:
+        tf.debugging.assert_positive(x, "not positive")
+        return with_unused(x)[1] + tf.cast(tf.strings.length(tf.constant("abc")), tf.float32)
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with scopes.ipu_scope("/device:IPU:0"):
+            results = compiler.compile(computation, [tf.constant([1.0])])
+        assert session.run(results)[0].tolist() == [5]
+
+
+def test_stage_of_a_pipeline_is_named(replicas: Any) -> None:
+    strategy = replicas(2)
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(ONE).repeat())
+    outfeed = ipu.IPUOutfeedQueue()
+    infeed.initializer  # noqa: B018  (The access starts it.)
+
+    @tf.function
+    def program() -> None:
+        stages = [prints, lambda x: x * 2]
+        pipelining.pipeline(stages, 4, infeed_queue=infeed, outfeed_queue=outfeed)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=PRINT):
+        strategy.run(program)
+
+
+class Printing(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return prints(x)
+
+
+@pytest.mark.parametrize("stages", [None, [0, 0, 1, 1]])
+def test_layer_that_cannot_be_compiled_is_named_with_the_way_out(stages: Any, replicas: Any) -> None:
+    strategy = replicas(1 if stages is None else 2)
+    x, y = np.zeros([8, 4, 4, 3], np.float32), np.zeros([8, 1], np.float32)
+    with strategy.scope():
+        turn = keras.layers.RandomRotation(0.1, name="turn")
+        model = keras.Sequential([turn, keras.layers.Flatten(), Printing(name="own"), keras.layers.Dense(1)])
+        model.build([None, 4, 4, 3])
+        model.compile(loss="mse", steps_per_execution=4)
+        if stages is not None:
+            model.set_pipeline_stage_assignment(stages)
+            model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        model.fit(x, y, batch_size=2, verbose=0)
+    rotation, printing = sorted(str(info.value).splitlines()[1:])
+    assert "`ImageProjectiveTransformV3` in layer `turn`" in rotation
+    assert "take the layer out of the model, and call it where the data is made: `dataset.map(" in rotation
+    assert "`tf.print` (`StringFormat`, `PrintV2`) in layer `own`" in printing
+    assert re.search(PRINT, printing)
+    for use in (lambda: model.evaluate(x, y, batch_size=2, verbose=0), lambda: model.predict(x, 2, verbose=0)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="in layer `own`") as info:
+            use()
+        assert "`turn`" not in str(info.value)  # It turns nothing there.
+
+
+def test_strings_are_refused_as_inputs_and_outputs(strategy: Any) -> None:
+    with pytest.raises(TypeError, match=r"Unsupported data type for input: string \(`x:0` .*turn them to numbers"):
+        strategy.run(tf.function(lambda x: 1.0), (tf.constant("a"),))
+    with pytest.raises(TypeError, match=r"Unsupported data type for output: string .*turn them to numbers"):
+        strategy.run(tf.function(lambda: tf.constant("a")))
+
+
+def test_another_invalid_argument_stays_what_it_is(strategy: Any) -> None:
+    def check(x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(x, 2.0, "too large")]):
+            return tf.identity(x)
+
+    with strategy.scope():
+        elements = iter(tf.data.Dataset.from_tensors(3.0).map(check))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        strategy.run(tf.function(lambda feed: next(feed)), (elements,))
