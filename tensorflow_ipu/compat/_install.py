@@ -28,8 +28,9 @@ def install() -> None:
             for module, name, target in _names.ATTRIBUTES:
                 _patches.add(module, name, resolve(target))
 
-            from tensorflow_ipu.compat import _keras
+            from tensorflow_ipu.compat import _keras, _tensorflow
 
+            _tensorflow.bridge(_patches)
             _keras.bridge(_patches)
         except BaseException:
             _close()

@@ -61,6 +61,6 @@ def get_ipu_config(session: object = None) -> list[IpuOptions]:
     records = _state.records()
     if not records:
         raise NotConfiguredError(
-            "no IPU device was configured; call `configure_ipu_system()` of an `IPUConfig` before asking for it"
+            "No IPU devices configured. Call `configure_ipu_system()` of an `IPUConfig` before asking for it"
         )
     return list(records)

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
-    """How many IPUs a TensorFlow device has; 1 for `/device:IPU:0` where nothing was configured.
+    """How many IPUs a TensorFlow device has; 1 for each of them where nothing was configured.
 
     Args:
       ipu_device: The IPU device, such as `"/device:IPU:0"`.
@@ -33,7 +33,10 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
       NotConfiguredError: There is no such device.
     """
     check_host_device(device)
-    return _state.ipus_of_device(device_ordinal(ipu_device, "ipu_device"))
+    ordinal = device_ordinal(ipu_device, "ipu_device")
+    if not _state.records() and ordinal < _environment.registered_devices():
+        return 1
+    return _state.ipus_of_device(ordinal)
 
 
 def running_on_ipu_model() -> bool:

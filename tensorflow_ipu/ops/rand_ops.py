@@ -30,15 +30,17 @@ def dropout(
       seed: Two 32-bit integers: the same pair gives the same mask, on all replicas. None: every call, step and replica
         has another mask.
       name: A name for the operation.
-      **kwargs: Nothing: an argument by another name is refused.
+      **kwargs: `ref`, True or False, by which the machine chooses between two ways to the same kind of mask; it changes
+        nothing here. An argument by another name is refused.
 
     Returns:
       A tensor like `x`.
 
     Raises:
       ValueError: `rate` is not from 0 to below 1, `seed` has not the shape [2], or `noise_shape` does not fit.
-      TypeError: `x` holds no floating-point numbers, `seed` no integers, or there are other arguments.
+      TypeError: `x` holds no floating-point numbers, `seed` no integers, `ref` is no bool, or there are other arguments.
     """
+    check_reference(kwargs.pop("ref", True))
     if kwargs:
         raise TypeError(f"`dropout` has no argument `{min(kwargs)}`")
     with tf.name_scope(name or "dropout"):
@@ -53,6 +55,16 @@ def dropout(
             return tf.identity(x)
         # Philox has the same numbers eagerly and compiled.
         return tf.nn.experimental.stateless_dropout(x, rate, pair, rng_alg="philox", noise_shape=mask_shape)
+
+
+def check_reference(ref: object) -> None:
+    """Checks the argument `ref` of dropout.
+
+    Raises:
+      TypeError: It is no bool.
+    """
+    if not isinstance(ref, bool):
+        raise TypeError(f"`ref` must be True or False, but is `{ref!r}`")
 
 
 def _pair(seed: Any) -> Any:

@@ -61,6 +61,22 @@ def test_strategy_is_known_to_the_old_distribution_context() -> None:
 
 
 @pytest.mark.usefixtures("door")
+def test_variable_on_the_ipu_initializes_another_one() -> None:
+    from tensorflow.python.ipu import scopes
+
+    tf1 = tf.compat.v1
+    with tf1.Graph().as_default():
+        with scopes.ipu_scope("/device:IPU:0"):
+            first = tf1.get_variable("first", [3], initializer=tf1.random_normal_initializer(), use_resource=True)
+        second = tf1.get_variable("second", initializer=2 * first.initialized_value(), use_resource=True)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            one, two = session.run([first, second])
+    np.testing.assert_array_equal(two, 2 * one)
+    assert tf.Variable([4.0]).initialized_value().numpy().tolist() == [4.0]
+
+
+@pytest.mark.usefixtures("door")
 def test_keras_has_ipu_under_all_its_names() -> None:
     import keras.ipu.optimizers
     from tensorflow.keras import ipu

@@ -27,6 +27,7 @@ from tensorflow_ipu.errors import NotConfiguredError
 
 def test_unconfigured_device_has_one_ipu():
     assert get_num_of_ipus_in_device("/device:IPU:0") == 1
+    assert get_num_of_ipus_in_device(f"/device:IPU:{_environment.registered_devices() - 1}") == 1
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,10 @@ def test_name_of_no_ipu_device_is_refused(name: str):
 
 
 def test_device_that_does_not_exist_is_refused():
+    number = _environment.registered_devices()
+    with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{number}` does not exist"):
+        get_num_of_ipus_in_device(f"/device:IPU:{number}")
+    IPUConfig().configure_ipu_system()
     with pytest.raises(NotConfiguredError, match="`/device:IPU:1` does not exist"):
         get_num_of_ipus_in_device("/device:IPU:1")
     with pytest.raises(TypeError, match=r"`ipu_device` must be a string.*`1`"):

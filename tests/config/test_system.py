@@ -28,7 +28,7 @@ def _config(*ipus: int) -> IPUConfig:
 
 
 def test_config_of_an_unconfigured_system_is_refused():
-    with pytest.raises(RuntimeError, match="no IPU device was configured; call `configure_ipu_system") as info:
+    with pytest.raises(RuntimeError, match="No IPU devices configured. Call `configure_ipu_system") as info:
         get_ipu_config()
     assert isinstance(info.value, NotConfiguredError)
     assert isinstance(info.value, IpuError)
@@ -131,7 +131,7 @@ def test_reset_forgets_the_configuration():
     configure_ipu_system(_config(2))
     reset_ipu_configuration()
     reset_ipu_configuration()
-    with pytest.raises(RuntimeError, match="no IPU device was configured"):
+    with pytest.raises(RuntimeError, match="No IPU devices configured"):
         get_ipu_config()
     configure_ipu_system(_config(4), reset_configuration=False)
     assert [record.ipu_count for record in get_ipu_config()] == [4]

@@ -97,6 +97,13 @@ def test_rate_that_is_no_share_is_refused(rate):
         layers.Dropout(rate)
 
 
+def test_reference_is_taken_and_checked():
+    masks = [layers.Dropout(0.5, seed=[1, 2], ref=ref)(ONES, training=True).numpy() for ref in (True, False)]
+    assert np.array_equal(*masks)
+    with pytest.raises(TypeError, match="`ref` must be True or False, but is `None`"):
+        layers.Dropout(0.5, ref=None)
+
+
 @pytest.mark.parametrize("seed", [3, [1], [1, 2, 3], [0.5, 1.5], [1, 2**31]])
 def test_seed_that_is_no_pair_of_integers_is_refused(seed):
     with pytest.raises(ValueError, match="`seed` must be two integers"):

@@ -85,6 +85,14 @@ def test_things_of_other_types_are_refused():
         dropout([1, 2])
     with pytest.raises(TypeError, match="no argument `ratio`"):
         dropout(ONES, ratio=0.5)
+    with pytest.raises(TypeError, match="`ref` must be True or False, but is `1`"):
+        dropout(ONES, ref=1)
+
+
+def test_reference_chooses_no_other_mask():
+    masks = [dropout(ONES, seed=[1, 2], ref=ref).numpy() for ref in (True, False)]
+    assert np.array_equal(*masks)
+    assert np.array_equal(masks[0], dropout(ONES, seed=[1, 2]))
 
 
 @pytest.mark.parametrize(

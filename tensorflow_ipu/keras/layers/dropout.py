@@ -33,11 +33,14 @@ class Dropout(keras.layers.Layer):
           noise_shape: The shape of the mask; where a size is 1, the mask is the same all along that dimension. See
             `tensorflow_ipu.ops.rand_ops.dropout`.
           seed: Two 32-bit integers: a list, an array, or a tensor whose value is known. None: another mask each step.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`; and `ref`, True or False, which changes
+            nothing here: see `tensorflow_ipu.ops.rand_ops.dropout`.
 
         Raises:
           ValueError: `rate` is not from 0 to below 1, or `seed` is not two integers of 32 bits.
+          TypeError: `ref` is no bool.
         """
+        rand_ops.check_reference(kwargs.pop("ref", True))
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"`rate` must be from 0 to below 1, but is `{rate!r}`")
