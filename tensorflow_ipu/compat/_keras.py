@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
+from tensorflow_ipu.compat._optimizers import for_keras
 from tensorflow_ipu.compat._patches import Patches
 
 # The modules of Keras in which `tf.keras` has kept more of the old names than `keras`, such as `metrics.MSE`.
@@ -49,10 +50,14 @@ def _place_old_modules(patches: Patches) -> None:
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`steps_per_execution` may be a tensor, such as `dataset.cardinality()`."""
+    """`steps_per_execution` may be a tensor, such as `dataset.cardinality()`, and the optimizer one of TensorFlow 1."""
 
     @functools.wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+        if args:
+            args = (for_keras(args[0]), *args[1:])
+        elif "optimizer" in kwargs:
+            kwargs["optimizer"] = for_keras(kwargs["optimizer"])
         if tf.is_tensor(kwargs.get("steps_per_execution")):
             kwargs["steps_per_execution"] = int(kwargs["steps_per_execution"])
         return original(self, *args, **kwargs)

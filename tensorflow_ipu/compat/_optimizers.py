@@ -1,0 +1,148 @@
+"""The Keras optimizers that do what TensorFlow 1's do, number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.keras.optimizer_v2.optimizer_v2 import OptimizerV2
+from tensorflow.python.training import adadelta, adagrad, adam, ftrl, gradient_descent, momentum, rmsprop
+
+from tensorflow_ipu import optimizers
+
+_ACCUMULATING = (
+    optimizers.CrossReplicaGradientAccumulationOptimizer,
+    optimizers.CrossReplicaGradientAccumulationOptimizerV2,
+    optimizers.GradientAccumulationOptimizer,
+    optimizers.GradientAccumulationOptimizerV2,
+)
+
+
+def for_keras(optimizer: Any) -> Any:
+    """The Keras optimizer for a model that is compiled with `optimizer`.
+
+    Args:
+      optimizer: What `compile` was given.
+
+    Returns:
+      A new Keras optimizer with the same hyperparameters and the same updates for one of TensorFlow 1; the argument
+      itself for all else.
+
+    Raises:
+      ValueError: Keras has no equal of this optimizer of TensorFlow 1, or cannot follow one of its hyperparameters.
+    """
+    if isinstance(optimizer, OptimizerV2):
+        raise ValueError(
+            f"`compile` takes optimizers of Keras 3, and `{type(optimizer).__name__}` is one of"
+            " `tensorflow.python.keras`; make it from `keras.optimizers`"
+        )
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return optimizer
+    equal = _EQUALS.get(type(optimizer))
+    if equal is None:
+        raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_way_out(optimizer)}")
+    return equal(optimizer)
+
+
+def _way_out(optimizer: Any) -> str:
+    if isinstance(optimizer, _ACCUMULATING):
+        return "; call `model.set_gradient_accumulation_options(...)` and give `compile` the optimizer inside"
+    if isinstance(optimizer, optimizers.CrossReplicaOptimizer):
+        return "; give `compile` the optimizer inside, whose gradients are summed over the replicas"
+    names = ", ".join(f"`{kind.__name__}`" for kind in _EQUALS)
+    return (
+        f": of TensorFlow 1's, {names} have an equal; choose one from `keras.optimizers`, or write the training loop under"
+        " `IPUStrategy`"
+    )
+
+
+def _adadelta(old: Any) -> Any:
+    return keras.optimizers.Adadelta(_number(old, "lr"), rho=_number(old, "rho"), epsilon=_number(old, "epsilon"))
+
+
+def _adagrad(old: Any) -> Any:
+    # TensorFlow 1 adds nothing to what it takes the root of.
+    return keras.optimizers.Adagrad(
+        _number(old, "learning_rate"),
+        initial_accumulator_value=_number(old, "initial_accumulator_value"),
+        epsilon=0.0,
+    )
+
+
+def _adam(old: Any) -> Any:
+    return keras.optimizers.Adam(
+        _number(old, "lr"),
+        beta_1=_number(old, "beta1"),
+        beta_2=_number(old, "beta2"),
+        epsilon=_number(old, "epsilon"),
+    )
+
+
+def _ftrl(old: Any) -> Any:
+    names = (
+        "learning_rate_power",
+        "initial_accumulator_value",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+        "beta",
+    )
+    return keras.optimizers.Ftrl(_number(old, "learning_rate"), **{name: _number(old, name) for name in names})
+
+
+def _gradient_descent(old: Any) -> Any:
+    return keras.optimizers.SGD(_number(old, "learning_rate"))
+
+
+def _momentum(old: Any) -> Any:
+    return keras.optimizers.SGD(
+        _number(old, "learning_rate"), momentum=_number(old, "momentum"), nesterov=old._use_nesterov
+    )
+
+
+def _rmsprop(old: Any) -> Any:
+    new = keras.optimizers.RMSprop(
+        _number(old, "learning_rate"),
+        rho=_number(old, "decay"),
+        momentum=_number(old, "momentum"),
+        epsilon=_number(old, "epsilon"),
+        centered=old._centered,
+    )
+    add = new.add_optimizer_variables
+
+    def add_variables(variables: Any, name: Any, initializer: Any = "zeros") -> Any:
+        # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
+        return add(variables, name, initializer="ones" if name == "velocity" else initializer)
+
+    new.add_optimizer_variables = add_variables
+    return new
+
+
+_EQUALS: dict[type, Callable[[Any], Any]] = {
+    adadelta.AdadeltaOptimizer: _adadelta,
+    adagrad.AdagradOptimizer: _adagrad,
+    adam.AdamOptimizer: _adam,
+    ftrl.FtrlOptimizer: _ftrl,
+    gradient_descent.GradientDescentOptimizer: _gradient_descent,
+    momentum.MomentumOptimizer: _momentum,
+    rmsprop.RMSPropOptimizer: _rmsprop,
+}
+
+
+def _number(optimizer: Any, name: str) -> float:
+    """A hyperparameter, which TensorFlow 1 keeps as it was given.
+
+    Raises:
+      ValueError: It is neither a number nor a tensor whose value is known.
+    """
+    given = getattr(optimizer, f"_{name}")
+    value = None if callable(given) or isinstance(given, (tf.Variable, keras.Variable)) else tf.get_static_value(given)
+    if value is None:
+        raise ValueError(
+            f"the `{'learning_rate' if name == 'lr' else name}` of `{type(optimizer).__name__}` is `{given!r}`, which Keras"
+            " cannot follow from step to step; give a number, or make a `keras.optimizers` optimizer with a schedule of"
+            " `keras.optimizers.schedules`"
+        )
+    return float(value)
