@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras.layers import Input as KerasInput
+from tensorflow.python.keras.mixed_precision import loss_scale_optimizer
+from tensorflow.python.keras.optimizer_v2 import gradient_descent
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._table import resolve
 
@@ -53,8 +56,6 @@ def test_control_flow_by_its_old_module_runs() -> None:
 def test_strategy_is_known_to_the_old_distribution_context() -> None:
     from tensorflow.python.distribute import distribution_strategy_context
 
-    import tensorflow_ipu as ipu
-
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         assert distribution_strategy_context.get_strategy() is strategy
@@ -74,6 +75,44 @@ def test_variable_on_the_ipu_initializes_another_one() -> None:
             one, two = session.run([first, second])
     np.testing.assert_array_equal(two, 2 * one)
     assert tf.Variable([4.0]).initialized_value().numpy().tolist() == [4.0]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.usefixtures("door")
+def test_loss_scale_optimizer_of_the_internal_keras_skips_infinite_steps_under_the_strategy(replicas: int) -> None:
+    from tensorflow.python.ipu import config, ipu_strategy
+
+    settings = config.IPUConfig()
+    settings.auto_select_ipus = replicas
+    settings.configure_ipu_system()
+    strategy = ipu_strategy.IPUStrategy()
+    with strategy.scope():
+        weights = tf.Variable([1.0, 2.0])
+        inner = gradient_descent.SGD(0.25, momentum=0.5)
+        optimizer = loss_scale_optimizer.LossScaleOptimizer(inner, initial_scale=1024, dynamic_growth_steps=2)
+
+        @tf.function(jit_compile=True)
+        def step(x: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                scaled = optimizer.get_scaled_loss(tf.reduce_sum(weights * x))
+            (gradient,) = optimizer.get_unscaled_gradients(tape.gradient(scaled, [weights]))
+            optimizer.apply_gradients([(gradient, weights)])
+
+        state = []
+        for x in ([1.0, 2.0], [np.inf, 1.0], [1.0, 1.0], [2.0, 1.0]):
+            strategy.run(step, args=(tf.constant(x),))
+            state.append([*weights.numpy(), optimizer.loss_scale.numpy()])
+    # Gradients are summed over the replicas. The second step halves the scale, and two good ones double it.
+    first = np.array([1.0, 2.0]) - 0.25 * replicas * np.array([1.0, 2.0])
+    moment = 0.5 * replicas * np.array([1.0, 2.0]) + replicas
+    second = first - 0.25 * moment
+    third = second - 0.25 * (0.5 * moment + replicas * np.array([2.0, 1.0]))
+    np.testing.assert_allclose(state, [[*first, 1024], [*first, 512], [*second, 512], [*third, 1024]], rtol=1e-6)
+
+
+def test_loss_scale_optimizer_of_the_internal_keras_refuses_the_strategy_without_the_door() -> None:
+    with ipu.IPUStrategy().scope(), pytest.raises(ValueError, match="not supported"):
+        loss_scale_optimizer.LossScaleOptimizer(gradient_descent.SGD(0.1))
 
 
 @pytest.mark.usefixtures("door")
