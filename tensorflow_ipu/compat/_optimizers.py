@@ -89,7 +89,8 @@ def _ftrl(old: Any) -> Any:
         "l2_shrinkage_regularization_strength",
         "beta",
     )
-    return keras.optimizers.Ftrl(_number(old, "learning_rate"), **{name: _number(old, name) for name in names})
+    settings: dict[str, Any] = {name: _number(old, name) for name in names}
+    return keras.optimizers.Ftrl(_number(old, "learning_rate"), **settings)
 
 
 def _gradient_descent(old: Any) -> Any:
@@ -103,7 +104,7 @@ def _momentum(old: Any) -> Any:
 
 
 def _rmsprop(old: Any) -> Any:
-    new = keras.optimizers.RMSprop(
+    new: Any = keras.optimizers.RMSprop(
         _number(old, "learning_rate"),
         rho=_number(old, "decay"),
         momentum=_number(old, "momentum"),
