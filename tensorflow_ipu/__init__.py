@@ -9,10 +9,10 @@ from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, s
 from tensorflow_ipu._library import native as _native
 from tensorflow_ipu.config import IPUConfig, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
-from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
+from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
 if _TYPE_CHECKING:
-    from tensorflow_ipu import compat, optimizers, pipelining
+    from tensorflow_ipu import compat, machine, optimizers, pipelining
 
 __all__ = [
     "IPUConfig",
@@ -28,9 +28,11 @@ __all__ = [
     "feeds",
     "keras",
     "loops",
+    "machine",
     "ops",
     "optimizers",
     "pipelining",
+    "report",
     "scopes",
 ]
 
@@ -39,6 +41,6 @@ _state.set_device_listener(lambda ipus: _native.ipu_configure_devices((_ctypes.c
 
 def __getattr__(name: str) -> _Any:
     # Half of the time that the import would take, for what many programs do not use.
-    if name in ("compat", "optimizers", "pipelining"):
+    if name in ("compat", "machine", "optimizers", "pipelining"):
         return _importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

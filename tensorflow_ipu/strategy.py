@@ -6,17 +6,21 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
 from tensorflow_ipu import _environment, replicas
 from tensorflow_ipu._extended import IPUExtended, reduction
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.feeds import dataset_iteration
 
-__all__ = ["IPUStrategy", "IPUStrategyV1"]
+if TYPE_CHECKING:
+    from tensorflow_ipu import machine as machine_model
+
+__all__ = ["IPUStrategy", "IPUStrategyV1", "report"]
 
 # What TensorFlow says where a program meets an object of another strategy, such as that of no scope at all.
 _MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing different tf.distribute.Strategy objects")
@@ -135,14 +139,75 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         if not eager:
             with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
                 return extended.call_on_device(replicas.insert, (*call, extended.ipu_device), {})
-        ipus = extended.ipus
         with tf.device(extended.ipu_device):
-            with extended.as_replica():
-                prepared = replicas.find(*call, ipus)
-            if prepared is None:
-                with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
-                    prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
-            return replicas.run(prepared, extended.ipu_device, extended.ordinal)
+            return replicas.run(self._prepare(call), extended.ipu_device, extended.ordinal)
+
+    def _prepare(self, call: tuple[Any, Sequence[Any], Mapping[str, Any]]) -> Any:
+        """Finds or traces the program of a function and its arguments. The caller has entered the device."""
+        extended = self.extended
+        ipus = extended.ipus
+        with extended.as_replica():
+            prepared = replicas.find(*call, ipus)
+        if prepared is None:
+            with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
+                prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
+        return prepared
+
+    def report(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        machine: Any = None,
+        trip_counts: Mapping[str, int] | None = None,
+    ) -> machine_model.Report:
+        """Predicts what a real machine would make of a program: whether it fits, and how long a step takes.
+
+        Nothing is run, and no variable changes: the program is traced, as `run` would, and read.
+
+        Args:
+          fn: As for `run`.
+          args: As for `run`.
+          kwargs: As for `run`.
+          machine: The machine: a name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None
+            for the one that `IPUConfig.ipu_model` describes.
+          trip_counts: For loops whose number of iterations only running them tells: the name of the loop, as the
+            report without it tells, and the number; `*` stands for all.
+
+        Returns:
+          The report: print it, save it, or ask for `fits`, `step_seconds`, `throughput(batch_size)`.
+
+        Raises:
+          ValueError: `fn` is a plain function; or `machine` is a name that is not known; or `trip_counts` names no loop
+            of the program.
+          TypeError: `fn` cannot be called so; or `machine` is none of the above.
+          NotImplementedError: A replica of the program uses several IPUs.
+        """
+        from tensorflow_ipu import machine as model  # Not with the package: few programs ask.
+
+        if not replicas.is_graph_function(fn):
+            raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
+        ordinal, device = self.extended.ordinal, self.extended.ipu_device
+        records = _state.records()
+        options = records[ordinal].options if ordinal < len(records) else None
+        system = model.configured_system(machine, options)
+        with tf.device(device):
+            program, inputs = self._prepare((fn, args, kwargs or {}))
+        per_replica = replicas.ipus_of_replica(program)
+        if per_replica > 1:
+            raise NotImplementedError(
+                f"a replica of the program uses {per_replica} IPUs, and a report is of programs of one: for the stages of"
+                " a pipeline, `pipelining.plan_cost` takes what each of them costs"
+            )
+        return model.report_of(
+            replicas.hlo(program, inputs, device),
+            system,
+            program=getattr(fn, "__name__", program.name),
+            replicas=self.extended.ipus,
+            proportion=model.memory_proportion(options),
+            trip_counts=trip_counts,
+            lines=replicas.user_lines(program),
+        )
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """Reduces what `run` returned: on the host, where there is one replica, so that only `axis` leaves work to do.
@@ -195,6 +260,23 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
 
 
 IPUStrategy = IPUStrategyV1
+
+
+def report(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    machine: Any = None,
+    trip_counts: Mapping[str, int] | None = None,
+) -> machine_model.Report:
+    """Predicts what a real machine would make of a program, for the strategy whose scope this is, else a new one.
+
+    The arguments are those of `IPUStrategy.report`.
+    """
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, IPUStrategyV1):
+        strategy = IPUStrategyV1()
+    return strategy.report(fn, args, kwargs, machine, trip_counts)
 
 
 # What upper layers add to a scope.

@@ -24,6 +24,7 @@ LAYERS = {
     "ops": 6,
     "feeds": 5,
     "scopes": 5,
+    "machine": 4,
     "replicas": 4,
     "config": 3,
     "_library": 2,

@@ -11,7 +11,7 @@ import tensorflow_ipu as ipu
 PUBLIC = {
     "tensorflow_ipu": """
         IPUConfig IPUInfeedQueue IPUOutfeedMode IPUOutfeedQueue IPUStrategy IPUStrategyV1 compat compiler config errors
-        feeds keras loops ops optimizers pipelining scopes
+        feeds keras loops machine ops optimizers pipelining report scopes
     """,
     "tensorflow_ipu.compat": "install uninstall",
     "tensorflow_ipu.compiler": "compile",
@@ -34,6 +34,10 @@ PUBLIC = {
         SequentialNestedModelPipelineStageAssignment layers optimizers
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
+    "tensorflow_ipu.machine": """
+        BOW GC2 GC200 Machine Memory OperationTime Report System configured_system memory_proportion report_of
+        system_of systems
+    """,
     "tensorflow_ipu.ops": """
         ReplicaGroups all_to_all_op cross_replica_ops embedding_ops f8_ops gradient_capture math_ops nn_ops
         normalization_ops rand_ops random_streams reduce_scatter_op reductions replica_variables replication_ops
@@ -49,7 +53,7 @@ PUBLIC = {
         SHARD_ATTRIBUTE frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope partials_type
         stochastic_rounding
     """,
-    "tensorflow_ipu.strategy": "IPUStrategy IPUStrategyV1",
+    "tensorflow_ipu.strategy": "IPUStrategy IPUStrategyV1 report",
 }
 
 # Held by the tests of their own folders, since they grow for now; or for the package alone.

@@ -1,10 +1,11 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
 from tensorflow_ipu.replicas import _convolutions as _convolutions
+from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace
-from tensorflow_ipu.replicas._replicated import ipus_or_one
+from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
 from tensorflow_ipu.replicas._shards import note_shards, power_of_2, shards_of, tie_to
@@ -15,7 +16,9 @@ __all__ = [
     "active",
     "check_size",
     "find",
+    "hlo",
     "insert",
+    "ipus_of_replica",
     "ipus_or_one",
     "is_graph_function",
     "is_tracing",
@@ -28,5 +31,6 @@ __all__ = [
     "tie_to",
     "trace",
     "tracing_program",
+    "user_lines",
     "wait_until_idle",
 ]

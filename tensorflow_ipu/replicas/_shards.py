@@ -33,7 +33,7 @@ def shards_of(program: Any) -> int:
     Args:
       program: A traced function, or its graph. Functions that it calls count, traced with it or before.
     """
-    return max(getattr(graph, ATTRIBUTE, 1) for graph in _graphs(program))
+    return max(getattr(graph, ATTRIBUTE, 1) for graph in graphs_of(program))
 
 
 def power_of_2(shards: int) -> int:
@@ -58,7 +58,7 @@ def tied_to_others(program: Any, ipus: int) -> int | None:
       program: A traced function, or its graph.
       ipus: How many IPUs the device has.
     """
-    for graph in _graphs(program):
+    for graph in graphs_of(program):
         tied = getattr(graph, _TIED, ipus)
         if tied != ipus:
             return tied
@@ -73,7 +73,7 @@ def being_traced() -> Iterator[Any]:
         graph = graph.outer_graph
 
 
-def _graphs(program: Any) -> list[Any]:
+def graphs_of(program: Any) -> list[Any]:
     """The graph of a program, and those of all functions that it calls."""
     graphs = []
     waiting = [getattr(program, "graph", program)]

@@ -1,0 +1,24 @@
+"""What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
+
+from tensorflow_ipu.machine._configured import configured_system, memory_proportion
+from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
+from tensorflow_ipu.machine._memory import Memory
+from tensorflow_ipu.machine._report import Report, report_of
+from tensorflow_ipu.machine._system import System, system_of, systems
+from tensorflow_ipu.machine._walk import OperationTime
+
+__all__ = [
+    "BOW",
+    "GC2",
+    "GC200",
+    "Machine",
+    "Memory",
+    "OperationTime",
+    "Report",
+    "System",
+    "configured_system",
+    "memory_proportion",
+    "report_of",
+    "system_of",
+    "systems",
+]

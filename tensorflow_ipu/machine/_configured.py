@@ -1,0 +1,47 @@
+"""The machine that the configuration in force speaks of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
+from tensorflow_ipu.machine._system import System, system_of
+
+# By `ipu_model.version`; "" leaves it to the device.
+_VERSIONS = {"ipu1": GC2, "ipu2": GC200, "ipu21": BOW, "": GC200}
+_PROPORTION = 0.6  # The default of PopLibs.
+
+
+def configured_system(machine: Any, options: Mapping[str, Any] | None) -> System:
+    """The system to predict for: what the caller asks for, with what the configuration says of its tiles.
+
+    Args:
+      machine: A `System`, a `Machine`, a name of either; or None for the machine of `ipu_model.version`, with
+        `ipu_model.tiles_per_ipu` tiles where that is not 0.
+      options: The configuration in force, by full names; None where nothing was configured.
+    """
+    options = options or {}
+    system = system_of(_modelled(options) if machine is None else machine)
+    io_tiles = options.get("io_tiles.num_io_tiles", 0)
+    if not io_tiles or system.machine.io_tiles:
+        return system
+    return dataclasses.replace(system, machine=dataclasses.replace(system.machine, io_tiles=io_tiles))
+
+
+def _modelled(options: Mapping[str, Any]) -> Machine:
+    machine = _VERSIONS[options.get("ipu_model.version", "")]
+    tiles = options.get("ipu_model.tiles_per_ipu", 0)
+    return dataclasses.replace(machine, tiles=tiles) if tiles else machine
+
+
+def memory_proportion(options: Mapping[str, Any] | None) -> float:
+    """`availableMemoryProportion` of matrix products and convolutions: the lesser of the two that are configured."""
+    options = options or {}
+    given = [
+        float(options[name]["availableMemoryProportion"])
+        for name in ("matmuls.poplar_options", "convolutions.poplar_options")
+        if "availableMemoryProportion" in options.get(name, ())
+    ]
+    return min(given, default=_PROPORTION)

@@ -1,0 +1,255 @@
+"""Reads a program: the only module that knows the protocol buffers of HLO, the language that XLA compiles."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tensorflow.compiler.xla.service import hlo_pb2  # Not public in TensorFlow: nothing public reads HLO.
+from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType
+
+_TUPLE = PrimitiveType.Value("TUPLE")
+_HALVES_OF_BYTES = {"pred": 2, "s2": 1, "u2": 1, "s4": 1, "u4": 1, "token": 0, "opaque_type": 0}
+# As XLA prints the attributes of a call, such as `{kind = 0 : i64, orthogonal = false}`.
+_ATTRIBUTE = re.compile(r"(\w+) = (-?\d+|true|false)\b")
+_LITERALS = {"s32": "s32s", "s64": "s64s", "u32": "u32s", "u64": "u64s", "pred": "preds"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The type and dimensions of an array, or the parts of a tuple.
+
+    Attributes:
+      dtype: The name of the type in HLO, such as `f32`; `tuple` for a tuple.
+      dimensions: The sizes; empty for a scalar.
+      parts: Of a tuple, the shapes of its elements.
+    """
+
+    dtype: str
+    dimensions: tuple[int, ...] = ()
+    parts: tuple[Shape, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """Elements of the array; of a tuple, of all its arrays."""
+        return sum(part.elements for part in self.parts) if self.dtype == "tuple" else math.prod(self.dimensions)
+
+    @functools.cached_property
+    def item_bytes(self) -> int:
+        """Bytes an element takes."""
+        return 0 if self.dtype == "tuple" else _item_bytes(self.dtype)
+
+    @functools.cached_property
+    def bytes(self) -> int:
+        """Bytes that the array takes; of a tuple, all its arrays."""
+        if self.dtype == "tuple":
+            return sum(part.bytes for part in self.parts)
+        return self.item_bytes * math.prod(self.dimensions)
+
+    def __str__(self) -> str:
+        if self.dtype == "tuple":
+            return f"({', '.join(map(str, self.parts))})"
+        return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
+
+
+@functools.cache
+def _item_bytes(dtype: str) -> int:
+    if dtype in _HALVES_OF_BYTES:
+        return math.ceil(_HALVES_OF_BYTES[dtype] / 2)
+    digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")  # `f32`, `bf16`, `c64`, `f8e4m3fn`.
+    bits = int("".join(c for c in digits.split("e")[0] if c.isdigit()) or 32)
+    return max(1, bits // 8)
+
+
+@dataclass(eq=False)
+class Operation:
+    """One instruction of a computation.
+
+    Attributes:
+      name: Its name, one of its kind in the program.
+      opcode: What it does, such as `dot` or `while`.
+      shape: Of its result.
+      operands: What it works on.
+      called: The computations that it calls: of a `while` the body, then the condition.
+      scope: The name of the TensorFlow operation that it comes from, with its name scopes.
+      number: Of a parameter its number, of a `get-tuple-element` the element's.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[Operation, ...]
+    called: tuple[Computation, ...]
+    scope: str
+    number: int
+    _proto: Any
+
+    @property
+    def title(self) -> str:
+        """What a user knows it by: its TensorFlow operation, where it has one."""
+        return self.scope or self.name
+
+    @property
+    def target(self) -> str:
+        """Of a `custom-call`, what it calls."""
+        return self._proto.custom_call_target
+
+    @property
+    def direction(self) -> str:
+        """Of a `compare`, how: `LT`, `LE`, `GT`, `GE`, `EQ` or `NE`."""
+        return self._proto.comparison_direction
+
+    @property
+    def constant(self) -> int | None:
+        """Of a `constant` that is a whole number or a truth value, that; else None."""
+        kind = _LITERALS.get(self.shape.dtype)
+        if self.opcode != "constant" or kind is None or self.shape.dimensions:
+            return None
+        values = getattr(self._proto.literal, kind)
+        return int(values[0]) if values else 0
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        """Of a `custom-call`, the whole numbers and truth values among the attributes that it is given, by name."""
+        text = self._proto.backend_config.decode("utf-8", "replace")
+        words = {"true": 1, "false": 0}
+        return {name: words[value] if value in words else int(value) for name, value in _ATTRIBUTE.findall(text)}
+
+    @property
+    def permutation(self) -> tuple[int, ...]:
+        """Of a `transpose`, which dimension of its operand each of its dimensions is."""
+        return tuple(self._proto.dimensions)
+
+    @property
+    def window_elements(self) -> int:
+        """Of what has a window, how many positions the window covers."""
+        return math.prod(each.size for each in self._proto.window.dimensions)
+
+    @property
+    def product(self) -> Product:
+        """Of a `dot` or a `convolution`, what product of matrices it is."""
+        return _dot(self) if self.opcode == "dot" else _convolution(self)
+
+
+@dataclass(eq=False)
+class Computation:
+    """A function of the program.
+
+    Attributes:
+      name: Its name.
+      operations: What it does, each after what it works on.
+      root: The operation whose result is the computation's.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    root: Operation
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of matrices, or what a convolution is as one.
+
+    Attributes:
+      groups: How many such products are independent of each other.
+      rows: Rows of the result: the batch, with the positions of a convolution's output.
+      columns: Columns of the result: a convolution's output channels.
+      depth: What is summed over: input channels times positions of the kernel that meet no inserted zeros.
+      item_bytes: Bytes an element of the operands takes.
+    """
+
+    groups: int
+    rows: int
+    columns: int
+    depth: int
+    item_bytes: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        return self.groups * self.rows * self.columns * self.depth
+
+
+def _dot(operation: Operation) -> Product:
+    numbers = operation._proto.dot_dimension_numbers
+    left, right = (operand.shape for operand in operation.operands)
+    groups = math.prod(left.dimensions[at] for at in numbers.lhs_batch_dimensions)
+    depth = math.prod(left.dimensions[at] for at in numbers.lhs_contracting_dimensions)
+    share = max(1, groups * depth)
+    item = min(left.item_bytes, right.item_bytes)
+    return Product(max(1, groups), left.elements // share, right.elements // share, max(1, depth), item)
+
+
+def _convolution(operation: Operation) -> Product:
+    numbers = operation._proto.convolution_dimension_numbers
+    image, kernel = (operand.shape for operand in operation.operands)
+    groups = max(1, operation._proto.feature_group_count) * max(1, operation._proto.batch_group_count)
+    channels = kernel.dimensions[numbers.kernel_output_feature_dimension]
+    depth = kernel.dimensions[numbers.kernel_input_feature_dimension]
+    depth *= math.prod(kernel.dimensions[at] for at in numbers.kernel_spatial_dimensions)
+    # Of an image that is dilated, as in gradients of strided convolutions, most positions are zeros, which a machine
+    # skips.
+    depth /= math.prod(max(1, window.base_dilation) for window in operation._proto.window.dimensions)
+    rows = operation.shape.elements // max(1, channels)
+    item = min(image.item_bytes, kernel.item_bytes)
+    return Product(groups, max(1, rows), max(1, channels // groups), max(1, math.ceil(depth)), item)
+
+
+def read(serialized: bytes) -> Computation:
+    """Reads a program from a serialized `HloModuleProto`.
+
+    Args:
+      serialized: What `experimental_get_compiler_ir(...)(stage="hlo_serialized")` gives.
+
+    Returns:
+      Its entry computation.
+
+    Raises:
+      ValueError: The bytes are no program.
+    """
+    module = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]  (Made when it is imported.)
+    try:
+        module.ParseFromString(serialized)
+    except Exception as exc:
+        raise ValueError("this is no serialized HLO module") from exc
+    computations: dict[int, Computation] = {}
+    for proto in module.computations:  # Each stands after those that it calls.
+        computations[proto.id] = _computation(proto, computations)
+    if module.entry_computation_id not in computations:
+        raise ValueError("this is no serialized HLO module: it has no entry computation")
+    return computations[module.entry_computation_id]
+
+
+def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
+    operations: dict[int, Operation] = {}
+    for each in proto.instructions:
+        called = tuple(known[number] for number in each.called_computation_ids)
+        if each.opcode == "while" and called[0].root.shape.dtype == "pred":
+            called = called[::-1]
+        operations[each.id] = Operation(
+            name=each.name,
+            opcode=each.opcode,
+            shape=_shape(each.shape),
+            operands=tuple(operations[number] for number in each.operand_ids),
+            called=called,
+            scope=each.metadata.op_name,
+            number=each.parameter_number if each.opcode == "parameter" else each.tuple_index,
+            _proto=each,
+        )
+    return Computation(proto.name, tuple(operations.values()), operations[proto.root_id])
+
+
+_shapes: dict[tuple[Any, ...], Shape] = {}
+
+
+def _shape(proto: Any) -> Shape:
+    if proto.element_type == _TUPLE:
+        return Shape("tuple", (), tuple(_shape(part) for part in proto.tuple_shapes))
+    key = (proto.element_type, *proto.dimensions)
+    found = _shapes.get(key)
+    if found is None:
+        found = _shapes[key] = Shape(PrimitiveType.Name(proto.element_type).lower(), tuple(proto.dimensions))
+    return found

@@ -1,0 +1,65 @@
+"""What leaves the chip: collectives over links, feeds over the host's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tensorflow_ipu.machine._hlo import Operation
+from tensorflow_ipu.machine._system import System
+
+INFEED = "ipu_infeed_dequeue"
+OUTFEED = "ipu_outfeed_enqueue"
+COLLECTIVE = "ipu_collective"
+_SEED = "ipu_random_seed"
+_INDEX = "ipu_replica_index"
+HOST_CALLS = frozenset({INFEED, OUTFEED})
+# They pass nothing but a few words.
+IDLE_CALLS = frozenset({_SEED, _INDEX})
+
+# Kinds of collectives in the order of their numbers in a program: a name, and how many times its data a replica
+# sends in a ring of so many.
+_KINDS: tuple[tuple[str, Callable[[int], float]], ...] = (
+    ("all-reduce", lambda ranks: 2 * (ranks - 1) / ranks),
+    ("all-gather", lambda ranks: ranks - 1),
+    ("reduce-scatter", lambda ranks: (ranks - 1) / ranks),
+    ("all-to-all", lambda ranks: (ranks - 1) / ranks),
+    ("broadcast", lambda _: 1.0),
+)
+
+
+def collective_kind(operation: Operation) -> str:
+    """What a collective does, such as `all-reduce`."""
+    return _KINDS[operation.attributes.get("kind", 0)][0]
+
+
+def collective_seconds(operation: Operation, system: System, replicas: int) -> float:
+    """The time of a collective in a ring of the replicas of its groups.
+
+    Of `n` replicas each sends `2 * (n - 1) / n` of an all-reduce's bytes, in `2 * (n - 1)` steps, each of which takes a
+    link's latency. More replicas than the links join go over the gateways besides.
+
+    Args:
+      operation: The call.
+      system: The machine.
+      replicas: How many replicas the program has.
+    """
+    attributes = operation.attributes
+    ranks = min(attributes.get("group_size", 0) or replicas, replicas)
+    if ranks < 2 or replicas < 2:  # A replica that is alone.
+        return 0.0
+    share = _KINDS[attributes.get("kind", 0)][1]
+    size = sum(each.shape.bytes for each in operation.operands[1:])
+    inside = min(ranks, system.ipus_of_pod)
+    seconds = share(inside) * size / system.link_bytes_per_second + 2 * (inside - 1) * system.link_latency_seconds
+    pods = math.ceil(ranks / system.ipus_of_pod)
+    if pods > 1:
+        seconds += share(pods) * size / inside / system.gateway_bytes_per_second
+    return seconds
+
+
+def host_bytes(operation: Operation) -> int:
+    """The bytes that a feed's call passes between host and chip, without the state that names its queue."""
+    if operation.target == INFEED:
+        return sum(part.bytes for part in operation.shape.parts[1:])
+    return sum(each.shape.bytes for each in operation.operands[1:])

@@ -1,0 +1,169 @@
+"""What of a program's data is in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tensorflow_ipu.machine._grids import best_grid
+from tensorflow_ipu.machine._hlo import Computation, Operation, Shape
+from tensorflow_ipu.machine._machine import Machine
+from tensorflow_ipu.machine._opcodes import ELEMENTWISE, PRODUCTS, UPDATING
+
+# Their results are (parts of) what they work on.
+_NAMING = frozenset({"bitcast", "reshape", "broadcast", "opt-barrier", "copy", "set-dimension-size", "domain"})
+_IN_PLACE = ELEMENTWISE | UPDATING
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A place in memory: what it holds, how many bytes, and whether the caller gave it, who then counts it."""
+
+    name: str
+    bytes: int
+    given: bool = False
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which a computation has the most in memory, beside what it was given.
+
+    Attributes:
+      bytes: How much that is.
+      buffers: What is in memory then, largest first.
+      temporary: Bytes that the operation of that moment takes besides.
+    """
+
+    bytes: int
+    buffers: tuple[Buffer, ...]
+    temporary: int
+
+
+# Of an array its buffers (none for a constant), of a tuple what its elements are.
+_Value: TypeAlias = "tuple[Buffer, ...] | list[_Value]"
+
+
+def peak_of(computation: Computation, machine: Machine, proportion: float) -> Peak:
+    """Finds the most that a computation has in memory, in the order of its operations.
+
+    Parameters are not counted: who calls holds them. A loop works on its operands in place, elementwise operations on
+    an operand that nobody uses later.
+
+    Args:
+      computation: The computation.
+      machine: The IPU.
+      proportion: `availableMemoryProportion` of products.
+    """
+    return _Liveness(machine, proportion).peak(computation)
+
+
+class _Liveness:
+    def __init__(self, machine: Machine, proportion: float) -> None:
+        self._machine = machine
+        self._proportion = proportion
+        self._peaks: dict[Computation, Peak] = {}
+
+    def peak(self, computation: Computation) -> Peak:
+        if computation not in self._peaks:
+            self._peaks[computation] = self._walk(computation)
+        return self._peaks[computation]
+
+    def _walk(self, computation: Computation) -> Peak:
+        last, last_of_element = _last_uses(computation)
+        values: dict[Operation, _Value] = {}
+        # A buffer stays for as long as the last operation that uses a value in it.
+        ends: dict[Buffer, int] = {}
+        begins: dict[int, list[Buffer]] = {}
+        for at, operation in enumerate(computation.operations):
+            values[operation] = value = self._value(operation, values, ends, at)
+            end = last.get(operation, at)
+            for number, part in enumerate(value) if isinstance(value, list) else ((0, value),):
+                for buffer in _flat(part):
+                    if buffer not in ends and not buffer.given:
+                        begins.setdefault(at, []).append(buffer)
+                    ends[buffer] = max(ends.get(buffer, at), end, last_of_element.get((operation, number), at))
+        finished: dict[int, list[Buffer]] = {}
+        for buffer, end in ends.items():
+            finished.setdefault(end, []).append(buffer)
+        alive: dict[Buffer, None] = {}  # In the order of their begin.
+        total, best = 0, Peak(0, (), 0)
+        for at, operation in enumerate(computation.operations):
+            alive.update(dict.fromkeys(begins.get(at, ())))
+            total += sum(buffer.bytes for buffer in begins.get(at, ()))
+            inner, temporary = self._inside(operation)
+            if total + temporary > best.bytes:
+                held = sorted((*alive, *inner), key=lambda buffer: -buffer.bytes)
+                best = Peak(total + temporary, tuple(held), temporary)
+            for buffer in finished.get(at, ()):
+                if not buffer.given:
+                    del alive[buffer]
+                    total -= buffer.bytes
+        return best
+
+    def _inside(self, operation: Operation) -> tuple[tuple[Buffer, ...], int]:
+        """What an operation has in memory while it runs, beside operands and result."""
+        if operation.called and operation.opcode in ("while", "call", "conditional"):
+            inner = max((self.peak(called) for called in operation.called), key=lambda peak: peak.bytes)
+            return inner.buffers, inner.bytes
+        if operation.opcode in PRODUCTS:
+            return (), best_grid(operation.product, self._machine, self._proportion).temporary_bytes
+        return (), 0
+
+    def _value(self, operation: Operation, values: dict[Operation, _Value], ends: dict[Buffer, int], at: int) -> _Value:
+        opcode, operands = operation.opcode, operation.operands
+        if opcode in ("constant", "iota"):
+            return ()
+        if opcode == "parameter":
+            return _new(operation, operation.shape, given=True)
+        if opcode == "tuple":
+            return [values[operand] for operand in operands]
+        if opcode == "get-tuple-element":
+            whole = values[operands[0]]
+            return whole[operation.number] if isinstance(whole, list) else whole
+        if opcode == "while":
+            return _written(operation, values[operands[0]], operation.shape)
+        if opcode in _NAMING:
+            return values[operands[0]]
+        if opcode == "custom-call":
+            return _new(operation, operation.shape)
+        if opcode in _IN_PLACE:
+            for operand in operands:
+                held = _flat(values[operand])
+                if len(held) == 1 and ends[held[0]] <= at and held[0].bytes == operation.shape.bytes:
+                    return (held[0],)
+        return _new(operation, operation.shape)
+
+
+def _last_uses(computation: Computation) -> tuple[dict[Operation, int], dict[tuple[Operation, int], int]]:
+    """At which operation each result is used last, whole, and each element of the tuples among them."""
+    last: dict[Operation, int] = {}
+    for at, operation in enumerate(computation.operations):
+        if operation.opcode != "get-tuple-element":
+            last.update(dict.fromkeys(operation.operands, at))
+    last[computation.root] = len(computation.operations)
+    elements: dict[tuple[Operation, int], int] = {}
+    for operation in computation.operations:
+        if operation.opcode == "get-tuple-element":
+            key = operation.operands[0], operation.number
+            elements[key] = max(elements.get(key, 0), last.get(operation, 0))
+    return last, elements
+
+
+def _new(operation: Operation, shape: Shape, given: bool = False) -> _Value:
+    if shape.dtype == "tuple":
+        return [_new(operation, part, given) for part in shape.parts]
+    return (Buffer(operation.title, shape.bytes, given),)
+
+
+def _written(operation: Operation, value: _Value, shape: Shape) -> _Value:
+    """The places in which a loop has its values: those that it is given, but for constants and what only names others."""
+    if isinstance(value, list):
+        return [_written(operation, *each) for each in zip(value, shape.parts, strict=True)]
+    return value if len(value) == 1 and value[0].bytes == shape.bytes else _new(operation, shape)
+
+
+def _flat(value: _Value) -> Sequence[Buffer]:
+    if isinstance(value, tuple):
+        return value
+    return [buffer for part in value for buffer in _flat(part)]

@@ -1,0 +1,127 @@
+"""One IPU as numbers: its tiles, their memory, and what they do in a cycle."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, fields
+
+from tensorflow_ipu._faults import Faults
+
+# Types of HLO by the unit of the tile that computes them.
+_BYTES_OF_HALF = 2
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One IPU. All counts of cycles and bytes are those of one tile, unless it says otherwise.
+
+    Change a field with `dataclasses.replace(GC200, tiles=736)`.
+
+    Attributes:
+      name: What it is called in reports.
+      tiles: Tiles of the IPU.
+      tile_bytes: Memory of a tile, in bytes. All of it is static memory: data, code and buffers of exchanges.
+      clock_hz: Cycles a second.
+      half_macs: Multiply-adds a cycle of the matrix unit in float16 (and for the wider sums of mixed precision).
+      float_macs: The same in float32.
+      half_elements: Elements a cycle of elementwise arithmetic in float16.
+      float_elements: The same in float32.
+      half_functions: Elements a cycle of functions (exponential, logarithm, division and the like) in float16.
+      float_functions: The same in float32.
+      exchange_bytes: Bytes a cycle that a tile receives from other tiles.
+      copy_bytes: Bytes a cycle that a tile moves within its own memory.
+      weight_bytes: Bytes a cycle that load the matrix unit's weights.
+      sync_cycles: Cycles of one synchronisation of the tiles of an IPU, with the launch of what follows.
+      global_sync_cycles: The same for several IPUs.
+      io_tiles: Tiles that only pass data in and out, of `tiles`.
+    """
+
+    name: str
+    tiles: int
+    tile_bytes: int
+    clock_hz: float
+    half_macs: float
+    float_macs: float
+    half_elements: float = 4.0
+    float_elements: float = 2.0
+    half_functions: float = 1.0
+    float_functions: float = 0.5
+    exchange_bytes: float = 4.0
+    copy_bytes: float = 8.0
+    weight_bytes: float = 16.0
+    sync_cycles: float = 250.0
+    global_sync_cycles: float = 600.0
+    io_tiles: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the fields.
+
+        Raises:
+          TypeError: A field is of a wrong type.
+          ValueError: A number is not positive and finite, or `io_tiles` leaves no tile to compute.
+        """
+        faults = Faults()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "name":
+                if not isinstance(value, str):
+                    faults.add(TypeError, f"`name` must be a string, but is {value!r}")
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                faults.add(TypeError, f"`{field.name}` must be a number, but is {value!r}")
+            elif field.name in ("tiles", "tile_bytes", "io_tiles") and not isinstance(value, int):
+                faults.add(TypeError, f"`{field.name}` must be a whole number, but is {value!r}")
+            elif not math.isfinite(value) or value < 0 or (value == 0 and field.name != "io_tiles"):
+                faults.add(ValueError, f"`{field.name}` must be above 0, but is {value!r}")
+        faults.raise_any()
+        if self.io_tiles >= self.tiles:
+            raise ValueError(f"`io_tiles` is {self.io_tiles} of {self.tiles} tiles, which leaves none to compute")
+
+    @property
+    def compute_tiles(self) -> int:
+        """The tiles that compute."""
+        return self.tiles - self.io_tiles
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the tiles that compute, in bytes."""
+        return self.compute_tiles * self.tile_bytes
+
+    @property
+    def peak_half_flops(self) -> float:
+        """Operations a second of all tiles' matrix units in float16, a multiply-add being two."""
+        return 2 * self.compute_tiles * self.half_macs * self.clock_hz
+
+    @property
+    def peak_float_flops(self) -> float:
+        """The same in float32."""
+        return 2 * self.compute_tiles * self.float_macs * self.clock_hz
+
+    def macs(self, item_bytes: int) -> float:
+        """Multiply-adds a cycle of a tile for operands of so many bytes an element."""
+        return self.half_macs if item_bytes <= _BYTES_OF_HALF else self.float_macs
+
+    def elements(self, item_bytes: int) -> float:
+        """Elements a cycle of elementwise arithmetic; 8-byte types take as many steps as they have words."""
+        if item_bytes <= _BYTES_OF_HALF:
+            return self.half_elements
+        return self.float_elements * 4 / max(4, item_bytes)
+
+    def functions(self, item_bytes: int) -> float:
+        """Elements a cycle of functions such as the exponential."""
+        if item_bytes <= _BYTES_OF_HALF:
+            return self.half_functions
+        return self.float_functions * 4 / max(4, item_bytes)
+
+
+# Tiles, memory and clock of the three generations.
+#
+# * Tiles and tile memory: Jia and others, "Dissecting the Graphcore IPU Architecture via Microbenchmarking",
+#   arXiv:1912.03413 (1,216 tiles of 256 KiB), and the data sheets of the IPU-M2000 and the Bow-2000 (1,472 a chip;
+#   3.6 GB of four chips are 624 KiB a tile).
+# * Clock: what the published peaks make of the multiply-adds a cycle: 124.5 TFLOP/s (the same paper),
+#   31.955 PFLOP/s of 128 chips (data sheet of the IPU-POD128), 1.4 PFLOP/s of 4 (data sheet of the Bow-2000).
+# * Exchange: 8 TB/s "any pattern" of a GC200 are 4 bytes a cycle a tile.
+GC2 = Machine("GC2", tiles=1216, tile_bytes=256 * 1024, clock_hz=1.6e9, half_macs=32, float_macs=8)
+GC200 = Machine("GC200", tiles=1472, tile_bytes=624 * 1024, clock_hz=1.325e9, half_macs=64, float_macs=16)
+BOW = dataclasses.replace(GC200, name="Bow", clock_hz=1.85e9)

@@ -1,0 +1,119 @@
+"""A report for a terminal: a bar of memory, a bar of time, the dearest operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu.machine._walk import OperationTime
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine._report import Report
+
+_BAR = 40
+_NAME = 44
+_DEAREST = 10
+_PARTS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": "."}
+
+
+def report_text(report: Report) -> str:
+    """Writes a report as text, at most some 110 characters wide."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    system, machine = report.system, report.system.machine
+    box = system.name if system.name == machine.name else f"{machine.name} in {system.name}"
+    several = f", {report.replicas} replicas" if report.replicas > 1 else ""
+    yield f"{report.program} on {box}{several}: a prediction; nothing was run"
+    yield from (f"  * {assumption}" for assumption in report.assumptions)
+    yield ""
+    yield from _memory(report)
+    yield ""
+    yield from _time(report)
+    yield ""
+    yield from _table(report)
+
+
+def _memory(report: Report) -> Iterator[str]:
+    memory = report.memory
+    full = "#" * round(_BAR * min(1.0, memory.low / memory.capacity))
+    perhaps = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(full))
+    bar = (full + perhaps).ljust(_BAR, ".")
+    low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
+    yield f"memory of an IPU  [{bar}] {low} to {high} of {_bytes(memory.capacity)}: {memory.verdict}"
+    yield (
+        f"  variables and arguments {_bytes(memory.variables)}, constants {_bytes(memory.constants)}, other data at the"
+        f" peak {_bytes(memory.data)}, code {_bytes(memory.code_low)} to {_bytes(memory.code_high)}"
+    )
+
+
+def _time(report: Report) -> Iterator[str]:
+    times = {part: report.part_seconds(part) for part in _PARTS}
+    whole = sum(times.values())
+    bar = "".join(sign * round(_BAR * times[part] / whole) for part, sign in _PARTS.items()) if whole else ""
+    step = f"a step of {report.steps}" if report.steps > 1 else "a run"
+    low, high = report.step_seconds_range
+    yield f"time of {step}  [{bar[:_BAR].ljust(_BAR)}] {_seconds(report.step_seconds)} ({_seconds(low)} to {_seconds(high)})"
+    if whole:
+        shares = (f"{sign} {part} {times[part] / whole:.0%}" for part, sign in _PARTS.items() if times[part])
+        beside = "; host beside the rest" if report.overlaps_host and times["host"] else ""
+        yield f"  {', '.join(shares)}{beside}"
+    peak = report.flops / report.seconds / 1e12 if report.seconds else 0.0
+    yield f"  {_count(report.flops / report.steps)}FLOP, {peak:.1f} TFLOP/s of an IPU"
+
+
+def _table(report: Report) -> Iterator[str]:
+    rows = sorted(_merged(report.operations), key=lambda row: -row.seconds)
+    whole = sum(row.seconds for row in rows)
+    yield f"{'the dearest operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
+    for row in rows[:_DEAREST]:
+        name = row.name if len(row.name) <= _NAME else f"...{row.name[-_NAME + 3 :]}"
+        share = f"{row.seconds / whole:.1%}"
+        yield f"{name:<{_NAME}}  {row.kind:<12} {row.count:>8} {share:>6}  {row.bound:<8} {row.plan:<20} {row.source}".rstrip()
+    rest = sum(row.seconds for row in rows[_DEAREST:])
+    if rest:
+        yield f"{f'{len(rows) - _DEAREST} others':<{_NAME}}  {'':<12} {'':>8} {f'{rest / whole:.1%}':>6}"
+
+
+def _merged(operations: tuple[OperationTime, ...]) -> list[OperationTime]:
+    """One row for all that one TensorFlow operation became."""
+    found: dict[tuple[str, str], OperationTime] = {}
+    for each in operations:
+        key = each.name, each.kind
+        have = found.get(key)
+        if have is None:
+            found[key] = each
+            continue
+        found[key] = replace(
+            have,
+            count=have.count + each.count,
+            **{part: getattr(have, part) + getattr(each, part) for part in _PARTS},
+            plan=have.plan or each.plan,
+            source=have.source or each.source,
+        )
+    return list(found.values())
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def _seconds(time: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if time * scale >= 1 or unit == "us":
+            return f"{time * scale:.3g} {unit}"
+    raise AssertionError(time)
+
+
+def _count(number: float) -> str:
+    for unit in ("", "k", "M", "G"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} T"

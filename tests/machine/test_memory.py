@@ -1,0 +1,86 @@
+"""What a program has in memory at a time, by hand."""
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.machine import GC200
+from tensorflow_ipu.machine._hlo import read
+from tensorflow_ipu.machine._liveness import peak_of
+
+KIB = tf.zeros([256])  # 1 KiB of float32.
+
+
+@pytest.fixture
+def peak(hlo):
+    return lambda function, *arguments: peak_of(read(hlo(function, *arguments)), GC200, 0.6).bytes
+
+
+def test_a_chain_works_in_one_place(peak):
+    assert peak(lambda x: tf.exp(tf.exp(tf.exp(tf.reverse(x, [0])))), KIB) == 1024
+
+
+def test_what_is_used_later_stays(peak):
+    def function(x):
+        first = tf.reverse(x, [0])
+        second = tf.reverse(tf.sin(first), [0])  # `first` is needed below: the sine has a place of its own.
+        return second + first
+
+    assert peak(function, KIB) == 3 * 1024
+
+
+def test_a_parameter_that_nobody_uses_later_is_worked_on_in_place(peak):
+    assert peak(lambda x: x + 1.0, KIB) == 0
+
+
+def test_a_loop_works_on_its_operands_in_place(peak):
+    def function(x):
+        x = tf.reverse(x, [0])
+        for _ in tf.range(10):
+            x = tf.reverse(x, [0]) + x
+        return x
+
+    # The loop's value, and what an iteration makes of it.
+    assert 2 * 1024 <= peak(function, KIB) <= 3 * 1024
+
+
+def test_a_stack_of_results_counts_whole(peak):
+    def function(x):
+        stack = tf.TensorArray(tf.float32, 10)
+        for i in tf.range(10):
+            stack = stack.write(i, tf.reverse(x, [0]))
+        return stack.stack()
+
+    assert peak(function, KIB) >= 10 * 1024
+
+
+def test_variables_and_arguments_are_held_all_the_time(report):
+    weights = tf.Variable(tf.zeros([100, 100]))
+    made = report(lambda x: x @ weights, tf.zeros([8, 100]))
+    assert made.memory.variables == 4 * (100 * 100 + 8 * 100)
+
+
+def test_verdicts(report):
+    memory = report(lambda x: x @ x, tf.zeros([64, 64])).memory
+    assert memory.verdict == "fits"
+    assert memory.low < memory.high < memory.capacity
+    size = memory.capacity
+    assert dataclasses.replace(memory, variables=size).verdict == "does not fit"
+    assert dataclasses.replace(memory, variables=int(0.95 * size)).verdict == "may fit"
+
+
+def test_a_program_too_large_does_not_fit(report):
+    made = report(lambda x: tf.reverse(x, [0]), tf.zeros([300 * 2**20], tf.float32))
+    assert made.fits is False
+    assert "does not fit" in str(made)
+
+
+def test_the_largest_are_named(report):
+    def function(x):
+        with tf.name_scope("here"):
+            return tf.reverse(x, [0])
+
+    (name, size), *_ = report(function, tf.zeros([2**20])).memory.largest
+    assert "here/Reverse" in name
+    assert size == 4 * 2**20

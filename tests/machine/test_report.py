@@ -1,0 +1,178 @@
+"""Reports of programs: on replicas, with feeds, from the strategy; printed, saved and read again."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.machine import GC200, Report, system_of, systems
+
+
+def configure(**attributes):
+    config = ipu.IPUConfig()
+    for name, value in attributes.items():
+        *categories, last = name.split("__")
+        target = config
+        for category in categories:
+            target = getattr(target, category)
+        setattr(target, last, value)
+    config.configure_ipu_system()
+
+
+@pytest.fixture
+def train(strategy):
+    """A program of 25 steps that reads an infeed, sums over replicas and changes a variable; and the variable."""
+    dataset = tf.data.Dataset.from_tensors((tf.zeros([16, 784]), tf.zeros([16], tf.int32))).repeat()
+    with strategy.scope():
+        weights = tf.Variable(tf.zeros([784, 10]))
+    infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ weights)
+            loss = tf.reduce_mean(losses)
+        gradient = ipu.ops.cross_replica_ops.cross_replica_sum(tape.gradient(loss, weights))
+        weights.assign_sub(0.1 * gradient)
+        outfeed.enqueue(loss)
+
+    @tf.function(jit_compile=True)
+    def program():
+        ipu.loops.repeat(25, step, infeed_queue=infeed)
+
+    return program, weights
+
+
+def test_a_report_counts_feeds_and_collectives_by_iteration(strategy, train):
+    configure(auto_select_ipus=4)
+    made = strategy.report(train[0], machine="IPU-POD16")
+    system = systems()["IPU-POD16"]
+    rows = {row.kind: row for row in made.operations}
+    assert made.steps == 25
+    assert rows["infeed"].host_bytes == 25 * 16 * (784 * 4 + 4)
+    assert rows["outfeed"].host_bytes == 25 * 4
+    assert rows["infeed"].host == pytest.approx(rows["infeed"].host_bytes / system.host_bytes_per_second)
+    sent = 2 * 3 / 4 * 784 * 10 * 4
+    each = sent / system.link_bytes_per_second + 6 * system.link_latency_seconds
+    assert rows["all-reduce"].links == pytest.approx(25 * each)
+    assert made.replicas == 4
+    assert made.throughput(16) == pytest.approx(4 * 16 / made.step_seconds)
+
+
+def test_nothing_is_run_and_no_variable_changes(strategy, train):
+    program, weights = train
+    strategy.report(program)
+    assert not weights.numpy().any()
+
+
+def test_a_report_names_the_users_lines(strategy, train):
+    made = strategy.report(train[0])
+    products = [row for row in made.operations if row.kind == "dot"]
+    assert products
+    assert all(re.fullmatch(r"test_report\.py:\d+", row.source) for row in products)
+
+
+def test_the_scope_or_a_new_strategy_serves(strategy):
+    @tf.function
+    def program(x):
+        return x @ x
+
+    x = tf.zeros([8, 8])
+    with strategy.scope():
+        inside = ipu.report(program, [x])
+    assert ipu.report(program, [x]) == inside
+    assert ipu.report(program, kwargs={"x": x}) == inside
+
+
+def test_the_configuration_chooses_the_machine(strategy):
+    @tf.function
+    def program(x):
+        return x @ x
+
+    x = tf.zeros([8, 8])
+    assert strategy.report(program, [x]).system.machine == GC200
+    configure(ipu_model__version="ipu1", ipu_model__tiles_per_ipu=100, io_tiles__num_io_tiles=10)
+    machine = strategy.report(program, [x]).system.machine
+    assert (machine.name, machine.tiles, machine.io_tiles) == ("GC2", 100, 10)
+    assert strategy.report(program, [x], machine="Bow").system.machine.io_tiles == 10
+
+
+def test_io_tiles_let_data_pass_beside_the_computation(strategy, train):
+    system = dataclasses.replace(system_of("GC200"), machine=dataclasses.replace(GC200, io_tiles=64))
+    plain, beside = strategy.report(train[0]), strategy.report(train[0], machine=system)
+    host = beside.part_seconds("host")
+    assert plain.seconds == pytest.approx(sum(row.seconds for row in plain.operations))
+    assert beside.seconds == pytest.approx(max(host, sum(row.seconds for row in beside.operations) - host))
+
+
+def test_the_memory_proportion_of_the_configuration_is_heeded(strategy):
+    @tf.function
+    def program(x, y):
+        return tf.matmul(x, y)
+
+    arguments = [tf.zeros([2048, 4096], tf.float16), tf.zeros([4096, 8192], tf.float16)]
+    free = strategy.report(program, arguments)
+    configure(matmuls__poplar_options={"availableMemoryProportion": "0.05"})
+    tight = strategy.report(program, arguments)
+    assert tight.memory.data < free.memory.data
+    assert tight.seconds > free.seconds
+
+
+def test_a_plain_function_is_refused(strategy):
+    with pytest.raises(ValueError, match=r"`fn` must be a `tf\.function`, but is <function"):
+        strategy.report(lambda: 1)
+
+
+def test_a_pipeline_is_refused_with_the_way_out(strategy):
+    configure(auto_select_ipus=2)
+
+    @tf.function
+    def program(x):
+        with ipu.scopes.ipu_shard(1):
+            return x + 1.0
+
+    with pytest.raises(NotImplementedError, match="uses 2 IPUs.*`pipelining.plan_cost`"):
+        strategy.report(program, [tf.zeros([4])])
+
+
+def test_text_has_the_bars_the_table_and_what_cannot_be_known(strategy, train):
+    text = str(strategy.report(train[0], machine="Bow Pod16"))
+    assert "program on Bow in Bow Pod16: a prediction; nothing was run" in text
+    assert "one tile alone" in text
+    assert "897 MiB: fits" in text
+    assert "time of a step of 25" in text
+    assert re.search(r"MatMul +dot +25 .*test_report\.py:\d+", text)
+    assert max(map(len, text.splitlines())) < 130
+
+
+def test_a_report_survives_a_file(strategy, train, tmp_path):
+    made = strategy.report(train[0], machine="Bow Pod16")
+    path = tmp_path / "report.json"
+    made.save(path)
+    assert Report.load(path) == made
+    assert json.loads(path.read_text())["schema"] == 1
+
+
+def test_a_file_that_is_no_report_is_refused_in_words(strategy, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text('{"schema": 2}')
+    with pytest.raises(ValueError, match="the report has schema 2, and this version of the package reads schema 1"):
+        Report.load(path)
+    path.write_text('{"schema": 1}')
+    with pytest.raises(ValueError, match="this is no report"):
+        Report.load(path)
+    path.write_text("hello")
+    with pytest.raises(ValueError, match="no JSON"):
+        Report.load(path)
+    made = strategy.report(tf.function(lambda: tf.constant(1.0)))
+    with pytest.raises(ValueError, match="a name that ends in `.json`"):
+        made.save(tmp_path / "report.txt")
+
+
+@pytest.mark.parametrize("size", [0, 1.5, True])
+def test_a_wrong_batch_size_is_refused(strategy, size):
+    made = strategy.report(tf.function(lambda: tf.constant(1.0)))
+    with pytest.raises(ValueError, match="`batch_size` must be the samples of a step, 1 or more"):
+        made.throughput(size)

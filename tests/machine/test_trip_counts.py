@@ -1,0 +1,87 @@
+"""How often loops run, read from the program."""
+
+import pytest
+import tensorflow as tf
+
+X = tf.zeros([4, 4])
+
+
+def products(report):
+    """How often the products of matrices run."""
+    return [row.count for row in report.operations if row.kind == "dot"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "step", "count"),
+    [(0, 25, 1, 25), (3, 25, 1, 22), (0, 25, 4, 7), (10, 0, -1, 10), (10, 0, -3, 4), (5, 5, 1, 0)],
+)
+def test_loops_of_constant_bounds_are_counted(report, begin, end, step, count):
+    def function(x):
+        for _ in tf.range(begin, end, step):
+            x = x @ x
+        return x
+
+    assert products(report(function, X)) == ([count] if count else [])
+
+
+def test_the_lower_of_two_bounds_counts(report):
+    def function(x):
+        return tf.while_loop(lambda i, _: i < 25, lambda i, y: (i + 1, y @ y), (0, x), maximum_iterations=7)[1]
+
+    assert products(report(function, X)) == [7]
+
+
+def test_counts_of_nested_loops_multiply(report):
+    def function(x):
+        for _ in tf.range(3):
+            x = x @ x
+            for _ in tf.range(5):
+                x = x @ x
+        return x
+
+    assert sorted(products(report(function, X))) == [3, 15]
+
+
+def test_a_bound_that_an_outer_loop_carries_is_read(report):
+    def function(x):
+        inner = tf.constant(6) * 2
+        for _ in tf.range(3):
+            for _ in tf.range(inner):
+                x = x @ x
+        return x
+
+    assert products(report(function, X)) == [36]
+
+
+def test_a_condition_on_data_counts_up_to_its_other_bound(report):
+    def function(x):
+        return tf.while_loop(
+            lambda i, y: tf.logical_and(i < 9, tf.reduce_sum(y) < 1.0), lambda i, y: (i + 1, y @ y), (0, x)
+        )[1]
+
+    assert products(report(function, X)) == [9]
+
+
+def test_a_count_that_only_running_tells_is_told_and_may_be_given(report):
+    def function(x):
+        for _ in tf.range(tf.cast(tf.reduce_sum(x), tf.int32)):
+            x = x @ x
+        return x
+
+    unknown = report(function, X)
+    assert products(unknown) == [1]
+    told = [line for line in unknown.assumptions if line.startswith("loop `")]
+    assert len(told) == 1
+    assert "figures are for one iteration" in told[0]
+    name = told[0].split("`")[1]
+    assert products(report(function, X, trip_counts={name: 40})) == [40]
+    assert products(report(function, X, trip_counts={"*": 41})) == [41]
+    with pytest.raises(ValueError, match="`trip_counts` names `nowhere`, and the program has no loop"):
+        report(function, X, trip_counts={"nowhere": 2})
+
+
+def test_a_loop_without_end_is_told(report):
+    def function(x):
+        return tf.while_loop(lambda y: tf.reduce_sum(y) < 1.0, lambda y: y @ y, (x,))[0]
+
+    assert any(line.startswith("loop `") for line in report(function, X).assumptions)
