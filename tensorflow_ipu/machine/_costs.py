@@ -57,7 +57,7 @@ def cost_of(operation: Operation, machine: Machine, proportion: float, fused: bo
       operation: The operation, which holds no computation and is no call of the host.
       machine: The IPU.
       proportion: `availableMemoryProportion` of products.
-      fused: Whether the one user of its result is elementwise as well, so that both run as one vertex.
+      fused: Whether it runs as a part of the operations that use its result, as one vertex.
     """
     opcode = operation.opcode
     if opcode in FREE or _is_view(operation):

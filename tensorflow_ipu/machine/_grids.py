@@ -20,7 +20,9 @@ _BLOCK_CYCLES = 20
 _CALL_CYCLES = 300
 # Partial sums of other tiles are added so many elements a cycle.
 _REDUCED_ELEMENTS = 2
-_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+# Serial splits worth trying: of the rows, and of the columns.
+_ROW_SPLITS = (1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64)
+_COLUMN_SPLITS = (1, 2, 4, 8, 16, 32, 64, 1, 1, 1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Grid:
       rows: Parts that the rows of the result (of all groups) are divided into.
       columns: Parts of the columns.
       depth: Parts of what is summed over; their sums are then added.
-      splits: How often the whole is done, one part of the columns after the other, so that it fits.
+      splits: How often the whole is done, one part of the columns or rows after the other, so that it fits.
       compute: Cycles of the matrix unit, and of adding partial sums.
       exchange: Cycles of bringing operands and partial sums to the tiles.
       phases: How often the tiles synchronise.
@@ -78,13 +80,15 @@ def best_grid(product: Product, machine: Machine, proportion: float) -> Grid:
     inputs = _OUTPUTS if item <= 2 else _OUTPUTS // 2  # Bytes of a float16.
     tiles = machine.compute_tiles
     rows = product.groups * product.rows
-    splits = np.array(_SPLITS, np.int64)[:, None, None]
-    depths = _divisors_like(min(64, _divided(product.depth, inputs)))[None, :, None]
+    row_splits, column_splits = (np.array(each)[:, None, None] for each in (_ROW_SPLITS, _COLUMN_SPLITS))
+    splits = row_splits * column_splits
+    depths = _divisors_like(min(tiles, _divided(product.depth, inputs)))[None, :, None]
     columns = _divisors_like(_divided(product.columns, _OUTPUTS))[None, None, :]
     used = depths * columns
-    parts = np.clip(tiles // np.maximum(used, 1), 1, rows)
-    part_rows = _divided(rows, parts)
-    part_columns = _round_up(_divided(_divided(product.columns, splits), columns), _OUTPUTS)
+    split_rows = _divided(rows, row_splits)
+    parts = np.clip(tiles // np.maximum(used, 1), 1, split_rows)
+    part_rows = _divided(split_rows, parts)
+    part_columns = _round_up(_divided(_divided(product.columns, column_splits), columns), _OUTPUTS)
     part_depth = _round_up(_divided(product.depth, depths), inputs)
     weights = part_columns * part_depth
     compute = part_rows * weights / machine.macs(item) + weights * item / machine.weight_bytes

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tensorflow_ipu.machine._fusion import fused_operations
 from tensorflow_ipu.machine._grids import best_grid
 from tensorflow_ipu.machine._hlo import Computation, Operation, Shape
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._opcodes import ELEMENTWISE, PRODUCTS, UPDATING
+from tensorflow_ipu.machine._schedule import frugal_order
 
 # Their results are (parts of) what they work on.
 _NAMING = frozenset({"bitcast", "reshape", "broadcast", "opt-barrier", "copy", "set-dimension-size", "domain"})
@@ -45,7 +47,7 @@ _Value: TypeAlias = "tuple[Buffer, ...] | list[_Value]"
 
 
 def peak_of(computation: Computation, machine: Machine, proportion: float) -> Peak:
-    """Finds the most that a computation has in memory, in the order of its operations.
+    """Finds the most that a computation has in memory, in the better of two orders: its own, and one that is frugal.
 
     Parameters are not counted: who calls holds them. A loop works on its operands in place, elementwise operations on
     an operand that nobody uses later.
@@ -70,13 +72,24 @@ class _Liveness:
         return self._peaks[computation]
 
     def _walk(self, computation: Computation) -> Peak:
-        last, last_of_element = _last_uses(computation)
+        return min(
+            (self._walk_in(order, computation.root) for order in (computation.operations, frugal_order(computation))),
+            key=lambda peak: peak.bytes,
+        )
+
+    def _walk_in(self, operations: Sequence[Operation], root: Operation) -> Peak:
+        last, last_of_element = _last_uses(operations, root)
+        fused = fused_operations(operations, root)
         values: dict[Operation, _Value] = {}
         # A buffer stays for as long as the last operation that uses a value in it.
         ends: dict[Buffer, int] = {}
         begins: dict[int, list[Buffer]] = {}
-        for at, operation in enumerate(computation.operations):
-            values[operation] = value = self._value(operation, values, ends, at)
+        for at, operation in enumerate(operations):
+            if operation in fused:  # What uses it reads what it reads.
+                value = tuple(dict.fromkeys(buffer for each in operation.operands for buffer in _flat(values[each])))
+            else:
+                value = self._value(operation, values, ends, at)
+            values[operation] = value
             end = last.get(operation, at)
             for number, part in enumerate(value) if isinstance(value, list) else ((0, value),):
                 for buffer in _flat(part):
@@ -88,7 +101,7 @@ class _Liveness:
             finished.setdefault(end, []).append(buffer)
         alive: dict[Buffer, None] = {}  # In the order of their begin.
         total, best = 0, Peak(0, (), 0)
-        for at, operation in enumerate(computation.operations):
+        for at, operation in enumerate(operations):
             alive.update(dict.fromkeys(begins.get(at, ())))
             total += sum(buffer.bytes for buffer in begins.get(at, ()))
             inner, temporary = self._inside(operation)
@@ -128,22 +141,24 @@ class _Liveness:
         if opcode == "custom-call":
             return _new(operation, operation.shape)
         if opcode in _IN_PLACE:
-            for operand in operands:
-                held = _flat(values[operand])
-                if len(held) == 1 and ends[held[0]] <= at and held[0].bytes == operation.shape.bytes:
-                    return (held[0],)
+            size = operation.shape.bytes
+            for buffer in (each for operand in operands for each in _flat(values[operand])):
+                if ends[buffer] <= at and buffer.bytes == size:
+                    return (buffer,)
         return _new(operation, operation.shape)
 
 
-def _last_uses(computation: Computation) -> tuple[dict[Operation, int], dict[tuple[Operation, int], int]]:
+def _last_uses(
+    operations: Sequence[Operation], root: Operation
+) -> tuple[dict[Operation, int], dict[tuple[Operation, int], int]]:
     """At which operation each result is used last, whole, and each element of the tuples among them."""
     last: dict[Operation, int] = {}
-    for at, operation in enumerate(computation.operations):
+    for at, operation in enumerate(operations):
         if operation.opcode != "get-tuple-element":
             last.update(dict.fromkeys(operation.operands, at))
-    last[computation.root] = len(computation.operations)
+    last[root] = len(operations)
     elements: dict[tuple[Operation, int], int] = {}
-    for operation in computation.operations:
+    for operation in operations:
         if operation.opcode == "get-tuple-element":
             key = operation.operands[0], operation.number
             elements[key] = max(elements.get(key, 0), last.get(operation, 0))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorflow_ipu.machine import _links
 from tensorflow_ipu.machine._costs import cost_of
+from tensorflow_ipu.machine._fusion import fused_operations
 from tensorflow_ipu.machine._hlo import Computation, Operation
-from tensorflow_ipu.machine._opcodes import ELEMENTWISE, FREE, HOLDERS
+from tensorflow_ipu.machine._opcodes import FREE, HOLDERS
 from tensorflow_ipu.machine._system import System
 from tensorflow_ipu.machine._trip_counts import Frame, trip_count
 
@@ -95,7 +96,7 @@ class Walk:
     def _computation(self, frame: Frame, count: int) -> list[OperationTime]:
         if count == 0:
             return []
-        users = _users(frame.computation.operations)
+        fused = fused_operations(frame.computation.operations, frame.computation.root)
         rows: list[OperationTime] = []
         for operation in frame.computation.operations:
             opcode = operation.opcode
@@ -111,7 +112,7 @@ class Walk:
             elif opcode == "custom-call":
                 rows += self._call(operation, count)
             else:
-                rows += self._operation(operation, count, users)
+                rows += self._operation(operation, count, operation in fused)
         return rows
 
     def _loop(self, loop: Operation, frame: Frame, count: int) -> list[OperationTime]:
@@ -151,16 +152,10 @@ class Walk:
         if target == _links.COLLECTIVE:
             seconds = _links.collective_seconds(operation, self._system, self._replicas)
             return [self._row(operation, _links.collective_kind(operation), count, links=seconds)] if seconds else []
-        return self._operation(operation, count, {}, f"`{target}`")
+        return self._operation(operation, count, False, f"`{target}`")
 
-    def _operation(
-        self, operation: Operation, count: int, users: Mapping[Operation, list[Operation]], name: str = ""
-    ) -> list[OperationTime]:
+    def _operation(self, operation: Operation, count: int, fused: bool, name: str = "") -> list[OperationTime]:
         machine = self._system.machine
-        using = users.get(operation, [])
-        fused = (
-            len(using) == 1 and using[0].opcode in ELEMENTWISE and using[0].shape.elements == operation.shape.elements
-        )
         cost = cost_of(operation, machine, self._proportion, fused)
         if not cost.known:
             self.notes[f"operation {name or f'`{operation.opcode}`'}: not known, and costed as a copy"] = None
@@ -181,11 +176,3 @@ class Walk:
             plan=plan,
             source=self._lines.get(operation.scope, ""),
         )
-
-
-def _users(operations: Iterable[Operation]) -> dict[Operation, list[Operation]]:
-    found: dict[Operation, list[Operation]] = {}
-    for operation in operations:
-        for operand in operation.operands:
-            found.setdefault(operand, []).append(operation)
-    return found
