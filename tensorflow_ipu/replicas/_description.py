@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tensorflow_ipu.replicas import _shards
-
-# Code between the user's line and an operation.
-_LIBRARIES = tuple(
-    f"{Path(file).parent}{os.sep}" for file in (tf.__file__, keras.__file__, str(Path(__file__).parent)) if file
-)
+from tensorflow_ipu.replicas._user_code import user_frame
 
 
 def hlo(program: Any, inputs: Sequence[Any], device: str) -> bytes:
@@ -58,15 +52,7 @@ def user_lines(program: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for graph in _shards.graphs_of(program):
         for operation in graph.get_operations():
-            line = _user_line(operation.traceback or ())
-            if line:
-                found[operation.name] = line
+            frame = user_frame(operation)
+            if frame is not None:
+                found[operation.name] = f"{os.path.basename(frame[0])}:{frame[1]}"
     return found
-
-
-def _user_line(frames: Iterable[Any]) -> str:
-    line = ""
-    for frame in frames:  # Outermost first.
-        if not frame.filename.startswith((*_LIBRARIES, "<")):  # `<` begins the name of generated code.
-            line = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    return line

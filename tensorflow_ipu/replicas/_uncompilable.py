@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import linecache
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tensorflow_ipu._library import native
+from tensorflow_ipu.replicas._user_code import user_frame
 
 # A frame of a Keras layer that is being called.
 _LAYER_CALL = "/keras/src/layers/layer.py"
@@ -214,8 +213,7 @@ def _words(found: Sequence[_Found]) -> str:
     """The message: a sentence for each line of the user's from which such operations come; the last one found first."""
     places: dict[Any, list[_Found]] = {}
     for one in reversed(found):
-        frame = _user_frame(one.operation)
-        places.setdefault((frame and frame[:2], _layers(one)), []).append(one)
+        places.setdefault((user_frame(one.operation), _layers(one)), []).append(one)
     faults = [_fault(place, layers, together) for (place, layers), together in places.items()]
     start = "A program for an IPU is compiled by XLA, which has no kernel for "
     return start + (
@@ -258,14 +256,3 @@ def _layers(found: _Found) -> str | None:
     if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
         return None
     return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(found.operation, found.scope)) or None
-
-
-def _user_frame(operation: Any) -> Any:
-    """The innermost frame of the operation's making that is no part of TensorFlow, Keras or this package."""
-    packages = tuple(
-        f"{Path(sys.modules[name].__file__ or '').parent}/"
-        for name in ("tensorflow", "keras", "tensorflow_ipu")
-        if name in sys.modules
-    )
-    frames = [tuple(frame) for frame in operation.traceback or ()]
-    return next((frame for frame in reversed(frames) if not frame[0].startswith(packages)), None)

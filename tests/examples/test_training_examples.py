@@ -54,6 +54,14 @@ def test_digits_tests_every_image_once_and_counts_no_image_that_fills_up_a_batch
     assert set(tested[360:]) == {-1}, "no answer of the network is -1"
 
 
+def test_machine_report_says_that_bytes_pass_faster_than_floats(run_example):
+    *report, floats, integers = run_example("machine_report", "--batch", "16")
+    assert report[0] == "train on Bow in Bow Pod16: a prediction; nothing was run"
+    assert any(line.endswith("897 MiB: fits") for line in report)
+    times = [float(re.search(r": ([\d.]+) us a step", line)[1]) for line in (floats, integers)]
+    assert times[1] < times[0]
+
+
 def test_text_learns_to_tell_the_languages_apart(run_example):
     words, *epochs, accuracy = run_example("text")
     assert words.startswith("120 words, such as ")

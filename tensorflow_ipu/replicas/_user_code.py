@@ -1,0 +1,30 @@
+"""Which line of the user's code an operation of a program comes from."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def user_frame(operation: Any) -> tuple[str, int] | None:
+    """The innermost frame of an operation's making that is no part of TensorFlow, Keras or this package.
+
+    Args:
+      operation: An operation of a graph.
+
+    Returns:
+      The file and the line; None where no frame is the user's.
+    """
+    for frame in reversed(list(operation.traceback or ())):
+        if not frame.filename.startswith(_libraries()):
+            return frame.filename, frame.lineno
+    return None
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    # TensorFlow makes the wrappers of loaded operations from strings.
+    folders = (Path(sys.modules[name].__file__ or "").parent for name in ("tensorflow", "keras", "tensorflow_ipu"))
+    return ("<string>", *(f"{folder}/" for folder in folders))
