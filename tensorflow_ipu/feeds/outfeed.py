@@ -167,6 +167,12 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
         """Whether a traced program enqueues to the queue."""
         return self._current_layout() is not None
 
+    @property
+    def element_spec(self) -> Any:
+        """The structure of an element, with a `tf.TensorSpec` for each tensor; None before a program that enqueues."""
+        layout = self._current_layout()
+        return None if layout is None else layout.nested
+
     def _current_layout(self) -> _layout.Layout | None:
         """The elements' layout: that of the elements that have come, else that of the latest trace."""
         if self._held is None and self._feed is not None:

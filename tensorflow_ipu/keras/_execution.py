@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.keras import _data
 from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks, Reader
@@ -50,7 +51,7 @@ class Execution:
         try:
             if self._extension.callbacks is None:
                 self._run(fed, outfeed)
-                element = outfeed.dequeue()
+                element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
                 if self._mode != "predict" and outfeed._mode is IPUOutfeedMode.ALL:
                     element = _map(lambda part: part[-1], element)
                 return self._logs(element) if self._mode != "predict" else self._joined(element)
@@ -63,6 +64,19 @@ class Execution:
     def _accumulates(self) -> bool:
         """Whether the outfeed gets sums over several steps, and not each step's."""
         return self._extension.accumulates(self._mode)
+
+    @property
+    def _only_compiles(self) -> bool:
+        """Whether the device runs nothing, and each execution returns zeros."""
+        return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
+
+    def _zeros(self, fed: _data.Pass, outfeed: IPUOutfeedQueue) -> Any:
+        """What an execution would have left in the outfeed, all zeros."""
+        outer = [self._replicas] if self._replicas > 1 else []
+        if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
+            outer = [fed.steps // self._summed if self._accumulates else fed.steps, *outer]
+        spec = self._loop.returned_spec(fed.elements)
+        return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
     def _queue(self, fed: _data.Pass) -> IPUOutfeedQueue:
         """The queue for what the steps return: another one for other shapes, which depend on the data."""
@@ -91,6 +105,12 @@ class Execution:
                     value = self._named(value)
                 callbacks.report(self._mode, value if self._mode != "predict" else {"outputs": value})
 
+        if self._only_compiles:
+            self._run(fed, outfeed)
+            rows = self._zeros(fed, outfeed)
+            for step in range(fed.steps):
+                handle(_map(lambda part: part[step], rows))  # noqa: B023
+            return self._reported(elements)
         reader = Reader(outfeed, fed.steps, handle)
         try:
             self._run(fed, outfeed)
@@ -98,6 +118,9 @@ class Execution:
             reader.give_up()
             raise
         reader.join()
+        return self._reported(elements)
+
+    def _reported(self, elements: list[Any]) -> Any:
         if self._mode != "predict":
             return self._logs(elements[-1])
         return self._joined(_map(lambda *parts: tf.stack(parts), *elements))

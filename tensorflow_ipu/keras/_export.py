@@ -77,9 +77,11 @@ def _input_specs(model: Any, batch_size: int | None) -> list[tf.TensorSpec]:
             f"Cannot get the input signature of model `{model.name}`: it was not called yet. Call it on a batch, fit it, or"
             " make it with an `Input` layer, and export it then"
         ) from exc
+    # Keras exports models for any size of batch, also those whose `Input` states one.
+    stated = getattr(model, "inputs", None) or inputs
     found = []
-    for at, spec in enumerate(inputs):
-        name, shape = spec.name or f"input_{at}", spec.shape
+    for at, (spec, with_batch) in enumerate(zip(inputs, stated, strict=True)):
+        name, shape = spec.name or f"input_{at}", with_batch.shape
         dims = list(shape)
         if batch_size is not None and dims:
             dims[0] = batch_size

@@ -23,6 +23,7 @@ from tensorflow_ipu.keras._options import Options
 from tensorflow_ipu.keras._pipeline_graph import StageAssignment
 from tensorflow_ipu.keras._pipeline_methods import PipelineMethods
 from tensorflow_ipu.keras._pipeline_program import PipelinedModel
+from tensorflow_ipu.keras.optimizers._wrapper import chain
 
 _METHODS = {
     name: method
@@ -201,7 +202,7 @@ class Extension:
     def make_function(self, mode: str) -> Callable[[Any], Any]:
         """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
         model = self.model
-        if mode == "train" and hasattr(model.optimizer, "minimize") and self.gathers:
+        if mode == "train" and self.gathers and any(hasattr(one, "minimize") for one in chain(model.optimizer)):
             raise ValueError(
                 f"the optimizer of model `{model.name}` has a `minimize` of its own, which is not called where gradients of"
                 " several steps make one update: override its `apply` or `update_step` instead"

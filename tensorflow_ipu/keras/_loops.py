@@ -48,6 +48,7 @@ class Loop:
         self._counts: dict[int, tf.Tensor] = {}
         self._latest: _Latest | None = None
         self._traces = 0
+        self._specs: dict[Any, Any] = {}
         self._model = model
         self._step = tf.autograph.experimental.do_not_convert(step)
         self._accumulation = accumulation
@@ -57,6 +58,10 @@ class Loop:
     def traces(self) -> int:
         """How many programs have been traced, each of which compiles once."""
         return self._traces
+
+    def returned_spec(self, elements: Elements) -> Any:
+        """What a step returns for such elements, of `tf.TensorSpec`; a program for them was traced."""
+        return self._specs[elements.key]
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
         """Runs steps on the device, each with the next batch of `infeed`; what they return goes to `outfeed`.
@@ -102,6 +107,7 @@ class Loop:
             def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue) -> None:
                 self._traces += 1
                 pipelined.run(elements, infeed, outfeed, steps)
+                self._specs[elements.key] = outfeed.element_spec
 
             self._programs[key] = program
         self._execute(self._programs[key], (infeed, outfeed))
@@ -127,6 +133,7 @@ class Loop:
             else:
                 update = accumulated_step(self._model, step, self._accumulation)
                 _repeat(steps // self._accumulation.steps, update)
+            self._specs[elements.key] = outfeed.element_spec
             self._model._ipu_extension.check_traced(elements.spec)
 
         return program

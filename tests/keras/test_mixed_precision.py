@@ -107,3 +107,19 @@ def test_replicas_skip_the_update_that_one_of_them_cannot_make(
     plain.optimizer.learning_rate = 0.25
     plain.fit(features[kept], targets[kept], batch_size=2 * BATCH, verbose=0, shuffle=False)
     assert_same(model.get_weights(), plain.get_weights(), rtol=1e-2, atol=1e-3)
+
+
+class Own(keras.optimizers.SGD):
+    def minimize(self, *_: Any) -> None:
+        """What older Keras optimizers had, and programs override."""
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_an_optimizer_with_its_own_minimize_is_refused_where_gradients_accumulate(policy: str) -> None:
+    with ipu.IPUStrategy().scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, dtype=policy)], name="model")
+        model.dtype_policy = policy
+        model.compile(Own(), "mse", steps_per_execution=2)
+    model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
+    with pytest.raises(ValueError, match="the optimizer of model `model` has a `minimize` of its own"):
+        model.fit(np.ones([4, 2], np.float32), np.ones([4, 1], np.float32), batch_size=2, verbose=0)

@@ -222,6 +222,20 @@ def test_exports_that_cannot_be_served_are_refused(
         model.export_for_ipu_serving(tmp_path / "served", **options)
 
 
+@pytest.mark.parametrize("kind", ["sequential", "functional"])
+def test_export_takes_the_batch_size_of_the_input(kind: str, features: Any, scoped: Any, tmp_path: Any) -> None:
+    def make() -> keras.Model:
+        given, dense = keras.Input([6], batch_size=4, name="x"), layers.Dense(3)
+        return keras.Sequential([given, dense]) if kind == "sequential" else keras.Model({"x": given}, dense(given))
+
+    model = scoped(make)
+    served = model.export_for_ipu_serving(tmp_path / "served")
+    assert served.input_signature == (tf.TensorSpec([4, 6], name="x"),)
+    x = features[:4]
+    expected = model(x if kind == "sequential" else {"x": x})
+    np.testing.assert_allclose(served(tf.constant(x))["output_0"], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_model_without_known_inputs_cannot_be_exported(features: Any, scoped: Any, tmp_path: Any) -> None:
     class Own(keras.Model):
         def __init__(self) -> None:

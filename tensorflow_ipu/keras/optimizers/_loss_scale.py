@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu.keras.optimizers._wrapper import chain
 from tensorflow_ipu.ops import reductions
 
 
@@ -47,7 +48,7 @@ def scales_losses(optimizer: Any) -> bool:
     """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
     return any(
         isinstance(one, keras.optimizers.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
-        for one in _chain(optimizer)
+        for one in chain(optimizer)
     )
 
 
@@ -60,16 +61,9 @@ def agree_on_finite(optimizer: Any) -> None:
       optimizer: A Keras optimizer that may be, or wrap, Keras's `LossScaleOptimizer`; None for none.
     """
     one: Any
-    for one in _chain(optimizer):
+    for one in chain(optimizer):
         if isinstance(one, keras.optimizers.LossScaleOptimizer) and not isinstance(one, LossScaleOptimizer):
             one.check_finite = types.MethodType(_check_finite_of_all, one)
-
-
-def _chain(optimizer: Any) -> Iterator[Any]:
-    """The optimizer, and those that it wraps."""
-    while optimizer is not None:
-        yield optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def _check_finite_of_all(self: Any, grads: Sequence[Any]) -> Any:

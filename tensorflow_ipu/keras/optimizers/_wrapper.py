@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -117,3 +117,10 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         key = "opt" if "opt" in arguments else "als_optimizer"
         arguments[key] = keras.saving.deserialize_keras_object(arguments[key], custom_objects=custom_objects)
         return cls(**arguments)
+
+
+def chain(optimizer: Any) -> Iterator[Any]:
+    """A Keras optimizer, then those that it wraps; nothing for None."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
