@@ -29,6 +29,7 @@ class AccumulationOptions(OptionGroup):
     """How `fit` accumulates gradients. All but the first two and `dtype` change nothing in the emulator."""
 
     title: ClassVar[str] = "gradient accumulation options"
+    explicit: ClassVar[tuple[str, ...]] = _EXPLICIT
     unset: ClassVar[Mapping[str, str]] = {
         "gradient_accumulation_steps_per_replica": "each step updates the weights",
         "dtype": "that of each variable",

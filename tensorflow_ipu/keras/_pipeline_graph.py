@@ -125,7 +125,7 @@ class StageAssignment:
         """Assigns the stages that `named` returned for an equal model.
 
         Raises:
-          ValueError: The model has other layers.
+          ValueError: The model has other layers, or `named` is no such list.
         """
         stages: dict[Key, int] = {}
         _restore(self.places, named, stages)
@@ -220,7 +220,11 @@ def _named(place: Place) -> list[Any]:
     return [place.layer.name, place.stage if place.children is None else [_named(child) for child in place.children]]
 
 
-def _restore(places: list[Place], named: list[Any], stages: dict[Key, int]) -> None:
+def _restore(places: list[Place], named: Any, stages: dict[Key, int]) -> None:
+    if not isinstance(named, list) or any(not isinstance(one, list) or len(one) != 2 for one in named):
+        raise ValueError(
+            f"pipeline stages should be a list of pairs of a layer's name and its stage, but are `{named!r}`"
+        )
     names = [place.layer.name for place in places]
     if names != [name for name, _ in named]:
         raise ValueError(
@@ -229,8 +233,12 @@ def _restore(places: list[Place], named: list[Any], stages: dict[Key, int]) -> N
     for place, (_, stage) in zip(places, named, strict=True):
         if place.children is not None:
             _restore(place.children, stage, stages)
-        elif stage is not None:
+        elif type(stage) is int and stage >= 0:
             stages[place.key] = stage
+        elif stage is not None:
+            raise ValueError(
+                f"the pipeline stage of layer `{place.layer.name}` should be a number from 0, but is `{stage!r}`"
+            )
 
 
 def _clear(place: Place) -> None:

@@ -41,6 +41,7 @@ class PipeliningOptions(OptionGroup):
     """How a model with pipeline stages runs. Behind the first four are arguments of `pipeline`, with its defaults."""
 
     title: ClassVar[str] = "pipelining options"
+    explicit: ClassVar[tuple[str, ...]] = _EXPLICIT
     unset: ClassVar[Mapping[str, str]] = {
         "gradient_accumulation_steps_per_replica": "to be set before `fit`",
         "device_mapping": "as the schedule has it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,3 +26,8 @@ class ReplicationOptions(OptionGroup):
           ValueError: It is no method, and the name of none.
         """
         return cls(ReplicatedMetricReductionMethod.parse(method))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ReplicationOptions:
+        """The group in which these options are set; see the class above."""
+        return cls.checked(given.get("replicated_metric_reduction_method", ReplicatedMetricReductionMethod.NONE))

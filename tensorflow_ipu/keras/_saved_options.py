@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 import warnings
@@ -12,7 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
+from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras._option_checks import check_flag
+from tensorflow_ipu.keras._option_group import OptionGroup
 from tensorflow_ipu.keras._options import Options
 from tensorflow_ipu.keras._pipeline_graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
@@ -59,27 +61,57 @@ def load(stages: StageAssignment, folder: str | None) -> Options:
     Args:
       stages: Gets the pipeline stages that it wrote.
       folder: The folder; None where the file has none for the model.
+
+    Raises:
+      ValueError: What the file has is no such thing, or the method that sets an option would refuse it.
     """
-    options = Options()
     path = Path(folder or "", _FILE)
     if not folder or not path.exists():
-        return options
-    written = json.loads(path.read_text())
-    stage_names = written.pop(_STAGES, None)
-    if stage_names is not None:
-        stages.restore(stage_names)
-    unknown: list[str] = []
+        return Options()
+    try:
+        return _read(json.loads(path.read_text()), stages)
+    except (TypeError, ValueError) as exc:
+        raise ValueError(
+            f"the model's options cannot be read from `{_FILE}` in its file: {exc}. The rest of the file can:"
+            " `keras.models.load_model` outside of `strategy.scope()` gives the model without its options, and"
+            " `load_weights` of a model made in the scope takes the file too"
+        ) from exc
+
+
+def _read(written: Any, stages: StageAssignment) -> Options:
+    """The options that a file has; stages are set last, so that a faulty file changes nothing."""
+    rest = _object(written)
+    options, faults, unknown = Options(), Faults(), []
     for group, values in options.groups():
-        given = {name: _decode(value) for name, value in written.pop(group, {}).items()}
-        known = {name: given.pop(name) for name in values.names() if name in given}
-        setattr(options, group, dataclasses.replace(values, **known))
-        unknown += given
-    options.asynchronous_callbacks = written.pop(_CALLBACKS, False)
-    unknown += written
+        setattr(options, group, _read_group(values, rest.pop(group, {}), faults, unknown))
+    options.asynchronous_callbacks = rest.pop(_CALLBACKS, False)
+    check_flag(_CALLBACKS, options.asynchronous_callbacks, faults)
+    named = rest.pop(_STAGES, None)
+    faults.raise_any()
+    if named is not None:
+        stages.restore(named)
+    unknown += rest
     if unknown:
         names = ", ".join(f"`{name}`" for name in unknown)
-        warnings.warn(f"the file has options that this version does not know, which are not set: {names}", stacklevel=8)
+        warnings.warn(f"the file has options that this version does not know, which are not set: {names}", stacklevel=9)
     return options
+
+
+def _read_group(default: OptionGroup, written: Any, faults: Faults, unknown: list[str]) -> OptionGroup:
+    known = default.names()
+    try:
+        given = {name: _decode(name, value) for name, value in _object(written).items()}
+        unknown += [name for name in given if name not in known]
+        return default.of({name: value for name, value in given.items() if name in known})
+    except (TypeError, ValueError) as exc:
+        faults.add(ValueError, f"{default.title}: {exc}")
+        return default
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"there should be a JSON object, but there is `{value!r}`")
+    return dict(value)
 
 
 def _encode(name: str, value: Any) -> Any:
@@ -101,13 +133,21 @@ def _encode(name: str, value: Any) -> Any:
         return None
 
 
-def _decode(value: Any) -> Any:
+def _decode(name: str, value: Any) -> Any:
+    """The value of an option that `_encode` wrote.
+
+    Raises:
+      ValueError: It wrote no such thing.
+    """
     if isinstance(value, list):
-        return [_decode(part) for part in value]
-    if isinstance(value, dict):
+        return [_decode(name, part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    try:
         if "enum" in value:
             return _ENUMS[value["enum"]][value["name"]]
         if "dtype" in value:
             return tf.as_dtype(value["dtype"])
-        return {key: _decode(part) for key, part in value["dict"].items()}
-    return value
+        return {key: _decode(key, part) for key, part in value["dict"].items()}
+    except (AttributeError, KeyError, TypeError) as exc:
+        raise ValueError(f"`{name}` is `{value!r}`, which stands for no value of an option") from exc
