@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu.keras._captured import handing_on
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 
 
@@ -45,6 +46,7 @@ def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumul
         types = [_dtype_of(weight, accumulation.dtype) for weight in weights]
         zeros = [tf.zeros(weight.shape, dtype) for weight, dtype in zip(weights, types, strict=True)]
         has_gradient = [False] * len(weights)
+        counted: list[bool] = []
 
         def run_step(n: Any, *sums: Any) -> tuple[Any, ...]:
             new = list(sums)
@@ -67,7 +69,17 @@ def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumul
                     has_gradient[at] = True
                     new[at] = _add(sums[at], tf.cast(tf.convert_to_tensor(gradient), types[at]), n, accumulation)
 
-            with _applying(model.optimizer, accumulate):
+            def count(captured: Any) -> None:
+                if not hasattr(model.optimizer, "apply_accumulated"):
+                    raise ValueError(
+                        f"the optimizer of model `{model.name}` takes captured gradients, of which each step has its own, and"
+                        " the model accumulates those of several steps for one update: use an `ALSOptimizer`, which counts"
+                        " them with each step, or set no gradient accumulation"
+                    )
+                model.optimizer.count((), captured)
+                counted.append(True)
+
+            with _applying(model.optimizer, accumulate), handing_on(model.optimizer, count):
                 step()
             if not applied:
                 raise ValueError(
@@ -80,7 +92,10 @@ def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumul
             lambda n, *_: n < accumulation.steps, run_step, (tf.constant(0), *zeros), parallel_iterations=1
         )
         gradients = [total if there else None for total, there in zip(sums, has_gradient, strict=True)]
-        model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        if counted:
+            model.optimizer.apply_accumulated(gradients, weights)
+        else:
+            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
     return update
 

@@ -14,6 +14,7 @@ from tensorflow_ipu import pipelining, replicas
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.keras import _data, _replica_count
 from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
+from tensorflow_ipu.keras._captured import capturing
 from tensorflow_ipu.keras._execution import Execution
 from tensorflow_ipu.keras._file_methods import FileMethods
 from tensorflow_ipu.keras._loop_methods import LoopMethods
@@ -216,7 +217,10 @@ class Extension:
             loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
         else:
             accumulation = self.options.accumulation.plan if mode == "train" else None
-            loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), accumulation)
+            step = getattr(model, f"{mode}_step")
+            if mode == "train" and accumulation is None:
+                step = capturing(model, step)
+            loop = Loop(model, self.strategy, step, accumulation)
         self._loops[mode] = loop
         return Execution(self, mode, loop)
 

@@ -62,10 +62,24 @@ def test_a_gradient_that_float16_would_lose_counts(optimizer, dtype):
     assert vanishing(scaling, dtype, scaling.scale_loss) == -2 * 2.0**-28 * rate
 
 
-def test_the_scale_grows_while_gradients_are_small_and_not_beyond_its_maximum():
+def test_the_scale_grows_in_the_update_after_so_many_and_stays_below_its_maximum():
     optimizer = ALSOptimizer(SGD(1.0), 2, update_frequency=2, max_loss_scaling_factor=16)
-    scales = [scale for _, scale in applied(optimizer, *[[1.0]] * 8)]
-    assert scales == [2, 4, 4, 8, 8, 16, 16, 16]
+    seen = []
+    for _ in range(10):
+        [(_, scale)] = applied(optimizer, [1.0])
+        seen.append((scale, int(optimizer.update_counter)))
+    assert seen == [(2, 1), (2, 2), (4, 0), (4, 1), (4, 2), (8, 0), (8, 1), (8, 2), (8, 0), (8, 1)]
+    assert float(optimizer.previous_loss_scaling_factor) == 4
+
+
+def test_a_frequency_of_one_changes_the_scale_in_each_update():
+    optimizer = ALSOptimizer(SGD(1.0), update_frequency=1, max_loss_scaling_factor=16)
+    assert [scale for _, scale in applied(optimizer, *[[1.0]] * 5)] == [2, 4, 8, 8, 8]
+
+
+def test_a_scale_that_would_fall_below_one_stays():
+    optimizer = ALSOptimizer(SGD(0.0), 2, update_frequency=1, increase_factor=4)
+    assert [scale for _, scale in applied(optimizer, [1e4], [1.0], [1e4])] == [2, 8, 2]
 
 
 def test_the_scale_falls_when_too_many_gradients_are_large_and_not_below_one():
@@ -84,14 +98,83 @@ def test_the_threshold_is_the_share_of_large_gradients(threshold, scale):
 @pytest.mark.parametrize(("accumulated", "scale"), [(True, 1), (False, 4)])
 def test_the_histogram_counts_all_updates_or_the_latest(accumulated, scale):
     optimizer = ALSOptimizer(SGD(0.0), 2, update_frequency=2, accumulate_statistics_over_update_period=accumulated)
-    assert applied(optimizer, [1e4], [1.0])[-1][1] == scale
+    applied(optimizer, [1e4], [1.0])
+    np.testing.assert_array_equal(optimizer.histogram.numpy(), [1, 1] if accumulated else [0, 0])
+    assert applied(optimizer, [1.0])[-1][1] == scale
 
 
 def test_the_histogram_is_cleared_with_each_change():
-    optimizer = ALSOptimizer(SGD(0.0), update_frequency=3)
+    optimizer = ALSOptimizer(SGD(0.0), update_frequency=2)
+    np.testing.assert_array_equal(optimizer.normalized_histogram, [0, 0])
     applied(optimizer, [1e4, 1.0], [1.0, 1.0])
     np.testing.assert_array_equal(optimizer.histogram.numpy(), [3, 1])
+    np.testing.assert_array_equal(optimizer.normalized_histogram, [0.75, 0.25])
     applied(optimizer, [1e4, 1.0])
+    np.testing.assert_array_equal(optimizer.histogram.numpy(), [0, 0])
+
+
+def test_gradients_of_half_precision_count_alone_where_there_are_any():
+    weights = [keras.Variable(0.0), keras.Variable(0.0, dtype="float16")]
+    optimizer = ALSOptimizer(SGD(0.0))
+    optimizer.apply_gradients(zip([tf.constant(1e4), tf.constant(1.0, tf.float16)], weights, strict=True))
+    np.testing.assert_array_equal(optimizer.histogram.numpy(), [1, 0])
+
+
+def test_gradients_of_the_scaled_loss_are_given_in_a_graph():
+    first, second = keras.Variable([1.0, 2.0]), keras.Variable(3.0)
+    als = ALSOptimizer(SGD(), 4)
+    for optimizer in (als, ALSGradientAccumulationOptimizer(als, 2)):
+
+        @tf.function
+        def gradients(optimizer=optimizer):
+            return optimizer.get_gradients(tf.reduce_sum(first.value**2), [first])
+
+        np.testing.assert_array_equal(gradients()[0], [8, 16])
+        with pytest.raises(ValueError, match="`loss` does not depend on `variable"):
+            tf.function(lambda optimizer=optimizer: optimizer.get_gradients(first.value**2, [first, second]))()
+        with pytest.raises(RuntimeError, match=r"`tf.function`, or take .* `get_scaled_loss\(loss\)` by"):
+            optimizer.get_gradients(first.value**2, [first])
+
+
+DERIVED = (
+    "decrease_factor",
+    "histogram",
+    "loss_scaling_factor",
+    "normalized_histogram",
+    "previous_loss_scaling_factor",
+    "update_counter",
+)
+
+
+def test_accumulation_has_all_settings_and_statistics_of_the_optimizer_that_scales():
+    als = ALSOptimizer(SGD(), 4, lpf_alpha=0.5, histogram_bin_edge=64)
+    optimizer = ALSGradientAccumulationOptimizer(als, 2)
+    settings = [name for name in als.get_config() if name not in ("opt", "name")]
+    assert len(settings) == 9
+    for name in settings:
+        assert getattr(optimizer, name) == getattr(als, name) == als.get_config()[name]
+    assert (optimizer.als_optimizer, optimizer.supports_captured_grads, optimizer.decrease_factor) == (als, True, 0.5)
+    assert optimizer.histogram is als.histogram
+    optimizer.update_frequency = 3
+    assert als.update_frequency == 3
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_follows_from_the_training_cannot_be_set(name):
+    als = ALSOptimizer(SGD())
+    for optimizer in (als, ALSGradientAccumulationOptimizer(als, 2)):
+        with pytest.raises(ValueError, match=f"`{name}` is a read-only property"):
+            setattr(optimizer, name, 1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("lpf_alpha", 0.5), ("captured_grads_only", True)])
+def test_another_way_to_count_begins_anew(name, value):
+    optimizer = ALSOptimizer(SGD(0.0), 2)
+    applied(optimizer, [1.0])
+    setattr(optimizer, name, getattr(optimizer, name))
+    assert optimizer.update_counter.numpy() == 1
+    setattr(optimizer, name, value)
+    assert optimizer.update_counter.numpy() == 0
     np.testing.assert_array_equal(optimizer.histogram.numpy(), [0, 0])
 
 
@@ -146,7 +229,7 @@ def test_reset_begins_anew():
     applied(optimizer, [1.0], [1.0], [1.0])
     assert optimizer.loss_scaling_factor.numpy() == 4
     optimizer.reset()
-    assert [scale for _, scale in applied(optimizer, [1.0], [1.0])] == [2, 4]
+    assert [scale for _, scale in applied(optimizer, [1.0], [1.0], [1.0])] == [2, 2, 4]
 
 
 OWN = {

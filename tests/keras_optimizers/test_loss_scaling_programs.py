@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu.keras.layers import CaptureUpstreamGradients
 from tensorflow_ipu.keras.optimizers import (
     ALSGradientAccumulationOptimizer,
     ALSOptimizer,
@@ -42,7 +43,7 @@ def test_a_model_trains_as_without_it(trained_on, regression, replicas, count):
         strategy.run(program, args=(batches,))
     for ours, plain in zip(weights, expected, strict=True):
         np.testing.assert_allclose(ours.numpy(), plain, rtol=1e-5, atol=1e-6)
-    assert optimizer.loss_scaling_factor.numpy() == 4 * 2 ** (8 // count // 2)
+    assert optimizer.loss_scaling_factor.numpy() == 4 * 2 ** (8 // count // 3)  # Each third changes it.
 
 
 def test_replicas_skip_and_scale_together(replicas):
@@ -101,6 +102,45 @@ def test_accumulation_with_scaling_counts_captured_gradients_of_each_mini_batch(
 
     strategy.run(program)
     np.testing.assert_array_equal(als.histogram.numpy(), [2, 2])
+
+
+class Noting(SGD):
+    """Notes which gradients were captured, as programs write optimizers of their own."""
+
+    supports_captured_grads = True
+    seen = ()
+
+    def apply_gradients(self, grads_and_vars, captured_grads=None):
+        self.seen = [*self.seen, tf.nest.map_structure(lambda gradient: gradient.shape, captured_grads)]
+        return super().apply_gradients(grads_and_vars)
+
+
+def captured_by_fit(replicas, optimizer, steps_per_update=1):
+    """Fits a linear model to 0 with x = 1, so that the captured gradients are 2 w / 2 in each of two rows."""
+    strategy = replicas(1)
+    with strategy.scope():
+        dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(3.0))
+        model = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(dense, tag="dense")])
+        model.compile(optimizer(), "mse", steps_per_execution=4)
+        if steps_per_update > 1:
+            model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=steps_per_update)
+    x, y = np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32)
+    model.fit(x, y, batch_size=2, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize(("steps", "alone", "histogram"), [(1, True, [8, 0]), (1, False, [12, 0]), (2, True, [8, 0])])
+def test_fit_hands_captured_gradients_to_the_optimizer(replicas, steps, alone, histogram):
+    model = captured_by_fit(replicas, lambda: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
+    np.testing.assert_array_equal(model.optimizer.histogram.numpy(), histogram)
+    assert model.optimizer.iterations.numpy() == 4 // steps
+
+
+def test_fit_hands_captured_gradients_to_an_optimizer_of_the_users(replicas):
+    model = captured_by_fit(replicas, lambda: Noting(0.1))
+    assert model.optimizer.seen == [{"dense": [(2, 1)]}]  # Traced once.
+    with pytest.raises(ValueError, match="takes captured gradients, of which each step has its own"):
+        captured_by_fit(replicas, lambda: Noting(0.1), 2)
 
 
 def test_accumulation_with_scaling_wants_an_optimizer_that_scales():

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu.keras.optimizers._als_settings import ALSDefaults, ALSSettings
+from tensorflow_ipu.keras.optimizers._als_settings import ALSDefaults, ALSSettings, read_only, setting
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
 
@@ -23,9 +23,13 @@ class ALSOptimizer(OptimizerWrapper):
         loss = optimizer.get_scaled_loss(loss)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    A histogram counts the scaled gradients above and below an edge. After so many updates, the scale falls by
-    `increase_factor` if too many of them were above, and grows by it if not, between 1 and its maximum. The replicas of a
-    program share the histogram, and so the scale.
+    A histogram counts the scaled gradients above and below an edge: those of float16, or all where none are. In the update
+    after `update_frequency` others, or with 1 in each, the scale falls by `increase_factor` if too many of them were above,
+    and grows by it if not; it stays where it would fall below 1 or reach its maximum. The replicas of a program share the
+    histogram, and so the scale.
+
+    Gradients that `CaptureUpstreamGradients` and `CaptureActivationGradients` capture count too: `fit` hands them over, a
+    loop of your own by `captured_grads`.
 
     Where an IPU's float16 ends at its largest number, the emulator's becomes infinite. An update with a gradient that is
     not finite, on any replica, is skipped; such gradients count as above the edge.
@@ -50,12 +54,12 @@ class ALSOptimizer(OptimizerWrapper):
         Args:
           opt: A Keras optimizer.
           initial_loss_scaling_factor: The scale at the start, a power of two.
-          update_frequency: Every how many updates the scale changes.
+          update_frequency: After how many updates the next one changes the scale; 1 for each.
           increase_factor: By what it grows or falls, a power of two.
-          max_loss_scaling_factor: What it grows to at most, a power of two above `initial_loss_scaling_factor` times
+          max_loss_scaling_factor: What it stays below, a power of two above `initial_loss_scaling_factor` times
             `increase_factor`.
           accumulate_statistics_over_update_period: Whether the histogram counts all updates since the last change, and
-            not the latest one alone.
+            not that of the change alone.
           ratio_threshold: Which share of gradients may be above the edge, in (0, 1).
           captured_grads_only: Whether to count what `apply_gradients` gets as `captured_grads`, and nothing else.
           lpf_alpha: How much of the earlier share stays in the next one, in [0, 1): a low-pass filter; 0 is none.
@@ -85,24 +89,77 @@ class ALSOptimizer(OptimizerWrapper):
         # Made here, since the loss is scaled before the optimizer knows its variables.
         scale: Any = keras.initializers.Constant(initial_loss_scaling_factor)
         self._scale = self.add_variable((), scale, "float32", name="loss_scaling_factor")
+        self._previous = self.add_variable((), scale, "float32", name="previous_loss_scaling_factor")
         self._updates = self.add_variable((), "zeros", "int32", name="updates")
         self._histogram = self.add_variable((2,), "zeros", "float32", name="histogram")
         self._share = self.add_variable((), "zeros", "float32", name="share_above")
 
-    @property
+    @read_only
     def loss_scaling_factor(self) -> Any:
         """The scale of now: a float32 variable."""
         return self._scale
 
-    @property
+    @read_only
+    def previous_loss_scaling_factor(self) -> Any:
+        """The scale before its latest change: a float32 variable."""
+        return self._previous
+
+    @read_only
     def histogram(self) -> Any:
         """How many gradients were below the edge and above it, since the last change: a float32 variable of shape [2]."""
         return self._histogram
+
+    @read_only
+    def normalized_histogram(self) -> Any:
+        """Which shares of them were, a float32 tensor of shape [2]: zeros where nothing was counted."""
+        counts = tf.convert_to_tensor(self._histogram.value)
+        return tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
+
+    @read_only
+    def update_counter(self) -> Any:
+        """How many updates were made since the last change: an int32 variable."""
+        return self._updates
+
+    @read_only
+    def decrease_factor(self) -> float:
+        """What the scale is multiplied by when it falls."""
+        return 1.0 / self.increase_factor
+
+    @property
+    def supports_captured_grads(self) -> bool:
+        """Whether `apply_gradients` takes `captured_grads`, so that `fit` hands them over."""
+        return True
 
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss to differentiate: `loss` times the scale, in the type of `loss`."""
         loss = tf.convert_to_tensor(loss)
         return loss * tf.cast(self._scale.value, loss.dtype)
+
+    def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
+        """The gradients of the scaled loss, for `apply_gradients`.
+
+        Args:
+          loss: A tensor of a graph: that of the `tf.function`, say, in which this is called.
+          params: Variables.
+
+        Returns:
+          A gradient for each.
+
+        Raises:
+          RuntimeError: The call is eager.
+          ValueError: The loss does not depend on one of the variables.
+        """
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                "`get_gradients` goes back through a graph, and the call is eager: call it in a `tf.function`, or take the"
+                " gradients of `get_scaled_loss(loss)` by a `tf.GradientTape`"
+            )
+        variables = [getattr(param, "value", param) if isinstance(param, keras.Variable) else param for param in params]
+        gradients = tf.gradients(self.get_scaled_loss(loss), variables)
+        lost = [param.name for param, gradient in zip(params, gradients, strict=True) if gradient is None]
+        if lost:
+            raise ValueError(f"`loss` does not depend on {', '.join(f'`{name}`' for name in lost)}")
+        return gradients
 
     def scale_loss(self, loss: Any) -> Any:
         """The same as `get_scaled_loss`; what Keras's own loops call."""
@@ -141,12 +198,13 @@ class ALSOptimizer(OptimizerWrapper):
     def _step(self, gradients: list[Any], variables: list[Any], captured: Any) -> None:
         self.update(gradients, variables, self.count(gradients, captured))
 
-    def count(self, gradients: Sequence[Any], captured: Any = None) -> Any:
+    def count(self, gradients: Sequence[Any], captured: Any = None, counted_before: bool = False) -> Any:
         """Counts scaled gradients in the histogram.
 
         Args:
           gradients: Those of the variables; None for one that the loss does not reach.
           captured: A structure of others.
+          counted_before: Whether the captured ones of this update were counted already.
 
         Returns:
           How many of `gradients` are not finite on any replica, a float32 scalar.
@@ -157,9 +215,10 @@ class ALSOptimizer(OptimizerWrapper):
         settings = self._settings.values
         known = [gradient for gradient in gradients if gradient is not None]
         others = [gradient for gradient in tf.nest.flatten(captured) if gradient is not None]
-        if settings["captured_grads_only"] and not others:
+        if settings["captured_grads_only"] and not others and not counted_before:
             raise ValueError("`captured_grads_only` is set, but `captured_grads` has no gradient to count")
         counted = others if settings["captured_grads_only"] else known + others
+        counted = [gradient for gradient in counted if gradient.dtype == tf.float16] or counted
         # What is no number is not below, and so above.
         below = _count([tf.abs(_values(gradient)) <= float(settings["histogram_bin_edge"]) for gradient in counted])
         above = _count([tf.ones(tf.shape(_values(gradient)), tf.bool) for gradient in counted]) - below
@@ -167,9 +226,16 @@ class ALSOptimizer(OptimizerWrapper):
         counts = tf.stack([below, above, infinite])
         if reductions.in_program():
             [counts] = reductions.all_reduce([counts])
-        earlier = self._histogram.value if settings["accumulate_statistics_over_update_period"] else 0.0
-        self._histogram.assign(earlier + counts[:2])
+        histogram = self._histogram.value + counts[:2]
+        if not settings["accumulate_statistics_over_update_period"]:
+            histogram = tf.where(self._is_due(), histogram, tf.zeros([2]))
+        self._histogram.assign(histogram)
         return counts[2]
+
+    def apply_accumulated(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Updates the variables with gradients of several steps, whose captured gradients were counted with each."""
+        known, matching = self._matched(gradients, variables)
+        self.update(known, matching, self.count(known, counted_before=True))
 
     def update(self, gradients: Sequence[Any], variables: Sequence[Any], infinite: Any) -> None:
         """Updates the variables unless gradients are not finite, and the scale when it is time.
@@ -189,71 +255,48 @@ class ALSOptimizer(OptimizerWrapper):
         )
         self._adapt()
 
+    def _is_due(self) -> Any:
+        """Whether this update changes the scale."""
+        frequency = int(self._settings.values["update_frequency"])
+        return tf.constant(True) if frequency == 1 else self._updates.value >= frequency
+
     def _adapt(self) -> None:
         settings = self._settings.values
-        updates = self._updates.value + 1
-        due = updates >= int(settings["update_frequency"])
+        due, updates = self._is_due(), self._updates.value
         total = tf.reduce_sum(self._histogram.value)
         alpha = settings["lpf_alpha"]
         share = alpha * self._share.value + (1 - alpha) * tf.math.divide_no_nan(self._histogram.value[1], total)
-        scale, factor = self._scale.value, float(settings["increase_factor"])
-        changed = tf.where(share > settings["ratio_threshold"], scale / factor, scale * factor)
-        changed = tf.clip_by_value(changed, 1.0, float(settings["max_loss_scaling_factor"]))
-        self._scale.assign(tf.where(due, changed, scale))
+        scale, factor = tf.convert_to_tensor(self._scale.value), float(settings["increase_factor"])
+        lower, higher = scale / factor, scale * factor
+        lower = tf.where(lower >= 1.0, lower, scale)
+        higher = tf.where(higher < float(settings["max_loss_scaling_factor"]), higher, scale)
+        changed = tf.where(due, tf.where(share > settings["ratio_threshold"], lower, higher), scale)
+        self._previous.assign(tf.where(tf.equal(changed, scale), self._previous.value, scale))
+        self._scale.assign(changed)
         self._share.assign(tf.where(due, share, self._share.value))
-        self._updates.assign(tf.where(due, 0, updates))
+        self._updates.assign(tf.where(due, 0, updates + 1))
         self._histogram.assign(tf.where(due, tf.zeros([2]), self._histogram.value))
 
     def reset(self) -> None:
         """Begins anew: with the initial scale, and with nothing counted."""
-        self._scale.assign(float(self.initial_loss_scaling_factor))
+        for variable in (self._scale, self._previous):
+            variable.assign(float(self.initial_loss_scaling_factor))
         for variable in (self._updates, self._histogram, self._share):
             variable.assign(tf.zeros(variable.shape, variable.dtype))
 
-    @property
-    def update_frequency(self) -> int:
-        """Every how many updates the scale changes. Programs that are traced already keep the value of their trace."""
-        return self._settings.values["update_frequency"]
+    # Programs that are traced already keep what these were at their trace.
 
-    @update_frequency.setter
-    def update_frequency(self, val: int) -> None:
-        self._settings.change("update_frequency", val)
-
-    @property
-    def increase_factor(self) -> float:
-        """By what the scale grows or falls. See `update_frequency`."""
-        return self._settings.values["increase_factor"]
-
-    @increase_factor.setter
-    def increase_factor(self, val: float) -> None:
-        self._settings.change("increase_factor", val)
-
-    @property
-    def initial_loss_scaling_factor(self) -> float:
-        """The scale at the start, and after `reset`."""
-        return self._settings.values["initial_loss_scaling_factor"]
-
-    @initial_loss_scaling_factor.setter
-    def initial_loss_scaling_factor(self, val: float) -> None:
-        self._settings.change("initial_loss_scaling_factor", val)
-
-    @property
-    def max_loss_scaling_factor(self) -> float:
-        """What the scale grows to at most. See `update_frequency`."""
-        return self._settings.values["max_loss_scaling_factor"]
-
-    @max_loss_scaling_factor.setter
-    def max_loss_scaling_factor(self, val: float) -> None:
-        self._settings.change("max_loss_scaling_factor", val)
-
-    @property
-    def ratio_threshold(self) -> float:
-        """Which share of gradients may be above the edge. See `update_frequency`."""
-        return self._settings.values["ratio_threshold"]
-
-    @ratio_threshold.setter
-    def ratio_threshold(self, val: float) -> None:
-        self._settings.change("ratio_threshold", val)
+    update_frequency = setting("After how many updates the next one changes the scale; 1 for each.")
+    increase_factor = setting("By what the scale grows or falls.")
+    initial_loss_scaling_factor = setting("The scale at the start, and after `reset`.")
+    max_loss_scaling_factor = setting("What the scale stays below.")
+    ratio_threshold = setting("Which share of gradients may be above the edge.")
+    accumulate_statistics_over_update_period = setting("Whether all updates since the last change count.")
+    histogram_bin_edge = setting("The magnitude of the edge.")
+    captured_grads_only = setting("Whether captured gradients alone count. To change it resets the scale.", resets=True)
+    lpf_alpha = setting(
+        "How much of the earlier share stays in the next one. To change it resets the scale.", resets=True
+    )
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` makes an equal optimizer of."""

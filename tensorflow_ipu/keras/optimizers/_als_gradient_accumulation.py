@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,6 +12,18 @@ from tensorflow_ipu.keras.optimizers._als import ALSOptimizer
 from tensorflow_ipu.keras.optimizers._gradient_accumulation import GradientAccumulationOptimizer
 from tensorflow_ipu.keras.optimizers._loss_scale import all_finite
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+
+
+def _forwarded(name: str) -> property:
+    """An attribute that is that of the wrapped optimizer."""
+
+    def get(self: Any) -> Any:
+        return getattr(self._als, name)
+
+    def change(self: Any, value: Any) -> None:
+        setattr(self._als, name, value)
+
+    return property(get, change, doc=f"See `ALSOptimizer.{name}`.")
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -48,6 +61,36 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
             name,
         )
         self._als = als_optimizer
+
+    @property
+    def als_optimizer(self) -> ALSOptimizer:
+        """The optimizer that scales. Its settings and statistics are attributes of this one too."""
+        return self._als
+
+    histogram = _forwarded("histogram")
+    normalized_histogram = _forwarded("normalized_histogram")
+    loss_scaling_factor = _forwarded("loss_scaling_factor")
+    previous_loss_scaling_factor = _forwarded("previous_loss_scaling_factor")
+    update_counter = _forwarded("update_counter")
+    update_frequency = _forwarded("update_frequency")
+    increase_factor = _forwarded("increase_factor")
+    decrease_factor = _forwarded("decrease_factor")
+    initial_loss_scaling_factor = _forwarded("initial_loss_scaling_factor")
+    max_loss_scaling_factor = _forwarded("max_loss_scaling_factor")
+    ratio_threshold = _forwarded("ratio_threshold")
+    accumulate_statistics_over_update_period = _forwarded("accumulate_statistics_over_update_period")
+    histogram_bin_edge = _forwarded("histogram_bin_edge")
+    captured_grads_only = _forwarded("captured_grads_only")
+    lpf_alpha = _forwarded("lpf_alpha")
+    supports_captured_grads = _forwarded("supports_captured_grads")
+
+    def reset(self) -> None:
+        """Begins anew with the scale; see `ALSOptimizer.reset`."""
+        self._als.reset()
+
+    def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
+        """The gradients of the scaled loss; see `ALSOptimizer.get_gradients`."""
+        return self._als.get_gradients(loss, params)
 
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss to differentiate; see `ALSOptimizer.get_scaled_loss`."""

@@ -73,6 +73,45 @@ class ALSSettings:
         self.values = changed
 
 
+class setting:  # noqa: N801  (It reads as `property` does.)
+    """An attribute of an optimizer that is one of its `_settings`: read, and set if the value is right."""
+
+    def __init__(self, doc: str, resets: bool = False) -> None:
+        """Makes the attribute; with `resets`, another value has the optimizer begin anew."""
+        self.__doc__ = doc
+        self._resets = resets
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Notes of which setting it is."""
+        self._name = name
+
+    def __get__(self, optimizer: Any, owner: type | None = None) -> Any:
+        """The setting; the attribute itself where the class is asked."""
+        return self if optimizer is None else optimizer._settings.values[self._name]
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        """Changes the setting."""
+        before = optimizer._settings.values[self._name]
+        optimizer._settings.change(self._name, value)
+        if self._resets and value != before:
+            optimizer.reset()
+
+
+class read_only(property):  # noqa: N801
+    """A property that says so where it is set."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        """Refuses.
+
+        Raises:
+          ValueError: Always.
+        """
+        assert self.fget is not None
+        raise ValueError(
+            f"`{self.fget.__name__}` is a read-only property: it follows from the training and the settings"
+        )
+
+
 def _check(values: dict[str, Any], faults: Faults) -> None:
     numbers = [
         name for name in values if name not in ("accumulate_statistics_over_update_period", "captured_grads_only")
