@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.util import structure
 
+from tensorflow_ipu.feeds import _advice
+
 # What the machine's streams carry from the host.
 DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
 
@@ -48,8 +50,8 @@ class ElementSpec:
                     None,
                     None,
                     f"Unsupported datatype {'double' if dtype == tf.float64 else dtype.name} on index {index} of the feed's"
-                    f" elements, whose spec is {self.nested}. Map the dataset to cast it to one of ({names}):"
-                    " `dataset.map(lambda x: tf.cast(x, tf.int32))`",
+                    f" elements, whose spec is {self.nested}. A feed carries ({names}): map the dataset, `dataset.map(...)`,"
+                    f" and {_advice.for_type(dtype)}",
                 )
         for index, shape in enumerate(self.shapes):
             if 0 in shape.as_list():

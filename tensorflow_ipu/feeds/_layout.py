@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import _structure
+from tensorflow_ipu.feeds import _advice, _structure
 
 # What a program can hand to the host. float64 is missing on an IPU, and strings and such in a program.
 _REFUSED = (tf.float64, tf.complex64, tf.complex128, tf.string, tf.resource, tf.variant)
@@ -60,7 +60,7 @@ def of(tensors: Any) -> tuple[Layout, list[Any]]:
         if tensor.dtype in _REFUSED:
             raise TypeError(
                 f"`tensors` holds a tensor of type {tensor.dtype.name} at position {index}, which an IPU does not hand to"
-                " the host. `tf.cast` it, to float32 say"
+                f" the host: {_advice.for_type(tensor.dtype)}"
             )
         if not tensor.shape.is_fully_defined():
             raise ValueError(

@@ -41,7 +41,7 @@ def embedding_lookup(
     with tf.name_scope(name or "embedding_lookup"):
         ids = tf.convert_to_tensor(ids, name="ids")
         if not ids.dtype.is_integer:
-            raise TypeError(f"`ids` must be integers, but are {ids.dtype.name}; use `tf.cast(ids, tf.int32)`")
+            raise TypeError(f"`ids` must be integers, the numbers of rows of `params`, but are {ids.dtype.name}")
         if ids.dtype not in (tf.int32, tf.int64):
             ids = tf.cast(ids, tf.int32)  # `tf.gather` takes no others.
         if params.shape.rank == 0:
