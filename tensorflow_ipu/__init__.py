@@ -1,13 +1,11 @@
 """Graphcore's IPU programming model for stock TensorFlow: emulated devices, feeds, loops and the strategy."""
 
-import ctypes as _ctypes
 import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, scopes
-from tensorflow_ipu._library import native as _native
-from tensorflow_ipu.config import IPUConfig, _state
+from tensorflow_ipu.config import IPUConfig
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
@@ -35,8 +33,6 @@ __all__ = [
     "report",
     "scopes",
 ]
-
-_state.set_device_listener(lambda ipus: _native.ipu_configure_devices((_ctypes.c_int32 * len(ipus))(*ipus), len(ipus)))
 
 
 def __getattr__(name: str) -> _Any:

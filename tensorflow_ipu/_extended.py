@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import device_util, distribute_lib, distribute_utils, reduce_util
 from tensorflow.python.framework import indexed_slices
+from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu.ops import reductions, replication_ops
+from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 
 def reduction(reduce_op: Any) -> Any:
@@ -91,12 +93,14 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         initial_value = kwargs.get("initial_value")
         if callable(initial_value):
             kwargs["initial_value"] = lambda *args, **extra: self._on_host(initial_value, *args, **extra)
+        elif isinstance(initial_value, tf.Tensor) and not tf.executing_eagerly():
+            kwargs["initial_value"] = random_streams.on_host(initial_value)
         device = self.ipu_device if colocate_with is None else getattr(colocate_with, "device", self.ipu_device)
         with tf.device(device):
             return next_creator(**kwargs)
 
     def _on_host(self, initial_value: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with tf.device(self.cpu_device):
+        with _beside_nothing(), tf.device(self.cpu_device), replicas.on_host():
             return initial_value(*args, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
@@ -168,8 +172,7 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         """Reduces all tensors of a structure over the replicas, in one meeting of theirs; on the host, there is one."""
         if not reductions.in_program():
             return value
-        replicas.tie_to(self.ipus)
-        if self.ipus == 1:
+        if replicas.ipus_traced_for() == 1:
             return value  # Who is alone has the sum already.
         dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         reduced = reductions.all_reduce(dense, reduction(reduce_op) is reduce_util.ReduceOp.MEAN)
@@ -222,6 +225,14 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
 
     def _in_multi_worker_mode(self) -> bool:
         return False
+
+
+def _beside_nothing() -> Any:
+    """A block in which a graph does not place the initial value of a variable on the variable's device."""
+    graph: Any = framework_ops.get_default_graph()
+    if tf.executing_eagerly() or "_class" not in graph._attr_scope_map:
+        return contextlib.nullcontext()
+    return graph._attr_scope({"_class": None})
 
 
 def _identity(value: Any) -> Any:

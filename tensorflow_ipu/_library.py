@@ -28,7 +28,7 @@ _INT = ctypes.c_int64
 _FLAG = ctypes.c_int32
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_compiles": (_FLAG, [ctypes.c_char_p, _INT]),
-    "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), _FLAG]),
+    "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
     "ipu_domain_abort": (None, [_INT, _FLAG, ctypes.c_char_p]),
     "ipu_domain_begin": (None, [_INT, _INT]),
     "ipu_domain_leave": (None, [_INT, _INT]),

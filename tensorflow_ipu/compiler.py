@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import device_util
-from tensorflow.python.eager import context, lift_to_graph
-from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.eager import lift_to_graph
+from tensorflow.python.eager.polymorphic_function import concrete_function, tracing_compilation
 from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu.ops import random_streams
 
 __all__ = ["compile"]
 
@@ -24,9 +25,13 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
         with ipu_scope("/device:IPU:0"):
             [loss] = compiler.compile(computation, [x])
 
-    In a graph, the returned tensors are what a session runs. In eager execution, the program runs at once. Variables
-    that `computation` makes belong to the graph around. All operations with a side effect run, whether or not they are
-    returned, in the order in which they were made.
+    In a graph, the returned tensors are what a session runs; the system may be configured after the graph was built. In
+    eager execution, the program runs at once. Variables that `computation` makes belong to the graph around, and their
+    initial values are computed on the host. All operations with a side effect run, whether or not they are returned, in
+    the order in which they were made.
+
+    Off the IPU, where neither the scope around nor the computation names an IPU device, nothing is compiled: the
+    computation's operations run where they are.
 
     Args:
       computation: A function of tensors. It returns tensors, then operations that the program is to run; or one of
@@ -39,7 +44,7 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
 
     Raises:
       TypeError: `inputs` is no list, or `computation` cannot be called with these inputs.
-      ValueError: The operations are not placed on one IPU device, or the result is something else.
+      ValueError: The operations are placed on several IPU devices, or the result is something else.
     """
     arguments = _arguments(computation, inputs)
     results: list[_Results] = []
@@ -53,23 +58,22 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
         python_function=traced, name="ipu_program", attributes={"_XlaMustCompile": True}, autograph=False
     )
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
-    # Loops are traced differently for XLA: with bounded stacks for their gradients, for one.
-    with polymorphic_function.OptionalXlaContext(True), replicas.tracing_program():
+    around = _device_around()
+    with replicas.tracing_program(None, placed=around is not None):
         program = tracing_compilation.trace_function(tuple(flat), {}, options)
-    return results[-1].packed(_called(program, flat))
+    return results[-1].packed(_called(program, flat, _device_inside(program) or around))
 
 
-def _called(program: Any, values: list[Any]) -> list[Any]:
-    """Runs the program, or puts it into the graph, on the device of the scope around or of its own operations."""
-    device = _device_inside(program)
-    if tf.executing_eagerly():
-        device = _checked(device or _eager_device())
+def _called(program: Any, values: list[Any], device: str | None) -> list[Any]:
+    """Runs the program on its device, or puts it into the graph; without a device, as a plain function."""
+    if device is None:
+        plain = concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
+        return plain._call_flat(values, plain.captured_inputs)
+    with tf.device(device):
+        if not tf.executing_eagerly():
+            return replicas.insert(program, values, {}, device)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        with tf.device(device):
-            return replicas.run(replicas.trace(program, values, {}, 1), device_util.canonicalize(device), ordinal)
-    # `tf.device(None)` would take away the device of the scope around.
-    with tf.device(device) if device else contextlib.nullcontext():
-        return replicas.insert(program, values, {}, _checked(tf.constant(0).device))
+        return replicas.run(replicas.trace(program, values, {}, 1), device_util.canonicalize(device), ordinal)
 
 
 class _Results:
@@ -112,12 +116,20 @@ def _make_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
     """Makes a variable of the kind that programs can use, even where its initial value is a tensor of the program."""
     kwargs["use_resource"] = True
     value = kwargs.get("initial_value")
+    if callable(value):
+        kwargs["initial_value"] = functools.partial(_on_host, value)
     if isinstance(value, tf.Tensor) and not tf.executing_eagerly() and value.graph.building_function:
+        value = random_streams.on_host(value)
         with tf.init_scope():
             if not tf.executing_eagerly():
                 lifted = lift_to_graph.lift_to_graph([value], framework_ops.get_default_graph())
                 kwargs["initial_value"] = lifted[value]
     return next_creator(**kwargs)
+
+
+def _on_host(initial_value: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with replicas.on_host():
+        return initial_value(*args, **kwargs)
 
 
 def _arguments(computation: Any, inputs: Any) -> list[Any]:
@@ -138,10 +150,10 @@ def _arguments(computation: Any, inputs: Any) -> list[Any]:
     return arguments
 
 
-def _eager_device() -> str | None:
-    """The device of the scope around, in eager execution."""
-    current: Any = context.context()
-    return current.device_name
+def _device_around() -> str | None:
+    """The IPU device of the scope around; None where that is not on one."""
+    device = device_util.current() or ""
+    return device if tf.DeviceSpec.from_string(device).device_type == "IPU" else None
 
 
 def _device_inside(program: Any) -> str | None:
@@ -155,12 +167,3 @@ def _device_inside(program: Any) -> str | None:
             " on one: compile a function for each"
         )
     return devices[0] if devices else None
-
-
-def _checked(device: str | None) -> str:
-    if device is None or tf.DeviceSpec.from_string(device).device_type != "IPU":
-        raise ValueError(
-            "`computation` was not placed on an IPU device: call `compile` inside of `with"
-            f' ipu_scope("/device:IPU:0"):`. The device here is {device or "left open"}'
-        )
-    return device

@@ -216,14 +216,61 @@ def test_device_that_is_not_configured_fails_when_the_session_runs(graph: tf.Gra
         session.run(run)
 
 
-def test_computation_off_an_ipu_is_refused_in_a_graph(graph: tf.Graph) -> None:
-    with pytest.raises(ValueError, match="not placed on an IPU"):
-        compiler.compile(lambda: tf.constant(1) + 1)
+# It was refused, and programs that run without an IPU as well had to do without `compile`.
+def test_computation_off_an_ipu_runs_where_it_is(graph: tf.Graph) -> None:
+    x = v1.placeholder(tf.float32, [2])
+
+    def computation(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Operation]:
+        start = v1.get_variable("start", [2], initializer=v1.random_normal_initializer(seed=3))
+        count = ipu.loops.repeat(3, lambda i: i + 1, [0])
+        return x + tf.random.uniform([2], seed=1), count, start.assign_add(x).op
+
+    run = compiler.compile(computation, [x])
+    assert [tensor.device for tensor in run] == ["", ""]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        (start,) = session.run(v1.global_variables())
+        drawn, count = session.run(run, {x: [1.0, 2.0]})
+        assert count == 3
+        assert all((drawn >= [1, 2]) & (drawn < [2, 3]))
+        np.testing.assert_allclose(session.run(v1.global_variables()[0]), np.add(start, [1, 2]))
 
 
-def test_computation_off_an_ipu_is_refused_when_eager() -> None:
-    with pytest.raises(ValueError, match="not placed on an IPU"), tf.device("/device:CPU:0"):
-        compiler.compile(lambda: tf.constant(1) + 1)
+def test_computation_off_an_ipu_runs_at_once_when_eager() -> None:
+    with tf.device("/device:CPU:0"):
+        (result,) = compiler.compile(lambda x: x + 1, [2.0])
+    assert result.numpy() == 3
+    assert result.device.endswith("/device:CPU:0")
+    (result,) = compiler.compile(lambda x: x + 1, [2.0])
+    assert result.numpy() == 3
+
+
+def test_program_that_was_left_off_the_ipu_says_so_when_it_meets_a_queue(graph: tf.Graph) -> None:
+    infeed = ipu.IPUInfeedQueue(_numbers(5))
+    run = compiler.compile(lambda: ipu.loops.repeat(3, lambda i, x: i + x, [0], infeed))
+    with v1.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="inside of `ipu_scope`"):
+        session.run(run)
+
+
+# Initial values were random numbers of the program, which nothing outside of one can draw.
+def test_initial_values_are_those_of_plain_tensorflow(graph: tf.Graph) -> None:
+    def computation() -> tf.Tensor:
+        weights = v1.get_variable("weights", [3], initializer=v1.glorot_uniform_initializer())
+        bias = v1.get_variable("bias", [3], initializer=v1.truncated_normal_initializer(stddev=0.1))
+        scale = tf.Variable(tf.random.normal([3], seed=7) * 2 + tf.random.uniform([], seed=8), name="scale")
+        offset = tf.Variable(v1.random_uniform([3], -1, 1, seed=9), name="offset")
+        return (weights + bias) * scale + offset + 0 * tf.random.normal([3])
+
+    found = []
+    for call in (computation, lambda: _on_ipu(computation)[0]):
+        with tf.Graph().as_default():
+            v1.set_random_seed(5)
+            result = call()
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                found.append([*session.run(v1.global_variables()), session.run(result)])
+    for plain, own in zip(*found, strict=True):
+        np.testing.assert_allclose(own, plain, rtol=1e-6)
 
 
 def test_computation_on_two_devices_is_refused() -> None:

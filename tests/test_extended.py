@@ -6,9 +6,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.keras import layers as legacy_layers
 
 import tensorflow_ipu as ipu
 
@@ -69,6 +71,34 @@ def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_progr
     assert [strategy.run(program).numpy().tolist() for _ in range(2)] == [[2, 3, 4], [3, 4, 5]]
     assert made[0].device == IPU
     assert len(made) == 1
+
+
+MADE_IN_THE_FIRST_CALL = {
+    "callable": lambda: tf.Variable(lambda: tf.random.normal([1, 3]) * 2),
+    "tensor": lambda: tf.Variable(tf.random.normal([1, 3]) * 2 + tf.random.uniform([3], seed=4)),
+    "layer of Keras": lambda: keras.layers.Dense(3),
+    "layer of legacy Keras": lambda: legacy_layers.Dense(3, bias_initializer="random_normal"),
+}
+
+
+# They were a program's random numbers, for which TensorFlow has an `UnliftableError`.
+@pytest.mark.parametrize("kind", MADE_IN_THE_FIRST_CALL)
+def test_initial_value_that_the_first_call_draws_is_plain_tensorflows(kind: str, strategy: Any) -> None:
+    def program() -> Any:
+        made: list[Any] = []
+
+        def first_call() -> Any:
+            if not made:
+                tf.random.uniform([])  # Not the first that is drawn.
+                made.append(MADE_IN_THE_FIRST_CALL[kind]())
+            return made[0](tf.ones([1, 3])) if callable(made[0]) else tf.identity(made[0])
+
+        keras.utils.set_random_seed(3)
+        return tf.function(first_call, autograph=False)
+
+    plain = program()()
+    with strategy.scope():
+        np.testing.assert_allclose(strategy.run(program()), plain, rtol=1e-5)
 
 
 def test_variable_made_in_the_first_call_keeps_its_value(strategy: Any) -> None:

@@ -14,12 +14,13 @@ from tensorflow_ipu.errors import NotConfiguredError
 
 _logger = logging.getLogger(__name__)
 
-DeviceListener = Callable[[Sequence[int]], None]
+DeviceListener = Callable[[Sequence[int], Sequence[DeviceConnectionType]], None]
 SeedListener = Callable[["int | None", "DeviceSeed | None"], None]
 Hook = Callable[[], None]
 
 # What there is before anything was configured: one device of one IPU.
 _DEFAULT_DEVICES = (1,)
+_DEFAULT_CONNECTIONS = (DeviceConnectionType.ALWAYS,)
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class System:
         """
         records = self.records()
         _count(_ipus(records), ordinal)
-        return records[ordinal].options["device_connection.type"] if records else DeviceConnectionType.ALWAYS
+        return _connections(records)[ordinal]
 
     def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
         """Records the seed of a device; a reset of the configuration forgets it.
@@ -143,10 +144,10 @@ class System:
             return self._seeds.get(ordinal)
 
     def set_device_listener(self, listener: DeviceListener | None) -> None:
-        """Has `listener` called with the IPUs of each device, now and at each change before it takes effect."""
+        """Has `listener` called with the IPUs and the connection of each device, now and before each change takes effect."""
         with self._changing:
             if listener is not None:
-                listener(self.ipus())
+                listener(self.ipus(), _connections(self.records()))
             self._listener = listener
 
     def set_seed_listener(self, listener: SeedListener | None) -> None:
@@ -168,7 +169,7 @@ class System:
     def _install(self, records: tuple[IpuOptions, ...]) -> None:
         # The listener first: if it fails, the configuration is what it was.
         if self._listener is not None:
-            self._listener(_ipus(records))
+            self._listener(_ipus(records), _connections(records))
         with self._lock:
             self._records = records
             self._ipus = _ipus(records)
@@ -193,6 +194,10 @@ class System:
 
 def _ipus(records: tuple[IpuOptions, ...]) -> tuple[int, ...]:
     return tuple(record.ipu_count for record in records) or _DEFAULT_DEVICES
+
+
+def _connections(records: tuple[IpuOptions, ...]) -> tuple[DeviceConnectionType, ...]:
+    return tuple(record.options["device_connection.type"] for record in records) or _DEFAULT_CONNECTIONS
 
 
 def _count(ipus: tuple[int, ...], ordinal: int) -> int:

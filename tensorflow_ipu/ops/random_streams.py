@@ -88,12 +88,62 @@ _STATELESS: dict[str, Callable[..., Any]] = {
 }
 
 
+# On a graph: for each tensor that was drawn in it, what draws its like on the host.
+_DRAWN = "_ipu_drawn"
+
+
 def _in_programs(stateful: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stateful)
     def draw(*args: Any, **kwargs: Any) -> Any:
-        return (stateless if replicas.is_tracing() else stateful)(*args, **kwargs)
+        if not replicas.is_tracing():
+            return stateful(*args, **kwargs)
+        drawn = stateless(*args, **kwargs)
+        known = getattr(drawn.graph, _DRAWN, {})
+        known[drawn.op.name] = functools.partial(stateful, *args, **kwargs)
+        setattr(drawn.graph, _DRAWN, known)
+        return drawn
 
     return draw
+
+
+def on_host(value: Any) -> Any:
+    """The same value for the host to compute: random numbers in it are those of plain TensorFlow.
+
+    Args:
+      value: A tensor that was made in a program, such as the initial value of a variable.
+
+    Returns:
+      A tensor of the same graph: `value` itself where nothing random is in it.
+    """
+    graph = value.graph
+    drawn: dict[str, functools.partial[Any]] = getattr(graph, _DRAWN, {})
+    operations: dict[str, Any] = {}  # Those between the random numbers and the value.
+    sources: set[str] = set()
+    waiting = [value.op]
+    while waiting:
+        operation = waiting.pop()
+        if operation.name in drawn:
+            sources.add(operation.name)
+        elif operation.name not in operations:
+            operations[operation.name] = operation
+            waiting += [tensor.op for tensor in operation.inputs]
+    if not sources:
+        return value
+    with graph.as_default(), tf.control_dependencies(None), replicas.on_host():
+        hosts = {f"{name}:0": _drawn_on_host(drawn[name]) for name in sources}
+        if value.name in hosts:
+            return hosts[value.name]
+        definition = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
+        definition.node.extend(operation.node_def for operation in operations.values())
+        for node in definition.node:  # Nothing on the host waits for the program.
+            node.input[:] = [name for name in node.input if not name.startswith("^")]
+        return tf.graph_util.import_graph_def(definition, hosts, [value.name], name="on_host")[0]
+
+
+def _drawn_on_host(draw: functools.partial[Any]) -> Any:
+    """Draws on the host; a shape or a limit may have been drawn itself."""
+    args = [on_host(value) if isinstance(value, tf.Tensor) else value for value in draw.args]
+    return draw.func(*args, **draw.keywords)
 
 
 for _name, _function in _STATELESS.items():

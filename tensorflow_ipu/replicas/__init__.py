@@ -8,8 +8,8 @@ from tensorflow_ipu.replicas._program import find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
-from tensorflow_ipu.replicas._shards import note_shards, power_of_2, shards_of, tie_to
-from tensorflow_ipu.replicas._tracing import is_tracing, tracing_program
+from tensorflow_ipu.replicas._shards import note_shards, power_of_2, shards_of
+from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_host, tracing_program
 
 __all__ = [
     "ReplicaGroups",
@@ -20,15 +20,16 @@ __all__ = [
     "insert",
     "ipus_of_replica",
     "ipus_or_one",
+    "ipus_traced_for",
     "is_graph_function",
     "is_tracing",
     "note_shards",
+    "on_host",
     "power_of_2",
     "run",
     "run_interruptibly",
     "running",
     "shards_of",
-    "tie_to",
     "trace",
     "tracing_program",
     "user_lines",

@@ -8,45 +8,35 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.replicas import _shards
-
-# The program, the device, its IPUs, and the positions of inputs that are handles of state.
-_Passed = tuple[weakref.ref[Any], str, int, tuple[int, ...]]
+# The program, the device, and the positions of inputs that are handles of state.
+_Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
 
 # Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
 # By number: a `WeakKeyDictionary` would cost more at each run.
 _passed: dict[int, _Passed] = {}
 
 
-def check(program: Any, inputs: Sequence[Any], device: str, ipus: int) -> None:
+def check(program: Any, inputs: Sequence[Any], device: str) -> None:
     """Checks a program, once for a device, and what it is called with.
 
     Args:
       program: The concrete function.
       inputs: Its flat inputs of this call, without the captured ones.
       device: The full name of the IPU device that it is to run on.
-      ipus: How many IPUs the device has.
 
     Raises:
       TypeError: An input or output is float64 or strings, which an IPU does not have.
-      ValueError: The program uses variables or other state of another device. All of it is named. Or it calls a function
-        that was traced for a device of another number of IPUs.
+      ValueError: The program uses variables or other state of another device. All of it is named.
     """
     known = _passed.get(id(program))
-    if known is None or known[0]() is not program or known[1] != device or known[2] != ipus:
-        known = _check_program(program, len(inputs), device, ipus)
-    handles = known[3]
+    if known is None or known[0]() is not program or known[1] != device:
+        known = _check_program(program, len(inputs), device)
+    handles = known[2]
     if handles:
         _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
 
 
-def _check_program(program: Any, count: int, device: str, ipus: int) -> _Passed:
-    other = _shards.tied_to_others(program, ipus)
-    if other is not None:
-        raise ValueError(
-            f"the program calls a function that was traced while `{device}` had {other} IPU(s), and it has {ipus} now: the"
-            " gradients would be summed over the wrong replicas. Make the `tf.function` anew after the system was configured"
-        )
+def _check_program(program: Any, count: int, device: str) -> _Passed:
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
@@ -56,7 +46,7 @@ def _check_program(program: Any, count: int, device: str, ipus: int) -> _Passed:
     _check_places(places.values(), device)
     handles = tuple(at for at, tensor in enumerate(program.inputs[:count]) if tensor.dtype == tf.resource)
     key = id(program)
-    known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, ipus, handles)
+    known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
     return known
 
 

@@ -77,7 +77,7 @@ class _Untraced(Exception):  # noqa: N818  (No error: the answer of a look-up.)
     """There is no program for these arguments yet."""
 
 
-def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) -> Prepared | None:
+def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | None) -> Prepared | None:
     """Finds the program of `fn` for these arguments.
 
     It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
@@ -108,7 +108,7 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) -> 
     return program, _flat(program, bound)
 
 
-def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) -> Prepared:
+def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | None) -> Prepared:
     """Finds or traces the program of `fn` for these arguments.
 
     This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
@@ -118,7 +118,8 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) ->
       fn: A `tf.function`, a concrete function, or a callable.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
-      ipus: How many IPUs the device has: what is traced for one number holds for no other.
+      ipus: How many IPUs the device has: what is traced for one number holds for no other. None traces for any number,
+        which the run will find.
 
     Returns:
       The program, and its flat inputs without the captured ones.
@@ -128,8 +129,7 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int) ->
         prepared = find(function, args, kwargs, ipus)
         assert prepared is not None
         return prepared
-    # While-loops are traced differently for XLA: with bounded stacks for their gradients, for one.
-    with polymorphic_function.OptionalXlaContext(True), tracing_program():
+    with tracing_program(ipus):
         with function._lock:  # Another thread may be at the first call, and make the variables.
             if _config(function) is None:
                 vars(function).setdefault("_ipu_first", ipus)
@@ -170,7 +170,7 @@ def _config(function: Any) -> Any:
     return function._variable_creation_config
 
 
-def _options(function: Any, config: Any, ipus: int, look_up: bool = False) -> Any:
+def _options(function: Any, config: Any, ipus: int | None, look_up: bool = False) -> Any:
     """What the program for a device of so many IPUs is traced by, or with `look_up`, found by: then it raises instead."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
     # TensorFlow's own key is for the number that the function was first traced for.
@@ -209,7 +209,7 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
     Args:
       program: The concrete function.
       inputs: Its flat inputs, without those that it captured.
-      ordinal: The device's number: a device of several IPUs runs the program on replicas.
+      ordinal: The device's number. A device of several IPUs runs the program on replicas; a graph finds out when it runs.
 
     Returns:
       What its Python function returned, with tensors for the symbolic ones; on replicas, what that of the first returned.

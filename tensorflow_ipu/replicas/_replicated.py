@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import record
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
-from tensorflow_ipu._library import ops
-from tensorflow_ipu.config import _state
+from tensorflow_ipu._library import native, ops
+from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
+
+_attributes: Any = attr_value_pb2
+_TRUE = _attributes.AttrValue(b=True)
 
 # A program: the IPUs of one replica, once it has run.
 _shards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -24,26 +30,16 @@ def ipus_or_one(ordinal: int) -> int:
     return ipus[ordinal] if ordinal < len(ipus) else 1
 
 
-def expect(ipus: int, why_not: str = "") -> Any:
-    """An operation for a graph that holds a program: it fails where the device has another number of IPUs by then.
-
-    Args:
-      ipus: How many IPUs the device has now.
-      why_not: Why the program cannot run, where it cannot: then the operation fails with these words.
-    """
-    if _is_part_of_a_program():
-        return tf.no_op()  # Compiled along with a program around, which has been checked.
-    return ops.ipu_expect_ipus(ipus=ipus, why_not=why_not)
-
-
 def wanted(program: Any, ordinal: int) -> bool:
     """Whether a program on this device is to run on replicas.
 
-    A device of one IPU runs a program of one IPU by itself. So does what is traced as a part of a program around it.
+    Eagerly, a device of one IPU runs a program of one IPU by itself. A graph may be run when the system is another, so
+    there it is always the run that finds out how many replicas there are. What is traced as a part of a program around
+    it is run along with that.
     """
-    if ipus_or_one(ordinal) == 1 and ipus_of_replica(program) == 1:
-        return False
-    return tf.executing_eagerly() or not _is_part_of_a_program()
+    if tf.executing_eagerly():
+        return ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1
+    return not _is_part_of_a_program()
 
 
 def _is_part_of_a_program() -> bool:
@@ -60,7 +56,7 @@ def ipus_of_replica(program: Any) -> int:
 
 
 def call(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
-    """Runs the program on all replicas at once, or puts that into the graph.
+    """Runs the program on all replicas at once, or puts that into the graph, for as many as there are when it runs.
 
     Replicas have their own lanes in feeds, and their own copies of variables; other inputs are the same for all.
 
@@ -75,18 +71,45 @@ def call(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
     if hasattr(graph, "watch_variable"):
         for variable in program.graph.variables:  # They have to live as long as the function around.
             resource_variable_ops.variable_accessed(variable)
+    arguments = [*inputs, *captured]
+    results = _run(program, arguments) if tf.executing_eagerly() else _insert(program, arguments)
+    return program.function_type.pack_output(results)
+
+
+def _run(program: Any, arguments: Sequence[Any]) -> list[Any]:
+    """The operation that runs the program, eagerly or in the graph."""
     results = ops.ipu_replicated_run(
-        [*inputs, *captured],
+        arguments,
         Tout=[output.dtype for output in program.outputs],
         f=program,
         shards=ipus_of_replica(program),
+        shapes=[output.shape for output in program.outputs],
     )
-    if not tf.executing_eagerly():
-        if isinstance(results, framework_ops.Operation):  # A program without results.
-            results = []
-        for result, output in zip(results, program.outputs, strict=True):
-            result.set_shape(output.shape)
-    return program.function_type.pack_output(list(results or ()))
+    # A program without results is an operation in a graph, and None eagerly.
+    return list(results) if isinstance(results, (list, tuple)) else []
+
+
+def _insert(program: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Puts the run into the graph, with the gradient that TensorFlow has of any function's call.
+
+    It has one where the program turns out to run alone. So a run whose gradient was asked for fails on replicas.
+    """
+    functions = program._delayed_rewrite_functions
+
+    def gradient(op: Any, *gradients: Any) -> Any:
+        op._set_attr("differentiated", _TRUE)
+        return functions._rewrite_forward_and_call_backward(op, *gradients)
+
+    graph: Any = framework_ops.get_default_graph()
+    with graph._override_gradient_function({"IpuReplicatedRun": gradient}), record.stop_recording():
+        results = _run(program, arguments)
+    for result, output in zip(results, program.outputs, strict=True):
+        result.set_shape(output.shape)
+    if results:
+        record.record_operation(
+            "IpuReplicatedRun", results, arguments, lambda *gradients: gradient(results[0].op, *gradients)
+        )
+    return results
 
 
 @tf.RegisterGradient("IpuReplicatedRun")
@@ -97,3 +120,11 @@ def _refuse(op: Any, *gradients: Any) -> None:
         "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
         " inside of the program, where `tf.GradientTape` and optimizers see all replicas"
     )
+
+
+def _tell_kernels(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]) -> None:
+    numbers = ctypes.c_int32 * len(ipus)
+    native.ipu_configure_devices(numbers(*ipus), numbers(*(kind.value for kind in connections)), len(ipus))
+
+
+_state.set_device_listener(_tell_kernels)

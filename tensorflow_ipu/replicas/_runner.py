@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import IpuError
-from tensorflow_ipu.replicas import _checks, _program, _replicated, _runs, _uncompilable
+from tensorflow_ipu.replicas import _checks, _program, _runs, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared
 
@@ -48,7 +48,7 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
     program, inputs = prepared
-    _checks.check(program, inputs, device, _state.ipus_of_device(ordinal))
+    _checks.check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         with _runs.running():
@@ -61,8 +61,9 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
 def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
     """Puts `fn` as one compiled program into the graph that is being built.
 
-    The caller has entered the device and the context in which `fn` is to be traced. A device that was configured never
-    to run has the graph fail as it runs; one that only compiles gives zeros.
+    The caller has entered the device and the context in which `fn` is to be traced. What depends on the configured
+    system, such as the number of replicas, and whether the device runs programs at all, is looked up as the graph runs:
+    until then the system may be configured, or configured anew.
 
     Args:
       fn: A `tf.function`, a concrete function, or a callable.
@@ -78,17 +79,10 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
       ValueError: The program uses variables of another device.
       tf.errors.InvalidArgumentError: XLA cannot compile the program.
     """
-    ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-    ipus = _replicated.ipus_or_one(ordinal)
-    program, inputs = _program.trace(fn, args, kwargs, ipus)
-    _checks.check(program, inputs, device, ipus)
+    program, inputs = _program.trace(fn, args, kwargs, None)
+    _checks.check(program, inputs, device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
-    connection = _state.connection_type(ordinal) if ordinal < len(_state.ipus()) else DeviceConnectionType.ALWAYS
-    if connection is DeviceConnectionType.PRE_COMPILE:
-        return tf.nest.map_structure(_zeros, program.structured_outputs)
-    never = _never(device) if connection is DeviceConnectionType.NEVER else ""
-    with tf.control_dependencies([_replicated.expect(ipus, never)]):
-        return _program.call(program, inputs, ordinal)
+    return _program.call(program, inputs, tf.DeviceSpec.from_string(device).device_index or 0)
 
 
 def _never(device: str) -> str:

@@ -10,9 +10,6 @@ from tensorflow.python.framework import func_graph, ops
 # On the graph of a function: how many IPUs what was traced in it uses.
 ATTRIBUTE = "_ipu_shards"
 
-# On the graph of a function: how many IPUs the device had to which what was traced in it is tied.
-_TIED = "_ipu_tied_to"
-
 
 def note_shards(index: int) -> None:
     """Notes that what is being traced uses the IPU `index` of its replica.
@@ -39,30 +36,6 @@ def shards_of(program: Any) -> int:
 def power_of_2(shards: int) -> int:
     """How many IPUs a replica takes whose stages or shards are on so many: the next power of 2."""
     return 1 << (shards - 1).bit_length()
-
-
-def tie_to(ipus: int) -> None:
-    """Notes that what is being traced holds for a device of so many IPUs alone.
-
-    Args:
-      ipus: How many IPUs the device has.
-    """
-    for graph in being_traced():
-        setattr(graph, _TIED, ipus)
-
-
-def tied_to_others(program: Any, ipus: int) -> int | None:
-    """For which other number of IPUs a function that the program calls was traced; None where there is none.
-
-    Args:
-      program: A traced function, or its graph.
-      ipus: How many IPUs the device has.
-    """
-    for graph in graphs_of(program):
-        tied = getattr(graph, _TIED, ipus)
-        if tied != ipus:
-            return tied
-    return None
 
 
 def being_traced() -> Iterator[Any]:

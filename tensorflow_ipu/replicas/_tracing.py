@@ -1,39 +1,121 @@
-"""What TensorFlow does differently with functions while a program is traced."""
+"""Which graphs belong to a program, and what TensorFlow does differently with functions while one is traced."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import tensorflow as tf
+from tensorflow.python.distribute import device_util
 from tensorflow.python.eager.polymorphic_function import attributes, concrete_function, transform
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import control_flow_ops
 
 from tensorflow_ipu.replicas import _ranges, _shards
 
 # Graphs of functions that hold a program.
 _callers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-_thread = threading.local()
+
+class _Kind(NamedTuple):
+    """What is known of code that is being traced.
+
+    Attributes:
+      on_ipu: Whether it is a program's: always, never, or by the device that each operation is placed on.
+      ipus: How many IPUs the program's device has; None where that is known when it runs.
+    """
+
+    on_ipu: bool | None
+    ipus: int | None = None
+
+
+_HOSTS = _Kind(on_ipu=False)
+
+
+class _Mark(control_flow_ops.XLAControlFlowContext):
+    """Marks a graph, and all that are built inside of it, as parts of a program, or as the host's in the midst of one.
+
+    The mark is on the graph and not on the thread, so that what `tf.init_scope` lifts out of the program, such as the
+    initial value of a variable, is none of the program's. To TensorFlow it is the context of what XLA compiles, in which
+    loops are traced differently: with bounded stacks for their gradients, for one. And TensorFlow traces a function that
+    a program calls once for each mark, so there is one mark for all programs of a kind.
+    """
+
+    def __init__(self, kind: _Kind) -> None:
+        with framework_ops.Graph().as_default():  # Inside of no other context.
+            super().__init__()
+        self.kind = kind
+
+    def RequiresUniqueFunctionRetracing(self) -> bool:  # noqa: N802  (TensorFlow's name.)
+        return True
+
+
+# Kept for ever, since TensorFlow tells them apart by their address.
+_marks: dict[_Kind, _Mark] = {}
 
 
 @contextlib.contextmanager
-def tracing_program() -> Iterator[None]:
-    """A block that traces a program; one inside of another is part of that program."""
-    inside = is_tracing()
-    if not inside:
-        _note_callers()
-    _thread.inside = True
+def _marked(kind: _Kind) -> Iterator[None]:
+    graph: Any = framework_ops.get_default_graph()
+    around = graph._get_control_flow_context()
+    graph._set_control_flow_context(_marks.get(kind) or _marks.setdefault(kind, _Mark(kind)))
     try:
         yield
     finally:
-        _thread.inside = inside
+        graph._set_control_flow_context(around)
+
+
+def _mark_of(graph: Any) -> _Mark | None:
+    """The innermost mark on a graph or one around it."""
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if isinstance(context, _Mark):
+                return context
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+@contextlib.contextmanager
+def tracing_program(ipus: int | None, placed: bool = True) -> Iterator[None]:
+    """A block that traces a program; one inside of another is part of that program.
+
+    Args:
+      ipus: How many IPUs the device has; None where that is known when the program runs, and not before.
+      placed: Whether all of it is on an IPU device. Else it is a program of those operations that name one.
+    """
+    if is_tracing():
+        yield
+        return
+    _note_callers()
+    with _marked(_Kind(placed or None, ipus)):
+        yield
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """A block whose operations are not the program's that is being traced, though they may be built in its graph."""
+    with _marked(_HOSTS) if is_tracing() else contextlib.nullcontext():
+        yield
 
 
 def is_tracing() -> bool:
-    """Whether this thread traces a program."""
-    return getattr(_thread, "inside", False)
+    """Whether what is called now becomes a part of a program."""
+    if tf.executing_eagerly():
+        return False
+    mark = _mark_of(framework_ops.get_default_graph())
+    if mark is None or mark.kind.on_ipu is not None:
+        return mark is not None and mark.kind.on_ipu is True
+    return tf.DeviceSpec.from_string(device_util.current() or "").device_type == "IPU"
+
+
+def ipus_traced_for() -> int | None:
+    """How many IPUs the device has for which a program is being traced; None where that is not known, or none is."""
+    mark = None if tf.executing_eagerly() else _mark_of(framework_ops.get_default_graph())
+    return None if mark is None else mark.kind.ipus
 
 
 def _note_callers() -> None:
@@ -44,7 +126,7 @@ def _note_callers() -> None:
 
 def _transform(graph: Any) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
-    if is_tracing():
+    if _mark_of(graph) is not None:
         _ranges.leave_out(graph)
 
 

@@ -56,7 +56,7 @@ def test_connection_type_is_that_of_the_configuration():
 def test_listener_hears_of_every_change():
     heard: list[tuple[int, ...]] = []
     system = System()
-    system.set_device_listener(lambda ipus: heard.append(tuple(ipus)))
+    system.set_device_listener(lambda ipus, _: heard.append(tuple(ipus)))
     system.configure(_records(2, 4))
     system.configure(_records(2, 4))
     system.reset()
@@ -68,7 +68,8 @@ def test_listener_hears_of_every_change():
 
 
 def test_listener_that_fails_leaves_the_configuration_as_it_was():
-    def fail(ipus: Sequence[int]) -> None:
+    def fail(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]) -> None:
+        del connections
         if tuple(ipus) == (2,):
             raise OSError("no")
 
@@ -172,7 +173,8 @@ def test_changes_of_several_threads_do_not_interleave():
         else:
             busy.release()
 
-    def listen(ipus: Sequence[int]) -> None:
+    def listen(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]) -> None:
+        del connections
         with busy:
             if len(set(ipus)) != 1:
                 clashes.append(f"mixed devices {tuple(ipus)}")

@@ -55,6 +55,31 @@ std::vector<int64_t> Range(int64_t first, int64_t last) {
   return numbers;
 }
 
+TEST(programs_of_other_replicas_take_turns_where_nothing_is_unread) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK(Append(queue, 1, 0, 2).ok());
+  CHECK(Append(queue, 2, 0, 1).code == Code::kFailedPrecondition);  // Not even a whole row is dropped.
+  CHECK(Append(queue, 3, 1, 2).ok());
+  CHECK(Append(queue, 4, 0, 1).code == Code::kFailedPrecondition);
+  CHECK_EQ(queue.Take(kNoPatience).lanes, 2);
+  CHECK(Append(queue, 5, 0, 1).ok());
+  const Outfeed::Taken alone = queue.Take(kNoPatience);
+  CHECK_EQ(alone.lanes, 1);
+  CHECK(Numbers(alone) == Range(5, 6));
+  CHECK(Append(queue, 6, 2, 4).ok());
+  CHECK_EQ(queue.lanes(), 4);
+}
+
+TEST(the_last_element_gives_way_to_that_of_a_program_of_other_replicas) {
+  Outfeed queue("queue", Outfeed::Mode::kLast);
+  CHECK(Append(queue, 1, 0, 2).ok());
+  CHECK(Append(queue, 2, 1, 2).ok());
+  CHECK(Append(queue, 3, 0, 1).ok());
+  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK_EQ(taken.lanes, 1);
+  CHECK(Numbers(taken) == Range(3, 4));
+}
+
 TEST(a_queue_that_nobody_enqueued_to_is_empty) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK_EQ(queue.ready(), 0);

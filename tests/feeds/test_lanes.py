@@ -109,14 +109,17 @@ def test_infeed_of_a_program_of_other_replicas_is_refused(
         echo(infeed, ipu.IPUOutfeedQueue(), 1)
 
 
-def test_outfeed_of_a_program_of_other_replicas_is_refused(
+def test_outfeed_serves_a_program_of_other_replicas_once_it_is_read(
     numbers: Any, infeed_of: Any, echo: Any, replicas: Any
 ) -> None:
     infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
     for run in replicas(infeed, outfeed, 2, 2):
         run.result(60)
     with pytest.raises(
-        tf.errors.FailedPreconditionError, match="serves a program of 2 replicas; a program of 1 cannot"
+        tf.errors.FailedPreconditionError,
+        match=r"of 2 replicas; a program of 1 cannot add to them\. Dequeue them first",
     ):
         echo(infeed_of(numbers(100)), outfeed, 1)
     np.testing.assert_array_equal(outfeed.dequeue(), [[0, 1], [2, 3]])  # They keep the shape of who enqueued them.
+    echo(infeed_of(numbers(100)), outfeed, 2)
+    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1])

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/sites.h"
@@ -61,9 +62,13 @@ namespace core = tensorflow_ipu::core;
 
 extern "C" {
 
-// The system has devices /device:IPU:0 to /device:IPU:<count - 1>, of so many IPUs each.
-void ipu_configure_devices(const int32_t* ipus, int32_t count) {
-  tensorflow_ipu::ConfigureDevices(std::vector<int32_t>(ipus, ipus + count));
+// The system has devices /device:IPU:0 to /device:IPU:<count - 1>, of so many IPUs each, connected so.
+void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int32_t count) {
+  std::vector<tensorflow_ipu::Configured> devices;
+  for (int32_t i = 0; i < count; ++i) {
+    devices.push_back({ipus[i], static_cast<tensorflow_ipu::Connection>(connections[i])});
+  }
+  tensorflow_ipu::ConfigureDevices(std::move(devices));
 }
 
 // A new infeed, not started yet; `depth` elements a replica are kept ready. Groups of `group_size` replicas share each

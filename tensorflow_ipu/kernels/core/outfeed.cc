@@ -29,9 +29,13 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
                                        "for each kind of element.");
   }
   if (static_cast<int64_t>(lanes_.size()) != lanes) {
-    return Outcome::FailedPrecondition("The outfeed queue `" + name_ + "` already serves a program of " +
-                                       std::to_string(lanes_.size()) + " replicas; a program of " +
-                                       std::to_string(lanes) + " cannot share it. Make a queue for each.");
+    if (HoldsLocked()) {
+      return Outcome::FailedPrecondition("The outfeed queue `" + name_ + "` holds elements of a program of " +
+                                         std::to_string(lanes_.size()) + " replicas; a program of " +
+                                         std::to_string(lanes) +
+                                         " cannot add to them. Dequeue them first, or make a queue for each.");
+    }
+    lanes_ = std::vector<Lane>(lanes);
   }
   Lane& to = lanes_[lane];
   if (mode_ == Mode::kLast && to.count == 1) {
@@ -142,6 +146,11 @@ int64_t Outfeed::ready() const {
 int64_t Outfeed::woken_ns() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return woken_ns_;
+}
+
+bool Outfeed::HoldsLocked() const {
+  if (mode_ == Mode::kLast) return false;  // A new one takes the place of what is there.
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.count > 0; });
 }
 
 int64_t Outfeed::ReadyLocked() const {

@@ -53,7 +53,7 @@ class Outfeed {
   const std::string& name() const { return name_; }
 
   // Appends an element (in mode kLast: replaces the lane's one). `layout` is the number of the element's structure,
-  // types and shapes; all elements of a queue share one.
+  // types and shapes; all elements of a queue share one. All that are in it at a time are of as many lanes.
   Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves);
 
   // Notes the layout of elements that a program would enqueue if data passed between host and device. Nothing comes.
@@ -70,7 +70,7 @@ class Outfeed {
   // The number of the elements' layout; 0 as long as none has come.
   int64_t layout() const;
 
-  // Replicas of the programs that enqueued; 0 as long as none has.
+  // Replicas of the program that enqueued last; 0 as long as none has.
   int64_t lanes() const;
 
   // Whole rows that are there to read.
@@ -85,6 +85,7 @@ class Outfeed {
     int64_t count = 0;
   };
 
+  bool HoldsLocked() const;  // Whether there is an element that must not be lost.
   int64_t ReadyLocked() const;
   Rows& PieceWithRoom(Lane* lane);
 

@@ -10,23 +10,23 @@ namespace {
 std::mutex mutex;
 
 // Guarded by mutex. Never destroyed: threads of programs may outlive static destructors.
-std::vector<int32_t>& IpusOfDevices() {
-  static auto* const ipus = new std::vector<int32_t>{1};
-  return *ipus;
+std::vector<Configured>& Devices() {
+  static auto* const devices = new std::vector<Configured>{{1, Connection::kAlways}};
+  return *devices;
 }
 
 }  // namespace
 
-void ConfigureDevices(std::vector<int32_t> ipus) {
+void ConfigureDevices(std::vector<Configured> devices) {
   std::lock_guard<std::mutex> lock(mutex);
-  configured_devices = static_cast<int32_t>(ipus.size());
-  IpusOfDevices() = std::move(ipus);
+  configured_devices = static_cast<int32_t>(devices.size());
+  Devices() = std::move(devices);
 }
 
-int32_t IpusOf(int32_t ordinal) {
+Configured ConfiguredAt(int64_t ordinal) {
   std::lock_guard<std::mutex> lock(mutex);
-  const std::vector<int32_t>& ipus = IpusOfDevices();
-  return ordinal >= 0 && ordinal < static_cast<int32_t>(ipus.size()) ? ipus[ordinal] : 0;
+  const std::vector<Configured>& devices = Devices();
+  return ordinal >= 0 && ordinal < static_cast<int64_t>(devices.size()) ? devices[ordinal] : Configured{};
 }
 
 }  // namespace tensorflow_ipu

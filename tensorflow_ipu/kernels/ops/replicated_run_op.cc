@@ -1,10 +1,13 @@
 // `IpuReplicatedRun`: runs a compiled program on all replicas that the device has room for.
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,8 +27,10 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `f` is a function that XLA compiles, of `shards` IPUs (a power of two). The device's IPUs decide how many replicas
-// run.
+// `f` is a function that XLA compiles, of `shards` IPUs (a power of two). How many IPUs the device has when the op runs
+// decides how many replicas there are. `differentiated` says that something takes a gradient through the run, which it
+// has on one replica alone. `shapes` are those of the results, as far as they are known, for a device that compiles
+// only.
 REGISTER_OP("IpuReplicatedRun")
     .Input("args: Tin")
     .Output("results: Tout")
@@ -33,43 +38,12 @@ REGISTER_OP("IpuReplicatedRun")
     .Attr("Tout: list(type) >= 0")
     .Attr("f: func")
     .Attr("shards: int >= 1")
+    .Attr("shapes: list(shape) >= 0 = []")
+    .Attr("differentiated: bool = false")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
-// Fails where the device has not `ipus` IPUs, or with `why_not`, whatever it has.
-REGISTER_OP("IpuExpectIpus")
-    .Attr("ipus: int >= 1")
-    .Attr("why_not: string = ''")
-    .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::NoOutputs);
-
 namespace {
-
-class ExpectIpusOp : public tf::OpKernel {
- public:
-  explicit ExpectIpusOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("ipus", &expected_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("why_not", &why_not_));
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES(context, why_not_.empty(), absl::FailedPreconditionError(why_not_));
-    const int64_t ordinal = context->device()->parsed_name().id;
-    const int64_t ipus = IpusOf(ordinal);
-    OP_REQUIRES(context, ipus == expected_,
-                absl::FailedPreconditionError(
-                    absl::StrCat("This function holds a program that was traced while `/device:IPU:", ordinal, "` had ",
-                                 expected_, " IPU(s), and it has ", ipus,
-                                 " now. Make the `tf.function` (or the graph) anew after the system was "
-                                 "configured.")));
-  }
-
- private:
-  int64_t expected_;
-  std::string why_not_;
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuExpectIpus").Device(tf::DEVICE_CPU), ExpectIpusOp);
 
 // Runs of one device come one after the other: their replicas meet in the device's one domain.
 core::Turns& TurnsOf(int64_t device) {
@@ -83,29 +57,64 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
  public:
   explicit ReplicatedRunOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("shards", &shards_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("differentiated", &differentiated_));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const int64_t ordinal = context->device()->parsed_name().id;
-    const int64_t ipus = IpusOf(ordinal);
-    OP_REQUIRES_ASYNC(context, ipus >= shards_ && ipus % shards_ == 0,
-                      absl::InternalError(absl::StrCat(
-                          "The program uses ", shards_, " IPUs, by its pipeline stages or shards, and `",
-                          "/device:IPU:", ordinal, "` has ", ipus,
-                          ", which is no multiple. Set `IPUConfig.auto_select_ipus` to a multiple of ", shards_, ".")),
+    const Configured device = ConfiguredAt(ordinal);
+    const std::string name = absl::StrCat("`/device:IPU:", ordinal, "`");
+    OP_REQUIRES_ASYNC(
+        context, device.connection != Connection::kNever,
+        absl::FailedPreconditionError(
+            absl::StrCat(name, " cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. ",
+                         "Configure the system with `DeviceConnectionType.ALWAYS` to run.")),
+        done);
+    if (device.connection == Connection::kPreCompile) {
+      OP_REQUIRES_OK_ASYNC(context, SetZeros(context), done);
+      done();
+      return;
+    }
+    OP_REQUIRES_ASYNC(
+        context, device.ipus >= shards_ && device.ipus % shards_ == 0,
+        absl::InternalError(absl::StrCat(
+            "The program uses ", shards_, " IPUs, by its pipeline stages or shards, and ", name, " has ", device.ipus,
+            ", which is no multiple. Set `IPUConfig.auto_select_ipus` to a multiple of ", shards_, ".")),
+        done);
+    const int64_t replicas = device.ipus / shards_;
+    OP_REQUIRES_ASYNC(context, replicas == 1 || !differentiated_,
+                      absl::UnimplementedError(absl::StrCat(
+                          "There is no gradient through a run on ", replicas, " replicas, which ", name,
+                          " has: its inputs and results are replica 0's. Take the gradient inside of the program.")),
                       done);
     Launch::Program program;
     OP_REQUIRES_OK_ASYNC(context, Program(context, &program), done);
     core::Turns& turns = TurnsOf(ordinal);
-    const auto launch =
-        std::make_shared<Launch>(context, program, ordinal, ipus / shards_, [&turns, done = std::move(done)] {
-          turns.End();
-          done();
-        });
+    const auto launch = std::make_shared<Launch>(context, program, ordinal, replicas, [&turns, done = std::move(done)] {
+      turns.End();
+      done();
+    });
     turns.Take([launch] { launch->Start(); });
   }
 
  private:
+  // The results of a device that runs no program.
+  absl::Status SetZeros(tf::OpKernelContext* context) const {
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      tf::TensorShape shape;
+      if (static_cast<std::size_t>(i) >= shapes_.size() || !shapes_[i].AsTensorShape(&shape)) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "The device compiles alone, by its `device_connection.type` of `PRE_COMPILE`, and gives zeros. ", "Result ",
+            i, " of the program has no shape that is known before it runs: ", "use `tf.ensure_shape`."));
+      }
+      tf::Tensor* zeros = nullptr;
+      if (absl::Status status = context->allocate_output(i, shape, &zeros); !status.ok()) return status;
+      if (shape.num_elements() > 0) std::memset(zeros->data(), 0, zeros->TotalBytes());
+    }
+    return absl::OkStatus();
+  }
+
   // The kernel that TensorFlow makes for a call of the function on this device; XLA compiles it at its first run.
   absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -140,6 +149,8 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   }
 
   int64_t shards_;
+  std::vector<tf::PartialTensorShape> shapes_;
+  bool differentiated_ = false;
   std::mutex mutex_;
   // All below are guarded by mutex_, and written once.
   std::unique_ptr<tf::FunctionLibraryDefinition> definitions_;

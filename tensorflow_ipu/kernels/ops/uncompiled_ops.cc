@@ -16,7 +16,8 @@ class UncompiledOp : public tf::OpKernel {
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`", type_string(),
                      "` runs in a compiled program alone. Call the function that uses it with "
-                     "`IPUStrategy.run` (in a graph for a session: with `compiler.compile`), or decorate it with "
+                     "`IPUStrategy.run` (in a graph for a session: with `compiler.compile` inside of `ipu_scope`), or "
+                     "decorate it with "
                      "`@tf.function(jit_compile=True)`.")));
   }
 };

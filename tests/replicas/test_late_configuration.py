@@ -1,0 +1,218 @@
+"""A graph that is built before the system is configured runs on what is configured by then, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import compiler, optimizers, pipelining, scopes
+from tensorflow_ipu.config import reset_ipu_seed
+from tensorflow_ipu.ops import replication_ops
+
+v1 = tf.compat.v1
+
+# TensorFlow's, of any initializable iterator in a graph.
+pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+
+RATE = 0.25
+X = np.arange(48, dtype=np.float32) / 48
+Y = np.arange(48, dtype=np.float32) % 5 / 5
+
+
+@pytest.fixture
+def graph() -> Iterator[tf.Graph]:
+    """An empty graph that is being built."""
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def one() -> Any:
+    return v1.get_variable("w", [], initializer=v1.ones_initializer())
+
+
+def descent() -> Any:
+    return v1.train.GradientDescentOptimizer(RATE)
+
+
+def error(x: Any, w: Any, y: Any) -> Any:
+    return tf.square(x * w - y)
+
+
+def repeated(optimizer: Any, steps: int) -> Callable[[Any, Any], Any]:
+    """A loop of so many steps, each of one example a replica."""
+
+    def build(infeed: Any, outfeed: Any) -> Any:
+        def body(x: Any, y: Any) -> Any:
+            loss = error(x, one(), y)
+            with tf.control_dependencies([optimizer().minimize(loss)]):
+                return outfeed.enqueue(loss)
+
+        return ipu.loops.repeat(steps, body, [], infeed)
+
+    return build
+
+
+def sharded(infeed: Any, outfeed: Any) -> Any:
+    """Three steps with the weight on one IPU and the loss on another."""
+
+    def body(x: Any, y: Any) -> Any:
+        with scopes.ipu_shard(0):
+            w = one()
+        with scopes.ipu_shard(1):
+            loss = error(x, w, y)
+        with tf.control_dependencies([optimizers.CrossReplicaOptimizer(descent()).minimize(loss)]):
+            return outfeed.enqueue(loss)
+
+    return ipu.loops.repeat(3, body, [], infeed)
+
+
+def pipelined(infeed: Any, outfeed: Any) -> Any:
+    """Three steps of four micro-batches each, through two stages."""
+    return pipelining.pipeline(
+        [lambda x, y: (x * one(), y), lambda z, y: tf.square(z - y)],
+        gradient_accumulation_count=4,
+        repeat_count=3,
+        infeed_queue=infeed,
+        outfeed_queue=outfeed,
+        optimizer_function=lambda loss: pipelining.OptimizerFunctionOutput(
+            optimizers.CrossReplicaOptimizer(descent()), loss
+        ),
+        reduction_method="MEAN",
+        pipeline_schedule=pipelining.PipelineSchedule.Grouped,
+    )
+
+
+def losses_and_weight(steps: int, examples: int) -> tuple[np.ndarray, float]:
+    """What plain gradient descent finds, on the means of so many examples a step."""
+    w = np.float32(1)
+    losses = []
+    for x, y in zip(X[: steps * examples].reshape(steps, -1), Y[: steps * examples].reshape(steps, -1), strict=True):
+        losses.append(np.square(x * w - y))
+        w = w - np.float32(RATE) * np.mean(2 * (x * w - y) * x)
+    return np.stack(losses), float(w)
+
+
+# The programs, the steps they take, the micro-batches of a step, and the IPUs of a replica.
+PROGRAMS = {
+    "mean": (repeated(lambda: optimizers.CrossReplicaOptimizer(descent()), 3), 3, 1, 1),
+    "accumulated": (
+        repeated(
+            lambda: optimizers.CrossReplicaGradientAccumulationOptimizerV2(descent(), 2, reduction_method="MEAN"),
+            6,
+        ),
+        3,
+        2,
+        1,
+    ),
+    "sharded": (sharded, 3, 1, 2),
+    "pipelined": (pipelined, 3, 4, 2),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph_trains_on_one_system_after_another(name: str, graph: tf.Graph, replicas: Any) -> None:
+    build, steps, micro_batches, needed = PROGRAMS[name]
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((X, Y)).repeat())
+    outfeed = ipu.IPUOutfeedQueue()
+    with scopes.ipu_scope("/device:IPU:0"):
+        run = compiler.compile(lambda: build(infeed, outfeed))
+    rows, start, stop = outfeed.dequeue(), infeed.initializer, infeed.deleter
+    (weight,) = v1.trainable_variables()
+    for count in (4, 1, 2):
+        replicas(count * needed)
+        losses, trained = losses_and_weight(steps, count * micro_batches)
+        with v1.Session() as session:
+            session.run([v1.global_variables_initializer(), start])
+            session.run(run)
+            found = session.run(tf.nest.flatten(rows)[0])
+            assert found.shape == (steps * micro_batches, *([count] if count > 1 else []))
+            np.testing.assert_allclose(found.reshape(losses.shape), losses, rtol=1e-4, atol=1e-6)
+            assert session.run(weight) == pytest.approx(trained, rel=1e-5)
+            session.run(stop)
+    if needed > 1:
+        replicas(1)
+        with v1.Session() as session:
+            session.run([v1.global_variables_initializer(), start])
+            with pytest.raises(tf.errors.InternalError, match=r"uses 2 IPUs.*`/device:IPU:0` has 1.*multiple of 2"):
+                session.run(run)
+            session.run(stop)
+
+
+def test_strategy_in_a_graph_sums_over_the_replicas_of_the_run(graph: tf.Graph, replicas: Any) -> None:
+    strategy = ipu.IPUStrategy()
+
+    def program(x: Any) -> Any:
+        total = tf.distribute.get_replica_context().all_reduce("SUM", {"x": x, "one": tf.constant(1)})
+        return total, variable.assign_add([x, x]), replication_ops.replication_index()
+
+    with strategy.scope():
+        variable = v1.get_variable("v", [2], initializer=v1.random_normal_initializer(seed=3))
+        results = strategy.run(program, (tf.constant(2.0),))
+    for count in (1, 4, 2, 1):
+        replicas(count)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            start = session.run(variable)
+            total, sums, index = session.run(results)
+            assert (total, index) == ({"x": 2 * count, "one": count}, 0)
+            np.testing.assert_allclose(sums, start + 2)
+
+
+def test_random_numbers_of_a_graph_are_the_replicas_own(graph: tf.Graph, replicas: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    with scopes.ipu_scope("/device:IPU:0"):
+        run = compiler.compile(lambda: outfeed.enqueue(tf.random.uniform([4])))
+    rows = outfeed.dequeue()
+    drawn = []
+    for _ in range(2):
+        replicas(3)
+        reset_ipu_seed(7)
+        with v1.Session() as session:
+            session.run(run)
+            drawn.append(session.run(rows))
+    assert len(np.unique(drawn[0].reshape(3, 4), axis=0)) == 3
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_gradient_through_a_run_of_a_graph_is_one_replicas_alone(graph: tf.Graph, replicas: Any) -> None:
+    x = v1.placeholder(tf.float32, [2])
+    with scopes.ipu_scope("/device:IPU:0"):
+        (y,) = compiler.compile(lambda x: tf.reduce_sum(x**3), [x])
+    (gradient,) = tf.gradients(y, x)
+    with v1.Session() as session:
+        np.testing.assert_allclose(session.run(gradient, {x: [1.0, 2.0]}), [3, 12], rtol=1e-6)
+        replicas(2)
+        with pytest.raises(tf.errors.UnimplementedError, match="no gradient through a run on 2 replicas"):
+            session.run(gradient, {x: [1.0, 2.0]})
+
+
+def test_tape_in_a_function_around_a_run_finds_one_replicas_gradient(replicas: Any) -> None:
+    strategy = ipu.IPUStrategy()
+
+    @tf.function
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = strategy.run(tf.function(lambda x: tf.reduce_sum(x**3)), (x,))
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(gradient(tf.constant([1.0, 2.0])), [3, 12], rtol=1e-6)
+    replicas(2)
+    with pytest.raises(tf.errors.UnimplementedError, match="no gradient through a run on 2 replicas"):
+        gradient(tf.constant([1.0, 2.0]))
+
+
+def test_device_of_a_graph_is_configured_later(graph: tf.Graph, replicas: Any) -> None:
+    with scopes.ipu_scope("/device:IPU:1"):
+        (result,) = compiler.compile(lambda: one() + 1)
+    with v1.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"`/device:IPU:1` is not configured"):
+            session.run(v1.global_variables_initializer())
+        replicas(1, 2)
+        session.run(v1.global_variables_initializer())
+        assert session.run(result) == 2
