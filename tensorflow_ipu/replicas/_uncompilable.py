@@ -20,6 +20,10 @@ _LAYER_CALL = "/keras/src/layers/layer.py"
 # Scopes that TensorFlow makes by itself.
 _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(Stateful)?PartitionedCall)(_\d+)?")
 
+# What the message of a failed compilation says of the operation that is not compiled, and of its input.
+_CONVERTED = re.compile(r"\{\{node ([^}]+)\}\}\]\]\s+tf2xla conversion failed")
+_NOT_CONSTANT = re.compile(r"input (\d+) of \S+ operator as a compile-time constant")
+
 # XLA takes these for the control flow that they make up.
 _CONTROL_FLOW = {
     f"{reference}{name}" for reference in ("", "Ref") for name in ("Enter", "Exit", "Merge", "NextIteration", "Switch")
@@ -29,7 +33,7 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class _Found(NamedTuple):
-    """An operation that XLA cannot compile, and the scope of the call that leads to it."""
+    """An operation, and the scope of the calls that lead to it."""
 
     operation: Any
     scope: tuple[str, ...]
@@ -65,7 +69,24 @@ def why(program: Any, error: str) -> str | None:
     if not found:
         # What XLA stumbled over, though no result needs it.
         found = [one for one in _all(program.graph, ()) if f"{{{{node {one.operation.name}}}}}" in error][::-1]
-    return _words(found) if found else None
+    return _words(found) if found else _unknown_shape(program, error)
+
+
+def _unknown_shape(program: Any, error: str) -> str | None:
+    """The message for an operation whose shape, or axis, depends on data; None if it failed for another reason."""
+    name, position = _CONVERTED.search(error), _NOT_CONSTANT.search(error)
+    if name is None or position is None:
+        return None
+    found = next((one for one in _operations(program.graph, ()) if one.operation.name == name[1]), None)
+    if found is None:
+        return None
+    place = _place(found, user_frame(found.operation), _layers(found))
+    return (
+        f"A program for an IPU has static shapes, and input {position[1]} of `{found.operation.type}`{place}, which makes up the"
+        " shape or the axis of its result, depends on data. The way out: give it a Python number or a `tf.constant`; where sizes differ, cut"
+        " or fill up to one size where the data is made (`dataset.map`), and mask what does not count, as"
+        " `tf.where(tf.range(most) < size, x, 0)` does"
+    )
 
 
 # The operations.
@@ -106,11 +127,14 @@ def _of_operation(graph: Any, operation: Any, wanted: Sequence[bool], scope: tup
 
 
 def _all(graph: Any, scope: tuple[str, ...]) -> Iterator[_Found]:
+    return (one for one in _operations(graph, scope) if not _compiles(one.operation.graph, one.operation))
+
+
+def _operations(graph: Any, scope: tuple[str, ...]) -> Iterator[_Found]:
     for operation in graph.get_operations():
         for function in _functions(graph, operation):
-            yield from _all(function, _scope(operation, scope) if operation.type in _CALLS else scope)
-        if not _compiles(graph, operation):
-            yield _Found(operation, scope)
+            yield from _operations(function, _scope(operation, scope) if operation.type in _CALLS else scope)
+        yield _Found(operation, scope)
 
 
 def _compiles(graph: Any, operation: Any) -> bool:
@@ -226,7 +250,17 @@ def _fault(place: tuple[str, int] | None, layers: str | None, found: Sequence[_F
     kinds = ", ".join(f"`{kind}`" for kind in dict.fromkeys(operation.type for operation in operations))
     family = next((family for family in _FAMILIES if any(map(family.holds, operations))), None)
     text = kinds if family is None else f"{family.name} ({kinds})"
-    scope = "/".join(_scope(operations[0], found[0].scope))
+    way_out = "do that where the data is made (`dataset.map`), or on the host before or after the program"
+    if layers is not None and family is None:
+        way_out = (
+            "take the layer out of the model, and call it where the data is made: `dataset.map(lambda x, y: (layer(x), y))`"
+            ", with `training=True` if it augments the data"
+        )
+    return f"{text}{_place(found[0], place, layers)}. The way out: {family.way_out if family else way_out}"
+
+
+def _place(found: _Found, place: tuple[str, int] | None, layers: str | None) -> str:
+    text, scope = "", "/".join(_scope(found.operation, found.scope))
     if layers is not None:
         text += f" in layer `{layers.split('/')[-1]}`" + (f" (`{layers}`)" if "/" in layers else "")
     elif scope:
@@ -234,13 +268,7 @@ def _fault(place: tuple[str, int] | None, layers: str | None, found: Sequence[_F
     if place is not None:
         line = linecache.getline(*place).strip()
         text += f", at {place[0]}:{place[1]}" + (f" (`{line}`)" if line else "")
-    way_out = "do that where the data is made (`dataset.map`), or on the host before or after the program"
-    if layers is not None and family is None:
-        way_out = (
-            "take the layer out of the model, and call it where the data is made: `dataset.map(lambda x, y: (layer(x), y))`"
-            ", with `training=True` if it augments the data"
-        )
-    return f"{text}. The way out: {family.way_out if family else way_out}"
+    return text
 
 
 def _scope(operation: Any, around: tuple[str, ...]) -> tuple[str, ...]:

@@ -165,6 +165,30 @@ def test_layer_that_cannot_be_compiled_is_named_with_the_way_out(stages: Any, re
         assert "`turn`" not in str(info.value)  # It turns nothing there.
 
 
+class Repeating(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return tf.zeros([tf.cast(tf.reduce_sum(x), tf.int32), 1])
+
+
+def test_shape_that_depends_on_data_is_named_with_the_way_out(strategy: Any) -> None:
+    with strategy.scope():
+        elements = iter(tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat())
+        layer = Repeating(name="repeating")
+
+    @tf.function
+    def program(elements: Any) -> Any:
+        total = 0.0
+        for _ in tf.range(2):
+            total += tf.reduce_sum(layer(next(elements)))
+        return total
+
+    message = (
+        rf"static shapes, and input 0 of `Fill` in layer `repeating`, {PLACE} \(`return tf.zeros\(.*mask what does"
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        strategy.run(program, (elements,))
+
+
 def test_strings_are_refused_as_inputs_and_outputs(strategy: Any) -> None:
     with pytest.raises(TypeError, match=r"Unsupported data type for input: string \(`x:0` .*turn them to numbers"):
         strategy.run(tf.function(lambda x: 1.0), (tf.constant("a"),))
