@@ -82,9 +82,9 @@ def _unknown_shape(program: Any, error: str) -> str | None:
         return None
     place = _place(found, user_frame(found.operation), _layers(found))
     return (
-        f"A program for an IPU has static shapes, and input {position[1]} of `{found.operation.type}`{place}, which makes up the"
-        " shape or the axis of its result, depends on data. The way out: give it a Python number or a `tf.constant`; where sizes differ, cut"
-        " or fill up to one size where the data is made (`dataset.map`), and mask what does not count, as"
+        f"A program for an IPU has static shapes, and input {position[1]} of `{found.operation.type}`{place}, which makes up"
+        " the shape or the axis of its result, depends on data. The way out: give it a Python number or a `tf.constant`; where"
+        " sizes differ, cut or fill up to one size where the data is made (`dataset.map`), and mask what does not count, as"
         " `tf.where(tf.range(most) < size, x, 0)` does"
     )
 
