@@ -8,6 +8,12 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 JOBS := $(or $(MAX_JOBS),$(shell nproc 2>/dev/null || echo 2))
 WORKERS ?= 2  # Processes that run tests: each holds a TensorFlow.
 
+# Tests that compare many numbers with TensorFlow's and need little time for it: what `make test-numbers` runs.
+NUMBERS := keras/test_plain_steps.py keras_layers/test_counterparts.py keras_layers/test_rnn.py loops \
+	ops/test_ctc_ops.py ops/test_f8_ops.py ops/test_math_ops.py ops/test_nn_ops.py ops/test_normalization_ops.py \
+	optimizers/test_cross_replica.py optimizers/test_gradient_accumulation.py pipelining/test_stage_bodies.py \
+	replicas/test_convolutions.py replicas/test_replica_numbers.py
+
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name py.typed \)))
@@ -16,11 +22,12 @@ CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test demo lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-numbers demo lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
 	@echo "make test       install the package into $(VENV) and run all tests; PYTEST_ARGS='-k feeds' narrows them"
+	@echo "make test-numbers  run tests of numbers as a processor without AVX-512 computes them"
 	@echo "make core-test  run the tests of the C++ core, plain and under sanitizers"
 	@echo "make lint       check formats, style and types"
 	@echo "make format     bring the sources into the format that lint checks"
@@ -73,11 +80,17 @@ wheel: build/wheel/.stamp
 core-test:
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j$(JOBS) -f tests/core/Makefile
 
-# From a folder that holds nothing, so that the tests see what was installed.
+# From a folder that holds nothing, so that the tests see what was installed. Each process begins with its part of the
+# files, of which tests share what they compile; one that is done takes tests from the end of the other's.
+PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest \
+	-c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
 test: core-test $(STAMPS)/test
-	@mkdir -p build/test-run
-	cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest -c '$(CURDIR)/pyproject.toml' \
-	    --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) '$(CURDIR)/tests'
+	$(PYTEST) '$(CURDIR)/tests'
+
+# XLA uses no instruction above AVX2, and TensorFlow its own CPU kernels: as on a processor without AVX-512.
+test-numbers: $(STAMPS)/test
+	export TF_ENABLE_ONEDNN_OPTS=0 XLA_FLAGS=--xla_cpu_max_isa=AVX2 && $(PYTEST) $(NUMBERS:%='$(CURDIR)/tests/%')
 
 demo: $(STAMPS)/examples
 	@$(BIN)/python examples/digits.py

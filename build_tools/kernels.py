@@ -1,5 +1,6 @@
 """Builds the kernel library from its C++ sources against the installed TensorFlow, in parallel and incrementally."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -188,6 +189,19 @@ def plan(tensorflow: TensorFlow, compiler: Compiler) -> list[Unit]:
     ]
 
 
+def _record(info: dict[str, str]) -> dict[str, str]:
+    """What `build_info.json` says of the library as it is now: from what it was made, and the digest of its bytes."""
+    return {**info, "sha256": hashlib.sha256(LIBRARY.read_bytes()).hexdigest()}
+
+
+def _is_whole(info: dict[str, str]) -> bool:
+    """Whether the library is there, as its record has it; what was cut short or exchanged is linked again."""
+    try:
+        return bool(json.loads(BUILD_INFO.read_text()) == _record(info))
+    except (OSError, ValueError):
+        return False
+
+
 def build() -> None:
     """Brings the kernel library of the source tree in the current folder up to date, and `build_info.json` beside it.
 
@@ -203,7 +217,7 @@ def build() -> None:
 
     stamp = OBJECTS / "library.stamp"
     stale = [unit for unit in units if not unit.is_current()]
-    if not stale and LIBRARY.is_file() and BUILD_INFO.is_file() and stamp.is_file() and stamp.read_text() == recipe:
+    if not stale and stamp.is_file() and stamp.read_text() == recipe and _is_whole(info):
         print(f"{LIBRARY} is up to date", flush=True)
         return
     stamp.unlink(missing_ok=True)
@@ -217,6 +231,6 @@ def build() -> None:
     if fault:
         raise KernelBuildError(f"the kernels do not link:\n{fault}")
     scratch.replace(LIBRARY)  # In one step: a process that has the old library open keeps it whole.
-    BUILD_INFO.write_text(json.dumps(info, indent=2) + "\n")
+    BUILD_INFO.write_text(json.dumps(_record(info), indent=2) + "\n")
     stamp.write_text(recipe)
     print(f"{LIBRARY} linked", flush=True)

@@ -15,6 +15,9 @@ FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
 
+# TensorFlow makes each device anew for each session. No machine had more IPUs than that, and a replica is a thread.
+_MOST = {DEVICES_VARIABLE: 1024, COUNT_VARIABLE: 65536}
+
 _TRUE = frozenset({"", "1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _SYNTHETIC_CATEGORIES = frozenset({"seed", "infeed", "outfeed", "hostembedding", "parameters"})
@@ -45,10 +48,10 @@ class PoplarFlags:
 def registered_devices() -> int:
     """How many `/device:IPU:n` exist for TensorFlow, as `TENSORFLOW_IPU_DEVICES` said when this was first called.
 
-    TensorFlow asks for its devices once, when its runtime starts: a later change of the variable has no effect.
+    The kernels read it once too, when they are loaded: a later change of the variable has no effect.
 
     Raises:
-      ValueError: The variable has a malformed value.
+      ValueError: The variable has a malformed value, or one above 1024.
     """
     return _positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, None)
 
@@ -57,9 +60,21 @@ def ipu_count(environ: Mapping[str, str] | None = None) -> int:
     """How many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`).
 
     Raises:
-      ValueError: The variable has a malformed value.
+      ValueError: The variable has a malformed value, or one above 65536.
     """
     return _positive_int(COUNT_VARIABLE, DEFAULT_COUNT, environ)
+
+
+def way_out(variable: str, wanted: int) -> str:
+    """What to do about a number that is above what `variable` says, for the end of an error message.
+
+    Args:
+      variable: `DEVICES_VARIABLE` or `COUNT_VARIABLE`.
+      wanted: The number that the variable would have to say.
+    """
+    if wanted > _MOST[variable]:
+        return f"choose less: `{variable}` goes up to {_MOST[variable]}"
+    return f"start the program with the environment variable `{variable}={wanted}` or more"
 
 
 def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
@@ -94,14 +109,23 @@ def _raw(variable: str, environ: Mapping[str, str] | None) -> str | None:
 
 
 def _positive_int(variable: str, default: int, environ: Mapping[str, str] | None) -> int:
+    most = _MOST[variable]
     text = (_raw(variable, environ) or "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not digits:
         raise ValueError(
-            f"`{variable}={text}` is not a positive whole number; set it to 1 or more, or unset it for {default}"
+            f"`{variable}={text}` is not a positive whole number; set it to a number from 1 to {most}, or unset it for"
+            f" {default}"
         )
-    return int(text)
+    # By its length first: Python reads no number of thousands of digits.
+    if len(digits) > len(str(most)) or int(digits) > most:
+        raise ValueError(
+            f"`{variable}={text if len(text) < 40 else text[:20] + '...'}` is too high; set it to a number from 1 to"
+            f" {most}, or unset it for {default}"
+        )
+    return int(digits)
 
 
 def _switch(word: str, value: str) -> bool:

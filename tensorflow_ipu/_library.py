@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,10 @@ BUILD_INFO = _FOLDER / "build_info.json"
 _REBUILD = (
     "Build it for the installed one: `pip install --force-reinstall --no-deps tensorflow-ipu` for a wheel of that"
     " TensorFlow, or `make build` in a checkout"
+)
+
+_REPAIR = (
+    "Install the package again: `pip install --force-reinstall --no-deps tensorflow-ipu`, or `make build` in a checkout"
 )
 
 _INT = ctypes.c_int64
@@ -58,7 +63,10 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def check_build(library: Path, build_info: Path, running: str) -> None:
-    """Compares the library's build with the TensorFlow that runs.
+    """Compares the library with the record of its build, and that with the TensorFlow that runs.
+
+    A damaged library must not be opened: what was cut off is a bus error to the process that touches it, and what was
+    overwritten is anything at all.
 
     Args:
       library: The compiled library.
@@ -66,7 +74,7 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
       running: The version of the TensorFlow that runs, for instance `"2.21.0"`.
 
     Raises:
-      LibraryError: There is no library, or it was built for another TensorFlow.
+      LibraryError: There is no library, it is not the one of the record, or it was built for another TensorFlow.
     """
     if not library.is_file():
         raise LibraryError(
@@ -74,13 +82,25 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
             " (`apt-get install g++`), then `pip install .`, or run `make build` in the checkout"
         )
     try:
-        built = json.loads(build_info.read_text())["tensorflow"]
+        record = json.loads(build_info.read_text())
+        built, digest = record["tensorflow"], record["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise LibraryError(f"`{build_info}` does not say which TensorFlow the kernels are for. {_REBUILD}") from exc
+        raise LibraryError(
+            f"`{build_info}` does not say which TensorFlow the kernels are for, and what their library holds. {_REBUILD}"
+        ) from exc
     if built != running:
         raise LibraryError(
             f"the kernel library was built for TensorFlow `{built}`, but TensorFlow `{running}` runs, and its C++"
             f" interface differs from release to release. {_REBUILD}, or install `tensorflow-cpu=={built}`"
+        )
+    try:
+        found = hashlib.sha256(library.read_bytes()).hexdigest()
+    except OSError as exc:
+        raise LibraryError(f"the kernel library `{library}` cannot be read: {exc}. {_REPAIR}") from exc
+    if found != digest:
+        raise LibraryError(
+            f"the kernel library `{library}` of {library.stat().st_size} bytes is not the one that was built: it was cut"
+            f" short, overwritten or exchanged, and its SHA-256 is not the one in `{build_info.name}` beside it. {_REPAIR}"
         )
 
 

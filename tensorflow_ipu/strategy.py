@@ -330,8 +330,7 @@ def _check_registered(ordinal: int) -> None:
     if ordinal >= registered:
         raise DeviceLimitError(
             f"`ipu_device` is `/device:IPU:{ordinal}`, and {registered} IPU devices are registered, the last of them"
-            f" `/device:IPU:{registered - 1}`; start the program with `{_environment.DEVICES_VARIABLE}={ordinal + 1}` or"
-            " more"
+            f" `/device:IPU:{registered - 1}`; " + _environment.way_out(_environment.DEVICES_VARIABLE, ordinal + 1)
         )
 
 

@@ -28,6 +28,24 @@ def test_malformed_number_is_refused_by_name_and_value(value: str):
         ipu_count({"TENSORFLOW_IPU_COUNT": value})
 
 
+# Some were taken modulo 2**32, one ended the process, and so many devices kept TensorFlow busy until it was killed.
+@pytest.mark.parametrize("value", ["65537", "2147483648", str(2**40), str(10**20), "9" * 5000])
+def test_number_above_the_limit_is_refused_with_the_limit(value: str):
+    with pytest.raises(ValueError, match=rf"`TENSORFLOW_IPU_COUNT={value[:20]}.*` is too high; .* from 1 to 65536"):
+        ipu_count({"TENSORFLOW_IPU_COUNT": value})
+    assert ipu_count({"TENSORFLOW_IPU_COUNT": "0" * 5000 + "65536"}) == 65536
+
+
+def test_number_of_devices_has_a_limit_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TENSORFLOW_IPU_DEVICES", "1025")
+    _environment.registered_devices.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="`TENSORFLOW_IPU_DEVICES=1025` is too high; .* from 1 to 1024"):
+            _environment.registered_devices()
+    finally:
+        _environment.registered_devices.cache_clear()
+
+
 def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "4")
     assert _environment.ipu_count() == 4

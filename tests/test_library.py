@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes.util
+import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from tensorflow_ipu.errors import IpuError, LibraryError
 def build(tmp_path: Path) -> tuple[Path, Path]:
     """A library and the file that its build wrote beside it, for TensorFlow 2.21.0."""
     library, info = tmp_path / "libtensorflow_ipu.so", tmp_path / "build_info.json"
-    library.write_bytes(b"not looked into")
-    info.write_text(json.dumps({"tensorflow": "2.21.0"}))
+    library.write_bytes(b"any library")
+    info.write_text(json.dumps({"tensorflow": "2.21.0", "sha256": hashlib.sha256(b"any library").hexdigest()}))
     return library, info
 
 
@@ -49,7 +51,29 @@ def test_library_that_was_never_built_is_refused_with_how_to_build_it(build: Any
     assert f"`{library}`" in str(error.value)
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", "null", '{"tensorflow": null}', '"2.21.0"', "\x00"])
+def _cut_short(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _zeroed(content: bytes) -> bytes:
+    return content[:4096] + bytes(4096) + content[8192:]
+
+
+# One that was cut short ended the process by SIGBUS, and one with a block of zeros was imported in silence.
+@pytest.mark.parametrize("damage", [_cut_short, _zeroed, lambda content: content + b"x", lambda _: b""])
+def test_library_that_was_damaged_is_refused_before_it_is_opened(damage: Any, tmp_path: Path) -> None:
+    library, info = (Path(shutil.copy(path, tmp_path)) for path in (_library.LIBRARY, _library.BUILD_INFO))
+    _library.check_build(library, info, tf.__version__)
+    library.write_bytes(damage(library.read_bytes()))
+    with pytest.raises(LibraryError, match="cut short, overwritten or exchanged.*`pip install --force-rein") as error:
+        _library.check_build(library, info, tf.__version__)
+    assert f"`{library}` of {library.stat().st_size} bytes" in str(error.value)
+
+
+UNTOLD = [None, "", "{", "[]", "{}", "null", '{"tensorflow": "2.21.0"}', '{"tensorflow": null}', '"2.21.0"', "\x00"]
+
+
+@pytest.mark.parametrize("text", UNTOLD)
 def test_record_of_the_build_that_says_nothing_is_refused(text: str | None, build: Any) -> None:
     library, info = build
     info.unlink() if text is None else info.write_text(text)
@@ -85,14 +109,18 @@ def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_w
             except (RuntimeError, ValueError) as exc:
                 print(type(exc).__name__, exc)
 
-        os.environ["TENSORFLOW_IPU_DEVICES"] = "many"
-        attempt()
+        for value in ("many", "99999999"):
+            os.environ["TENSORFLOW_IPU_DEVICES"] = value
+            attempt()
         del os.environ["TENSORFLOW_IPU_DEVICES"]
         tf.constant(1) + 1
         attempt()
         """
     )
-    malformed, late = done.stdout.splitlines()
+    malformed, high, late = done.stdout.splitlines()
+    assert high.startswith(
+        "ValueError `TENSORFLOW_IPU_DEVICES=99999999` is too high; set it to a number from 1 to 1024"
+    )
     assert malformed.startswith("ValueError `TENSORFLOW_IPU_DEVICES=many` is not a positive whole number")
     assert late.startswith("LibraryError TensorFlow's runtime started before `import tensorflow_ipu`")
     assert "Import `tensorflow_ipu` before the first tensor is made" in late

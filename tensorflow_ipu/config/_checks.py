@@ -78,8 +78,8 @@ def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[
     if len(counts) > devices:
         faults.add(
             DeviceLimitError,
-            f"{len(counts)} devices are asked for and {devices} were registered; start the program with"
-            f" `{_environment.DEVICES_VARIABLE}={len(counts)}` or more",
+            f"{len(counts)} devices are asked for and {devices} were registered; "
+            + _environment.way_out(_environment.DEVICES_VARIABLE, len(counts)),
         )
     return counts or [1]
 
@@ -95,8 +95,8 @@ def _check_counts(counts: tuple[int, ...], machine: int, faults: Faults) -> list
     if sum(right) > machine:
         faults.add(
             DeviceLimitError,
-            f"`auto_select_ipus={list(counts)}` asks for {sum(right)} IPUs and the machine has {machine};"
-            f" set the environment variable `{_environment.COUNT_VARIABLE}={sum(right)}` or more",
+            f"`auto_select_ipus={list(counts)}` asks for {sum(right)} IPUs and the machine has {machine}; "
+            + _environment.way_out(_environment.COUNT_VARIABLE, sum(right)),
         )
     return right
 
@@ -116,9 +116,9 @@ def _check_ids(ids: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
         elif _selection.multi_ipu(index, machine) is None:
             faults.add(
                 DeviceLimitError,
-                f"the machine of {machine} IPUs has no id `{index}` for `select_ipus`; set the environment variable"
-                f" `{_environment.COUNT_VARIABLE}={_selection.machine_for(index)}` or more, and note that the ids of"
-                " groups move with it",
+                f"the machine of {machine} IPUs has no id `{index}` for `select_ipus`; "
+                + _environment.way_out(_environment.COUNT_VARIABLE, _selection.machine_for(index))
+                + "; the ids of groups depend on how many IPUs there are",
             )
     groups = (_selection.multi_ipu(index, machine) for index in ids)
     return [len(group) for group in groups if group is not None]

@@ -6,6 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import _environment
+from tensorflow_ipu.errors import DeviceLimitError
+
 
 def device_of(device_ordinal: Any) -> str:
     """The IPU device of a queue.
@@ -18,6 +21,7 @@ def device_of(device_ordinal: Any) -> str:
 
     Raises:
       ValueError: `device_ordinal` is no int, or negative.
+      DeviceLimitError: It is above those of the devices that TensorFlow knows.
     """
     if device_ordinal is None:
         device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
@@ -25,6 +29,13 @@ def device_of(device_ordinal: Any) -> str:
         raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
     if device_ordinal < 0:
         raise ValueError(f"Device ordinal must be >= 0: `device_ordinal` is {device_ordinal}")
+    registered = _environment.registered_devices()
+    if device_ordinal >= registered:
+        raise DeviceLimitError(
+            f"`device_ordinal` is {device_ordinal}, and {registered} IPU devices are registered, the last of them"
+            f" `/device:IPU:{registered - 1}`; "
+            + _environment.way_out(_environment.DEVICES_VARIABLE, device_ordinal + 1)
+        )
     return f"/device:IPU:{device_ordinal}"
 
 

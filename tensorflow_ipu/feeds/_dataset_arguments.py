@@ -21,16 +21,18 @@ def check_dataset(argument: str, value: object) -> None:
 
 
 def check_count(argument: str, value: object) -> None:
-    """Refuses what is no whole number above 0.
+    """Refuses what is no whole number above 0 that TensorFlow can hold.
 
     Raises:
       TypeError: `value` is no int.
-      ValueError: `value` is below 1.
+      ValueError: `value` is below 1, or has more than 63 bits.
     """
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
         raise TypeError(f"`{argument}` must be an int, but is {value!r}")
     if value < 1:
         raise ValueError(f"`{argument}` must be at least 1, but is {value}")
+    if value > tf.int64.max:
+        raise ValueError(f"`{argument}` must be at most {tf.int64.max}, but is {value}")
 
 
 def check_elements(dataset: Any) -> None:

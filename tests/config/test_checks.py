@@ -212,6 +212,16 @@ def test_id_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch):
     assert _configured(select_ipus=[127]) == [1]
 
 
+# No variable was big enough for them, and the way out named one.
+@pytest.mark.parametrize("number", [65537, 2**31, 2**32 + 2, 10**20])
+def test_more_ipus_than_any_machine_has_are_refused_with_the_limit(number: int):
+    for option in ("auto_select_ipus", "select_ipus"):
+        config = IPUConfig()
+        setattr(config, option, number if option == "auto_select_ipus" else 3 * number)
+        with pytest.raises(DeviceLimitError, match="choose less: `TENSORFLOW_IPU_COUNT` goes up to 65536"):
+            config.configure_ipu_system()
+
+
 def test_more_devices_than_registered_are_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DeviceLimitError, match=r"9 devices are asked for and 8 were.*`TENSORFLOW_IPU_DEVICES=9`"):
         _configured(auto_select_ipus=[1] * 9)

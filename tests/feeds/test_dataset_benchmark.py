@@ -186,6 +186,7 @@ def test_ctrl_c_ends_a_benchmark(benchmark_name: str, source: str, run_script: A
     [
         ((0, 10), ValueError, "`number_of_epochs` must be at least 1, but is 0"),
         ((1, -1), ValueError, "`elements_per_epochs` must be at least 1, but is -1"),
+        ((10**20, 1), ValueError, f"`number_of_epochs` must be at most {2**63 - 1}, but is {10**20}"),
         ((1.0, 1), TypeError, "`number_of_epochs` must be an int, but is 1.0"),
         ((1, True), TypeError, "`elements_per_epochs` must be an int, but is True"),
         ((1, 1, 1), TypeError, "`print_stats` must be True or False, but is 1"),

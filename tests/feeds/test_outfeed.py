@@ -42,6 +42,14 @@ def test_faulty_argument_is_refused(arguments: dict[str, Any], words: str) -> No
         IPUOutfeedQueue(**arguments)
 
 
+@pytest.mark.parametrize("ordinal", [8, 2**31, 10**20])
+def test_device_that_is_not_registered_is_refused_when_the_queue_is_made(ordinal: int) -> None:
+    dataset = tf.data.Dataset.range(1).map(lambda x: tf.cast(x, tf.int32))
+    for make in (IPUOutfeedQueue, lambda **options: ipu.IPUInfeedQueue(dataset, **options)):
+        with pytest.raises(ipu.errors.DeviceLimitError, match=rf"`device_ordinal` is {ordinal}, and 8 IPU devices are"):
+            make(device_ordinal=ordinal)
+
+
 def test_optimise_latency_must_be_a_bool() -> None:
     with pytest.raises(TypeError, match=r"`optimise_latency` must be True or False"):
         IPUOutfeedQueue(optimise_latency=1)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def test_library_names_no_folder_of_the_machine_that_built_it(distribution: impo
 
 def test_library_is_built_for_the_tensorflow_that_is_installed(distribution: importlib.metadata.Distribution):
     info = json.loads(Path(str(distribution.locate_file("tensorflow_ipu/kernels/build_info.json"))).read_text())
-    assert sorted(info) == ["compiler", "python", "tensorflow"]
+    assert sorted(info) == ["compiler", "python", "sha256", "tensorflow"]
     assert info["tensorflow"] == tf.__version__
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -51,8 +53,9 @@ def _compiled(capsys: pytest.CaptureFixture[str]) -> set[str]:
 def test_first_build_compiles_all_and_leaves_library_and_record(tree, kernels, capsys):
     kernels.build()
     assert _compiled(capsys) == {"two.cc", "three.cc"}
-    assert (tree / kernels.LIBRARY).is_file()
-    assert (tree / kernels.BUILD_INFO).is_file()
+    library = (tree / kernels.LIBRARY).read_bytes()
+    record = json.loads((tree / kernels.BUILD_INFO).read_text())
+    assert record["sha256"] == hashlib.sha256(library).hexdigest()
 
 
 def test_second_build_does_nothing(tree, kernels, capsys):
@@ -62,6 +65,17 @@ def test_second_build_does_nothing(tree, kernels, capsys):
     kernels.build()
     assert "is up to date" in capsys.readouterr().out
     assert (tree / kernels.LIBRARY).stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize("content", [b"", b"another library"])
+def test_library_that_is_not_the_one_that_was_built_is_linked_again(tree, kernels, capsys, content):
+    kernels.build()
+    whole = (tree / kernels.LIBRARY).read_bytes()
+    (tree / kernels.LIBRARY).write_bytes(content)
+    capsys.readouterr()
+    kernels.build()
+    assert _compiled(capsys) == set()
+    assert (tree / kernels.LIBRARY).read_bytes() == whole
 
 
 @pytest.mark.parametrize("changed", ["two.cc", "two.h"])

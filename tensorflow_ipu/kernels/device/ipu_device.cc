@@ -131,25 +131,28 @@ class IpuDevice : public tf::ThreadPoolDevice {
 class IpuDeviceFactory : public tf::DeviceFactory {
  public:
   absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override {
-    for (int i = 0; i < Registered(); ++i) devices->push_back("/physical_device:IPU:" + std::to_string(i));
+    for (int i = 0; i < registered_; ++i) devices->push_back("/physical_device:IPU:" + std::to_string(i));
     return absl::OkStatus();
   }
 
   absl::Status CreateDevices(const tf::SessionOptions& options, const std::string& prefix,
                              std::vector<std::unique_ptr<tf::Device>>* devices) override {
-    for (int i = 0; i < Registered(); ++i) {
+    for (int i = 0; i < registered_; ++i) {
       devices->push_back(std::make_unique<IpuDevice>(options, prefix + "/device:IPU:" + std::to_string(i), i));
     }
     return absl::OkStatus();
   }
 
  private:
-  // TensorFlow asks once, when its runtime starts; the package has checked the value by then.
+  // When this library is opened, right after the package has checked the value: what a program writes into the variable
+  // later was never checked.
   static int Registered() {
     const char* const value = std::getenv("TENSORFLOW_IPU_DEVICES");
     const int count = value == nullptr ? kDefaultDevices : std::atoi(value);
     return count > 0 ? count : kDefaultDevices;
   }
+
+  const int registered_ = Registered();
 };
 
 REGISTER_LOCAL_DEVICE_FACTORY("IPU", IpuDeviceFactory, 200);
