@@ -95,7 +95,12 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
       turns.End();
       done();
     });
-    turns.Take([launch] { launch->Start(); });
+    // Whoever ends the turn before must not be held up. This thread may be: TensorFlow takes the op for an expensive
+    // one, and has handed on what else there is to do. So a replica that is alone costs no change of threads.
+    static thread_local const Launch* taking = nullptr;
+    taking = launch.get();
+    turns.Take([launch] { launch->Start(/*may_block=*/std::exchange(taking, nullptr) == launch.get()); });
+    taking = nullptr;
   }
 
  private:

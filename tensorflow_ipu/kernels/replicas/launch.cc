@@ -51,7 +51,7 @@ Launch::Launch(tf::OpKernelContext* context, Program program, int64_t ordinal, i
                std::function<void()> done)
     : context_(context), program_(program), count_(replicas), done_(std::move(done)), domain_(DomainOf(ordinal)) {}
 
-void Launch::Start() {
+void Launch::Start(bool may_block) {
   if (absl::Status status = Prepare(); !status.ok()) {
     context_->SetStatus(status);
     done_();
@@ -60,6 +60,10 @@ void Launch::Start() {
   running_ = count_;
   if (count_ > 1) domain_->Begin(count_);
   EndWhenCancelled();
+  if (count_ == 1 && may_block) {
+    Run(0);
+    return;
+  }
   for (int64_t replica = 1; replica < count_; ++replica) {
     core::Executor::Global().Run([self = shared_from_this(), replica] { self->Run(replica); });
   }

@@ -40,8 +40,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
   Launch& operator=(const Launch&) = delete;
 
   // `done` is called when all replicas have ended, or at once on failure; the context has the outcome by then. One
-  // launch a device at a time.
-  void Start();
+  // launch a device at a time. With `may_block`, a replica that is alone runs on this thread, and has ended on return.
+  void Start(bool may_block);
 
  private:
   // A context and what it points to.
