@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from tensorflow_ipu.keras._stages import (
     NestedModelPipelineStageAssignment,
     SequentialLayerPipelineStageAssignment,
     SequentialNestedModelPipelineStageAssignment,
+    ever_entered,
 )
 
 
@@ -30,6 +32,7 @@ class StageAssignment:
         self._strategy = strategy
         self._traced: Functional | None = None
         self._stages: dict[Key, int] = {}  # By the keys of places.
+        self.uncut = ""  # Why a subclassed model in another one is a layer of it as a whole, if it is.
 
     @property
     def is_sequential(self) -> bool:
@@ -76,12 +79,14 @@ class StageAssignment:
         """Whether any layer is in a stage."""
         if self._stages or not self.has_graph:
             return bool(self._stages)
-        return any(leaf.stage is not None for leaf in self._leaves())
+        # Where nobody has named a stage, nested models are not called with symbols to find their layers.
+        places = places_of(self.graph, self._own, functools.partial(_inner, traces=ever_entered()))
+        return any(leaf.stage is not None for place in places for leaf in place.leaves())
 
     @property
     def places(self) -> list[Place]:
         """The layers, or their calls, in the order in which they run, with those of nested models in them."""
-        return places_of(self.graph, self._own)
+        return places_of(self.graph, self._own, functools.partial(_inner, traces=True))
 
     def get(self) -> list[Any]:
         """An assignment for each layer, or call of one, in the order in which they run.
@@ -143,12 +148,15 @@ class StageAssignment:
         """
         places = self.places
         leaves = self._leaves()
-        without = [leaf.layer.name for leaf in leaves if leaf.stage is None]
+        without = [leaf.layer for leaf in leaves if leaf.stage is None]
         if without:
+            models = [layer for layer in without if "_ipu_extension" in vars(layer)]
+            uncut = [(layer.name, vars(layer)["_ipu_extension"].stages.uncut) for layer in models]
             raise ValueError(
                 f"All layers of a pipelined model must have an associated pipeline stage: in model `{self._model.name}`,"
-                f" {', '.join(f'`{name}`' for name in without)} have none. Call them in a `PipelineStage` scope, or use"
-                " `set_pipeline_stage_assignment`"
+                f" {', '.join(f'`{layer.name}`' for layer in without)} have none. Call them in a `PipelineStage` scope, or"
+                " use `set_pipeline_stage_assignment`"
+                + "".join(f". `{name}` counts as one layer: {why}" for name, why in uncut if why)
             )
         stages = [leaf.stage for leaf in leaves if leaf.stage is not None]
         empty = sorted(set(range(max(stages) + 1)) - set(stages))
@@ -172,6 +180,40 @@ class StageAssignment:
             return self._stages
         extension = vars(model).get("_ipu_extension")
         return extension.stages._stages if extension else {}
+
+
+def _inner(layer: Any, node: Any, *, traces: bool) -> Any:
+    """The model whose layers run in the place of a call of a layer: the layer, or what its `call` was traced to.
+
+    Args:
+      layer: The layer.
+      node: The call; None in a sequential model.
+      traces: Whether to find out what it is traced to, where that is not known yet.
+
+    Returns:
+      A sequential or functional model; None for what is no model, or whose `call` cannot be cut: it is one layer.
+    """
+    kind = keras.Sequential if isinstance(layer, keras.Sequential) else Functional
+    if isinstance(layer, kind):
+        return layer if type(layer).call is kind.call else None
+    extension = vars(layer).get("_ipu_extension") if isinstance(layer, keras.Model) else None
+    # Weights of its own have their regularizers at its own call.
+    if extension is None or layer._trainable_variables or layer._non_trainable_variables:
+        return None
+    stages: StageAssignment = extension.stages
+    if node is None and not layer.built:
+        return None
+    try:
+        symbols = _pipeline_trace.symbols_of_built(layer) if node is None else node.arguments.args[0]
+        if traces and not stages.has_graph and not stages.uncut:
+            stages.trace(symbols)
+    except (RuntimeError, NotImplementedError) as exc:
+        stages.uncut = str(exc)  # No fault yet: it may be in one stage.
+        return None
+    if not stages.has_graph:
+        return None
+    shapes = [[tuple(one.shape[1:]) for one in keras.tree.flatten(some)] for some in (symbols, stages.graph.inputs)]
+    return stages.graph if shapes[0] == shapes[1] else None
 
 
 def _check_sequence(places: list[Place]) -> None:
@@ -231,7 +273,7 @@ def _restore(places: list[Place], named: Any, stages: dict[Key, int]) -> None:
             f"the file has pipeline stages of the layers {[name for name, _ in named]}, and the model has the layers {names}"
         )
     for place, (_, stage) in zip(places, named, strict=True):
-        if place.children is not None:
+        if place.children is not None and isinstance(stage, list):
             _restore(place.children, stage, stages)
         elif type(stage) is int and stage >= 0:
             stages[place.key] = stage
@@ -265,8 +307,10 @@ def _read(model: Any, places: list[Place], assignment: Any, subclassed: bool = F
         )
     stages: dict[Key, int] = {}
     for index, (one, place) in enumerate(zip(assignment, places, strict=True)):
-        if place.children is not None and not isinstance(one, int):
-            stages |= _read(place.layer, place.children, _nested_list(index, one, place, model, subclassed))
+        kinds = (SequentialLayerPipelineStageAssignment, _layer_kind(subclassed))
+        as_whole = isinstance(one, int) or (place.graph is not place.layer and isinstance(one, kinds))
+        if place.children is not None and not as_whole:
+            stages |= _read(place.graph, place.children, _nested_list(index, one, place, model, subclassed))
         else:
             stage = (
                 _sequential_stage(index, one, place.layer)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
 
 from tensorflow_ipu.keras._stages import NODE_STAGE
 
 Key = tuple[int, ...]
 # What a nested model was assigned by itself, by the keys of its own places.
 Own = Callable[[Any], Mapping[Key, int]]
+# The sequential or functional model of the layers that a call of a layer runs; None for what runs as a whole.
+Inner = Callable[[Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Place:
       node: The call; None in a sequential model.
       stage: Its pipeline stage; of a nested model that of the scope it was called in.
       children: The places in a nested model; None if it is none, or one that runs as a whole.
+      graph: The sequential or functional model whose places they are.
     """
 
     key: Key
@@ -33,6 +35,7 @@ class Place:
     node: Any
     stage: int | None
     children: list[Place] | None
+    graph: Any = None
 
     @property
     def node_index(self) -> int:
@@ -64,9 +67,9 @@ class Call:
     path: Key
 
 
-def places_of(model: Any, own: Own) -> list[Place]:
+def places_of(model: Any, own: Own, inner: Inner) -> list[Place]:
     """The places of a sequential or functional model, in the order in which they run."""
-    return _places(model, own, (), None, [])
+    return _places(model, model, (own, inner), (), None, [])
 
 
 def nodes_of(model: Any) -> list[Any]:
@@ -103,35 +106,41 @@ def too_late(model: Any, places: list[Place]) -> Iterator[tuple[Place, int]]:
     yield from found
 
 
-def _places(model: Any, own: Own, path: Key, called_in: int | None, outer: list[Any]) -> list[Place]:
-    assigned = [*outer, (len(path), own(model))]
+def _hands_on_inputs_alone(node: Any) -> bool:
+    """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
+    if node is None:
+        return True
+    further = keras.tree.flatten(node.arguments.kwargs)
+    return len(node.arguments.args) == 1 and all(value is None for value in further)
+
+
+def _places(
+    around: Any, model: Any, asked: tuple[Own, Inner], path: Key, called_in: int | None, outer: list[Any]
+) -> list[Place]:
+    """The places of the model that another one around them is, or runs."""
+    own, inner = asked
+    assigned = [*outer, (len(path), own(around))]
     nodes: list[Any] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else nodes_of(model)
     layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in nodes]
     places = []
     for layer, node in zip(layers, nodes, strict=True):
         key = (*path, id(layer if node is None else node))
-        by_list = [stages.get(key[depth:]) for depth, stages in assigned]
+        by_list = [_listed(stages, key[depth:]) for depth, stages in assigned]
         # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself: by
         # its list, by the scope of a call, by the scope that a layer was made in.
         made_in = None if node is None else vars(layer).get(NODE_STAGE)
         known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None), made_in]
         stage = next((one for one in known if one is not None), None)
-        around = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
-        children = _places(layer, own, key, around, assigned) if _opens(layer, node) else None
-        places.append(Place(key, layer, node, stage, children))
+        scope = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
+        graph = inner(layer, node) if _hands_on_inputs_alone(node) else None
+        children = None if graph is None else _places(layer, graph, asked, key, scope, assigned)
+        places.append(Place(key, layer, node, stage, children, graph))
     return places
 
 
-def _opens(layer: Any, node: Any) -> bool:
-    """Whether the layers in a nested model can run one by one instead of the model."""
-    kind = keras.Sequential if isinstance(layer, keras.Sequential) else Functional
-    if not isinstance(layer, kind) or type(layer).call is not kind.call:
-        return False
-    if node is None:
-        return True
-    # Masks and the like are arguments of the whole model.
-    further = keras.tree.flatten(node.arguments.kwargs)
-    return len(node.arguments.args) == 1 and all(value is None for value in further)
+def _listed(stages: Mapping[Key, int], key: Key) -> int | None:
+    """The stage that a list has for a place, or for the model around it as a whole."""
+    return next((stages[key[:end]] for end in range(len(key), 0, -1) if key[:end] in stages), None)
 
 
 def _entering(node: Any, graph: Any) -> list[Any]:
@@ -153,9 +162,8 @@ def _link(model: Any, places: list[Place], path: Key, inputs: list[Key], calls: 
             calls.append(Call(node, place.stage, reads, path))
             made = [(*path, id(symbol)) for symbol in node.outputs]
         else:
-            nested = graph_of(place.layer)
-            entering = [keys[id(symbol)] for symbol in _entering(node, nested)]
-            made = _link(place.layer, place.children, place.key, entering, calls)
+            entering = [keys[id(symbol)] for symbol in _entering(node, graph_of(place.graph))]
+            made = _link(place.graph, place.children, place.key, entering, calls)
         keys.update((id(symbol), key) for symbol, key in zip(node.outputs, made, strict=True))
     return [keys[id(symbol)] for symbol in graph.outputs]
 
@@ -171,11 +179,11 @@ def _flow(model: Any, places: list[Place], arriving: list[int | None], late: lis
     for place in places:
         if place.node is not None:
             symbols = place.node.input_tensors
-            if place.children is not None and not isinstance(place.layer, keras.Sequential):
-                symbols = _entering(place.node, place.layer)
+            if place.children is not None and not isinstance(place.graph, keras.Sequential):
+                symbols = _entering(place.node, place.graph)
             before = [stages[id(symbol)] for symbol in symbols]
         if place.children is not None:
-            made = _flow(place.layer, place.children, before, late)
+            made = _flow(place.graph, place.children, before, late)
         else:
             known = [stage for stage in before if stage is not None]
             if known and place.stage is not None and max(known) > place.stage:

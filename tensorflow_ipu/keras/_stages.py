@@ -15,6 +15,7 @@ NODE_STAGE = "_ipu_pipeline_stage"
 _thread = threading.local()
 _lock = threading.Lock()
 _scopes = 0
+_ever_entered = False
 _plain_init: Any = None
 _plain_layer_init: Any = None
 
@@ -48,7 +49,7 @@ class PipelineStage:
           ValueError: The stage is no number from 0.
           RuntimeError: This is outside of an `IPUStrategy`'s scope, or in another stage's.
         """
-        global _scopes, _plain_init, _plain_layer_init  # noqa: PLW0603
+        global _scopes, _plain_init, _plain_layer_init, _ever_entered  # noqa: PLW0603
         from keras.layers import Layer
         from keras.src.ops.node import Node
 
@@ -67,6 +68,7 @@ class PipelineStage:
             _scopes += 1
         _thread.stage = self._stage
         _thread.entered = entered() + 1
+        _ever_entered = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -90,6 +92,11 @@ def current_stage() -> int | None:
 def entered() -> int:
     """How many scopes this thread has entered so far."""
     return getattr(_thread, "entered", 0)
+
+
+def ever_entered() -> bool:
+    """Whether any thread has entered a scope so far: else no layer and no call has a stage by one."""
+    return _ever_entered
 
 
 def _noting(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -164,3 +164,82 @@ def test_calls_that_cannot_be_cut_are_refused(features: Any, scoped: Any) -> Non
     empty.build([None, 6])
     with pytest.raises(NotImplementedError, match="`call` for the model .* has not been implemented"):
         empty.get_pipeline_stage_assignment()
+
+
+class Block(keras.Model):
+    """A model for another one to call, in two stages."""
+
+    def __init__(self, stage: Any) -> None:
+        super().__init__(name="block")
+        self.stage = stage
+        self.first, self.second = layers.Dense(4, activation="tanh", name="first"), layers.Dense(4, name="second")
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        del training
+        with self.stage(0):
+            hidden = self.first(x)
+        with self.stage(1):
+            return self.second(hidden)
+
+
+class Around(keras.Model):
+    """Calls such a model, and a layer behind it."""
+
+    def __init__(self, stage: Any) -> None:
+        super().__init__()
+        self.stage = stage
+        self.block, self.last = Block(stage), layers.Dense(3, name="last")
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        hidden = self.block(x, training=training)
+        with self.stage(1):
+            return self.last(hidden)
+
+
+def test_a_nested_subclassed_model_is_split_into_stages(features: Any, scoped: Any, assert_same: Any) -> None:
+    x, y = features[:32], features[:32, :3]
+    plain = compiled(lambda: Around(lambda _: contextlib.nullcontext()))
+    plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
+    configure(2)
+    model = scoped(lambda: compiled(lambda: Around(PipelineStage)))
+    model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+    model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
+    assert_same(model.get_weights(), plain.get_weights())
+    assignments = model.get_pipeline_stage_assignment()
+    assert stages_of(assignments) == [[0, 1], 1]
+    assert assignments[0].nested_model is model.block
+    # As a list has it: the model in it layer by layer, or as one.
+    assignments[0].pipeline_stage_assignments[1].pipeline_stage = 0
+    model.set_pipeline_stage_assignment(assignments)
+    assert stages_of(model.get_pipeline_stage_assignment()) == [[0, 0], 1]
+    model.set_pipeline_stage_assignment([ModelLayerPipelineStageAssignment(model.block, 0, 0), assignments[1]])
+    assert stages_of(model.get_pipeline_stage_assignment()) == [[0, 0], 1]
+    model.reset_pipeline_stage_assignment()
+    assert stages_of(model.get_pipeline_stage_assignment()) == [[None, None], None]
+
+
+def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features: Any, scoped: Any) -> None:
+    class OnTensors(Block):
+        def call(self, x: Any, training: Any = None) -> Any:
+            del training
+            return self.second(tf.tanh(self.first(x)))
+
+    def functional() -> keras.Model:
+        inputs = keras.Input([6])
+        with PipelineStage(0):
+            hidden = layers.Dense(6)(inputs)
+        model = keras.Model(inputs, layers.Dense(3)(OnTensors(PipelineStage)(hidden)))
+        assignments = model.get_pipeline_stage_assignment()
+        assert stages_of(assignments) == [0, None, None]
+        assignments[2].pipeline_stage = 1
+        with pytest.raises(ValueError, match="`block` has not been assigned"):
+            model.set_pipeline_stage_assignment(assignments)
+        return model
+
+    model = scoped(functional)
+    configure(2)
+    model.compile("sgd", "mse")
+    with pytest.raises(
+        ValueError, match=r"(?s)`block`, `.*` have none\. .*`block` counts as one layer: .*let it use layers"
+    ):
+        model.fit(features, features[:, :3], batch_size=6, verbose=0)
