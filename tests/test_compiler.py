@@ -156,6 +156,30 @@ def test_training_in_a_session_equals_training_on_the_host(graph: tf.Graph) -> N
     np.testing.assert_allclose(on_ipu[1], weights, rtol=1e-4)
 
 
+def test_variables_without_a_device_are_where_the_program_is(graph: tf.Graph) -> None:
+    """In half precision, with accumulators in single precision, whose mean the optimizer casts."""
+    weight = tf.compat.v1.get_variable("weight", [], tf.float16, tf.compat.v1.ones_initializer(), use_resource=True)
+
+    class Casting(tf.compat.v1.train.GradientDescentOptimizer):
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = [(tf.cast(gradient, variable.dtype), variable) for gradient, variable in grads_and_vars]
+            assert [gradient.dtype for gradient, _ in grads_and_vars] == [tf.float32]
+            return super().apply_gradients(pairs, *args, **kwargs)
+
+    def step(x: tf.Tensor) -> Any:
+        accumulating = ipu.optimizers.GradientAccumulationOptimizerV2(
+            Casting(0.5), 4, dtype=tf.float32, reduction_method="mean"
+        )
+        with tf.control_dependencies([accumulating.minimize(weight * tf.cast(x, tf.float16))]):
+            return x + 1
+
+    trained = _on_ipu(lambda: ipu.loops.repeat(4, step, [tf.constant(1.0)]))
+    with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(trained)
+        assert session.run(weight) == 1 - 0.5 * (1 + 2 + 3 + 4) / 4
+
+
 def test_session_fails_with_the_end_of_the_data_and_keeps_what_was_enqueued(graph: tf.Graph) -> None:
     infeed, outfeed = ipu.IPUInfeedQueue(_numbers(5)), ipu.IPUOutfeedQueue()
     run, rows, initializer = _echo(infeed, outfeed, 8), outfeed.dequeue(), infeed.initializer

@@ -81,8 +81,19 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
     """
     program, inputs = _program.trace(fn, args, kwargs, None)
     _checks.check(program, inputs, device)
+    _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
     return _program.call(program, inputs, tf.DeviceSpec.from_string(device).device_index or 0)
+
+
+def _place_variables(tensors: Sequence[Any], device: str) -> None:
+    """Puts variables that were made without a device, outside of any scope, where the program is.
+
+    TensorFlow does so for what an operation uses, but not for what the function of a call uses: it stays on the host.
+    """
+    for tensor in tensors:
+        if tensor.dtype == tf.resource and tensor.op.type == "VarHandleOp" and not tensor.device:
+            tensor.op._set_device(device)
 
 
 def _never(device: str) -> str:
