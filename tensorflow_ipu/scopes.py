@@ -15,6 +15,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow_ipu.replicas import note_shards
 
 __all__ = [
+    "ALL_IPUS",
     "SHARD_ATTRIBUTE",
     "frontend_attribute",
     "ipu_jit_scope",
@@ -27,6 +28,7 @@ __all__ = [
 
 # Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
 SHARD_ATTRIBUTE = "_IpuShard"
+ALL_IPUS = -1  # The number that stands for all shards.
 
 # TensorFlow's bridge to XLA copies this one onto the instructions of the program.
 _FRONTEND_ATTRIBUTES = "_XlaFrontendAttributes"
@@ -112,14 +114,14 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
     A program whose highest IPU is n takes as many IPUs a replica as the next power of two from n + 1 on.
 
     Args:
-      index: The number of an IPU within the device, 0 or more, or a list of them.
+      index: The number of an IPU within the device, 0 or more, or a list of them; -1 for all that the program takes.
 
     Raises:
       TypeError: `index` is neither an int nor a list of them.
       ValueError: A number is negative, or the list is empty.
     """
     shards = _shards(index)
-    note_shards(max(shards))
+    note_shards(max(0, *shards))
     attribute = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=shards))
     with framework_ops.get_default_graph()._attr_scope({SHARD_ATTRIBUTE: attribute}):
         yield
@@ -199,8 +201,10 @@ def _shards(index: Any) -> list[int]:
     for shard in shards:
         if not isinstance(shard, int) or isinstance(shard, bool):
             raise TypeError(f"`index` must be an int or a list of ints, but is {index!r}")
-        if shard < 0:
-            raise ValueError(f"`index` must not be negative, but is {index!r}: IPUs of a device count from 0")
+        if shard < 0 and shards != [ALL_IPUS]:
+            raise ValueError(
+                f"`index` must not be negative, but is {index!r}: IPUs of a device count from 0, and -1 alone is all of them"
+            )
     if not shards:
         raise ValueError("`index` must name at least one IPU, but is an empty list")
     return shards

@@ -50,7 +50,7 @@ PUBLIC = {
         apply_cross_replica_op apply_cross_replica_op_single update_memory
     """,
     "tensorflow_ipu.scopes": """
-        SHARD_ATTRIBUTE frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope partials_type
+        ALL_IPUS SHARD_ATTRIBUTE frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope partials_type
         stochastic_rounding
     """,
     "tensorflow_ipu.strategy": "IPUStrategy IPUStrategyV1 report",

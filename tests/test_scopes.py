@@ -47,7 +47,7 @@ def test_ipu_jit_scope_takes_anything() -> None:
         assert tf.constant(1) == 1
 
 
-@pytest.mark.parametrize(("index", "recorded"), [(1, [1]), ([0, 2], [0, 2]), ((3,), [3])])
+@pytest.mark.parametrize(("index", "recorded"), [(1, [1]), ([0, 2], [0, 2]), ((3,), [3]), (-1, [-1])])
 def test_ipu_shard_is_recorded_on_the_operations_inside(index: Any, recorded: list[int]) -> None:
     @tf.function
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -72,7 +72,15 @@ def test_sharded_program_computes_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "kind"), [(-1, ValueError), ([], ValueError), (1.0, TypeError), ([0, "1"], TypeError), (True, TypeError)]
+    ("index", "kind"),
+    [
+        (-2, ValueError),
+        ([-1, 0], ValueError),
+        ([], ValueError),
+        (1.0, TypeError),
+        ([0, "1"], TypeError),
+        (True, TypeError),
+    ],
 )
 def test_ipu_shard_refuses_what_names_no_ipu(index: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="`index`"), scopes.ipu_shard(index):

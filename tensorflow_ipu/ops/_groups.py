@@ -8,14 +8,16 @@ from tensorflow_ipu.replicas import ReplicaGroups, check_size
 
 
 def optional(argument: str, value: Any) -> ReplicaGroups:
-    """The groups of an argument that is a group size, a `ReplicaGroups`, or None for all replicas.
+    """The groups of an argument that is a group size, a `ReplicaGroups`, or None or 0 for all replicas.
 
     Raises:
       TypeError: It is something else.
-      ValueError: The size is below 1.
+      ValueError: The size is negative.
     """
     if isinstance(value, ReplicaGroups):
         return value
+    if value == 0 and type(value) is int:
+        return ReplicaGroups()
     check_size(argument, value, optional=True)
     return ReplicaGroups(value)
 

@@ -23,7 +23,7 @@ def cross_replica_sum(x: Any, replica_group_size: int | ReplicaGroups | None = N
     Args:
       x: A tensor of numbers, of any shape.
       replica_group_size: Sums in groups of so many consecutive replicas, or in the groups of a `ReplicaGroups`. None
-        sums over all.
+        and 0 sum over all.
       name: A name for the operation.
 
     Returns:
@@ -32,7 +32,7 @@ def cross_replica_sum(x: Any, replica_group_size: int | ReplicaGroups | None = N
     Raises:
       RuntimeError: The call is not in a program that is being traced.
       TypeError: `x` holds no numbers, or `replica_group_size` is no int.
-      ValueError: `replica_group_size` is below 1.
+      ValueError: `replica_group_size` is negative.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
     return _reduce("cross_replica_sum", x, "sum", replica_group_size, name)
@@ -67,7 +67,7 @@ def cross_replica_broadcast(
     Raises:
       RuntimeError: The call is not in a program that is being traced.
       TypeError: `x` holds neither numbers nor booleans, or `root` or `replica_group_size` is no int.
-      ValueError: `root` is negative, or `replica_group_size` below 1.
+      ValueError: `root` is negative, or `replica_group_size` is.
       tf.errors.InvalidArgumentError: When the program runs, a group has no such rank, or the group size does not divide
         the number of replicas.
     """

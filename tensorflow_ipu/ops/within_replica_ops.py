@@ -1,4 +1,4 @@
-"""Collectives between the shards of one replica: the tensors of a list, one a shard."""
+"""Collectives between the shards of one replica: the tensors of a list, one a shard, in the order of the shards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.ops import _collectives
+from tensorflow_ipu.scopes import ALL_IPUS, SHARD_ATTRIBUTE
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 
@@ -30,7 +31,8 @@ def all_reduce(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
         [c, d, e]  -> [a + c, b + d, 0 + e]
 
     Args:
-      input_shards: Tensors of one type and of rank 0 or 1, one a shard. Shorter ones are filled up with zeros.
+      input_shards: Tensors of one type and of rank 0 or 1, one a shard: the first that of shard 0, and so on. Shorter ones
+        are filled up with zeros.
       op: How to reduce: `COLLECTIVE_OP_ADD`, `_MUL`, `_MIN` or `_MAX` for numbers, `_LOGICAL_AND` or `_LOGICAL_OR` for
         booleans; with `COLLECTIVE_OP_LOCAL` each shard keeps its own.
 
@@ -38,7 +40,8 @@ def all_reduce(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
       A vector for each shard, as long as the longest of the inputs.
 
     Raises:
-      ValueError: The tensors differ in type or rank, one is listed twice or has rank 2 or more, or `op` is unknown.
+      ValueError: The tensors differ in type or rank, one is listed twice or has rank 2 or more, or `op` is unknown; or one
+        was made in the `ipu_shard` scope of another place in the list.
       TypeError: The tensors are of a type that cannot be reduced so.
     """
     vectors = _equally_long(_vectors(input_shards))
@@ -52,22 +55,23 @@ def reduce_scatter(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
     """Reduces vectors element by element; each shard gets a part of the result, in the order of the shards.
 
         [a, b, c]     [a + d, b + e]
-        [d, e, f]  -> [c + f, 0]
+        [d, e, f]  -> [c + f]
 
     See `all_reduce` for the arguments, and for what is raised.
 
     Returns:
-      A vector of ceil(n / k) elements for each of k shards, n being the length of the longest input. What lies beyond
-      the end of the result is zero.
+      A vector for each of k shards. Of the n elements of the result each has n // k, and the first n % k shards one more:
+      5 elements are 2, 1, 1 and 1 on 4 shards. With fewer elements than shards each has one, and those beyond the end of
+      the result are zero.
     """
     vectors = _equally_long(_vectors(input_shards))
     local = _checked(op, vectors) == _LOCAL
     count = len(vectors)
-    length = -(-_length(vectors[0]) // count)
     reduced = vectors if local else [functools.reduce(_OPERATIONS[op], vectors)] * count
-    return tuple(
-        _padded(vector, count * length)[shard * length : (shard + 1) * length] for shard, vector in enumerate(reduced)
-    )
+    length = max(_length(vectors[0]), count)
+    least, longer = divmod(length, count)
+    widths = [least + (shard < longer) for shard in range(count)]
+    return tuple(tf.split(_padded(vector, length), widths)[shard] for shard, vector in enumerate(reduced))
 
 
 def all_gather(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
@@ -81,8 +85,8 @@ def all_gather(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
       A tensor for each shard.
 
     Raises:
-      ValueError: The tensors differ in type, rank, or in their shapes beside `axis`; one is listed twice; or there is
-        no such axis.
+      ValueError: The tensors differ in type, rank, or in their shapes beside `axis`; one is listed twice, or was made in
+        the `ipu_shard` scope of another place in the list; or there is no such axis.
     """
     shards = _shards(input_shards)
     rank = shards[0].shape.rank
@@ -120,7 +124,21 @@ def _shards(input_shards: Sequence[Any]) -> list[Any]:
             "the tensors of `input_shards` must all have the same rank, and have shapes"
             f" {', '.join(str(shard.shape) for shard in shards)}"
         )
+    _check_order(input_shards)
     return shards
+
+
+def _check_order(input_shards: Sequence[Any]) -> None:
+    """Refuses a tensor that was made on one shard and is listed in the place of another."""
+    for place, shard in enumerate(input_shards):
+        # What is recorded of a tensor of a graph that was made in such a scope; of no other.
+        attributes = shard.op.node_def.attr if isinstance(shard, tf.Tensor) and hasattr(shard, "graph") else {}
+        made_on = list(attributes[SHARD_ATTRIBUTE].list.i) if SHARD_ATTRIBUTE in attributes else []
+        if made_on and place not in made_on and made_on != [ALL_IPUS]:
+            raise ValueError(
+                f"`input_shards[{place}]` was made on shard {made_on[0]}: the tensors are listed in the order of the shards,"
+                f" that of shard {place} at {place}"
+            )
 
 
 def _vectors(input_shards: Sequence[Any]) -> list[Any]:

@@ -198,6 +198,13 @@ def test_a_program_of_a_session_sums_in_loops_and_gradients():
             assert session.run(outputs) == [8.0, 16.0]
 
 
+def test_a_group_size_of_0_is_that_of_all_replicas(replicated):
+    def body(x):
+        return cross_replica_sum(x, replica_group_size=0), cross_replica_mean(x, replica_group_size=0)
+
+    assert [float(one) for one in replicated(body, [(np.float32(each),) for each in (1, 2, 3, 6)])[0]] == [12, 3]
+
+
 def test_a_group_size_that_does_not_divide_is_refused_when_the_program_runs(replicated, strategy):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"group size \(3\) does not divide .* replicas \(4\)"):
         replicated(lambda x: cross_replica_sum(x, 3), [(np.float32(0),)] * 4)
@@ -213,7 +220,7 @@ def test_a_root_that_no_group_has_is_refused_when_the_program_runs(replicated):
 
 def test_bad_arguments_are_refused_when_the_program_is_traced():
     with tf.Graph().as_default():
-        for size in (0, -2):
+        for size in (-1, -2):
             with pytest.raises(ValueError, match="`replica_group_size`"):
                 cross_replica_sum(tf.constant(1.0), size)
         for size in (2.0, True, "2"):

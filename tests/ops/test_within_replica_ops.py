@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tensorflow_ipu import scopes
 from tensorflow_ipu.ops.within_replica_ops import all_gather, all_reduce, reduce_scatter
 
 
 def constants(*values):
     return [tf.constant(value) for value in values]
+
+
+def assert_vectors(found, expected):
+    assert [vector.numpy().tolist() for vector in found] == expected
 
 
 def test_all_reduce_fills_up_with_zeros():
@@ -36,7 +41,7 @@ def test_all_reduce_of_booleans():
 def test_local_keeps_what_a_shard_has():
     shards = constants([1, 2, 3], [4, 5, 6])
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2, 3], [4, 5, 6]])
-    np.testing.assert_array_equal(reduce_scatter(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2], [6, 0]])
+    assert_vectors(reduce_scatter(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2], [6]])
 
 
 def test_scalars_count_as_vectors_of_one():
@@ -46,9 +51,16 @@ def test_scalars_count_as_vectors_of_one():
 
 def test_reduce_scatter_leaves_each_shard_a_part():
     results = reduce_scatter(constants([1, 2, 3], [10, 20, 30]), "COLLECTIVE_OP_ADD")
-    np.testing.assert_array_equal(results, [[11, 22], [33, 0]])
+    assert_vectors(results, [[11, 22], [33]])
     results = reduce_scatter(constants([1], [2], [3]), "COLLECTIVE_OP_MAX")
-    np.testing.assert_array_equal(results, [[3], [0], [0]])
+    assert_vectors(results, [[3], [0], [0]])
+
+
+def test_parts_of_reduce_scatter_are_as_long_as_one_another_or_one_longer():
+    shards = [tf.range(5) + shard for shard in range(4)]
+    results = reduce_scatter(shards, "COLLECTIVE_OP_ADD")
+    assert_vectors(results, [[6, 10], [14], [18], [22]])
+    np.testing.assert_array_equal(all_gather(results)[3], [6, 10, 14, 18, 22])
 
 
 def test_all_gather_concatenates_along_the_axis():
@@ -72,6 +84,24 @@ def test_programs_and_their_gradients(strategy):
     results = strategy.run(program, (tf.zeros([2]), tf.zeros([3])))
     np.testing.assert_array_equal(results[0], [13.0, 13.0])
     np.testing.assert_array_equal(results[1], [13.0, 13.0, 3.0])
+
+
+def test_a_wrong_order_of_shards_is_refused():
+    def made(order):
+        shards = []
+        for number in order:
+            with scopes.ipu_shard(number):
+                shards.append(tf.fill([1], float(number)))
+        with scopes.ipu_shard(-1):
+            shards.append(tf.fill([1], 9.0))
+        return shards
+
+    calls = (lambda x: all_reduce(x, "COLLECTIVE_OP_ADD"), lambda x: reduce_scatter(x, "COLLECTIVE_OP_ADD"), all_gather)
+    with tf.Graph().as_default():
+        for call in calls:
+            assert len(call(made([0, 1]))) == 3
+            with pytest.raises(ValueError, match=r"`input_shards\[0\]` was made on shard 1: .* order of the shards"):
+                call(made([1, 0]))
 
 
 def test_bad_shards_are_refused():
