@@ -13,7 +13,7 @@ from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import concrete_function, tracing_compilation
 from tensorflow.python.framework import ops as framework_ops
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import _tracebacks, replicas
 from tensorflow_ipu.ops import random_streams
 
 __all__ = ["compile"]
@@ -60,7 +60,10 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     around = _device_around()
     with replicas.tracing_program(None, placed=around is not None):
-        program = tracing_compilation.trace_function(tuple(flat), {}, options)
+        try:
+            program = tracing_compilation.trace_function(tuple(flat), {}, options)
+        except Exception as exc:
+            raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
     return results[-1].packed(_called(program, flat, _device_inside(program) or around))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
-from tensorflow_ipu import _environment, replicas
+from tensorflow_ipu import _environment, _tracebacks, replicas
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
@@ -150,7 +150,10 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
             prepared = replicas.find(*call, ipus)
         if prepared is None:
             with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
-                prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
+                try:
+                    prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
+                except Exception as exc:
+                    raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
         return prepared
 
     def report(
