@@ -76,11 +76,6 @@ class AccumulationOptions(OptionGroup):
         for name in ("offload_weight_update_variables", "replicated_optimizer_state_sharding"):
             checks.check_flag(name, kwargs.get(name), faults, optional=True)
         checks.check_flag("verify_usage", kwargs.get("verify_usage", True), faults)
-        if kwargs.get("replicated_optimizer_state_sharding") and not kwargs.get("offload_weight_update_variables"):
-            faults.add(
-                ValueError,
-                "`replicated_optimizer_state_sharding=True` wants the optimizer's state offloaded: set"
-                " `offload_weight_update_variables=True` too",
-            )
+        checks.check_sharding(kwargs, faults)
         faults.raise_any()
         return cls(count, parsed, use_v2, **kwargs)

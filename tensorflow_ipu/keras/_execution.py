@@ -29,7 +29,6 @@ class Execution:
         self._loop = loop
         self._outfeeds: dict[Any, IPUOutfeedQueue] = {}
         self._replicas = 1
-        self._summed = 1
 
     def __call__(self, source: Any) -> Any:
         """Runs an execution.
@@ -45,8 +44,6 @@ class Execution:
         if not isinstance(fed, _data.Pass):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         self._replicas = fed.replicas
-        # Evaluation has all steps of an execution in the pipeline at once.
-        self._summed = self._extension.steps_per_update if self._mode == "train" else fed.steps
         outfeed = self._queue(fed)
         try:
             if self._extension.callbacks is None:
@@ -62,7 +59,7 @@ class Execution:
 
     @property
     def _accumulates(self) -> bool:
-        """Whether the outfeed gets sums over several steps, and not each step's."""
+        """Whether the outfeed gets results once for several steps, and not each step's."""
         return self._extension.accumulates(self._mode)
 
     @property
@@ -133,11 +130,10 @@ class Execution:
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
     def _named(self, element: Any) -> Any:
-        """The logs. A pipeline in training hands them over in a list, behind the loss; sums become means."""
-        logs = element
+        """The logs. A pipeline in training hands them over in a list, behind the loss."""
         if isinstance(element, list) and self._mode == "train":
-            logs = dict(zip(self._extension.log_names, element[1:], strict=True))
-        return _map(lambda part: part / self._summed, logs) if self._accumulates else logs
+            return dict(zip(self._extension.log_names, element[1:], strict=True))
+        return element
 
     def _joined(self, elements: Any) -> Any:
         """The predictions of all steps and replicas, in the order of the data."""

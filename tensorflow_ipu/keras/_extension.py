@@ -81,7 +81,7 @@ class Extension:
             self.stages.trace(_replica_count.symbols_of(spec))
         if self.stages.is_pipelined:
             mapping = self.options.pipelining.device_mapping or self._default_mapping(self.stages.check())
-            needed = replicas.power_of_2(max(mapping) + 1)
+            needed = replicas.power_of_2(max(0, *mapping) + 1)
             return _replica_count.fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
         needed = self._look(spec).ipus if ipus > 1 else 1
         return _replica_count.fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
@@ -175,7 +175,7 @@ class Extension:
         return self.stages.is_pipelined or self.options.accumulation.plan is not None
 
     def accumulates(self, mode: str) -> bool:
-        """Whether programs of `"train"`, `"test"` or `"predict"` hand over sums over several steps, and not each step's."""
+        """Whether programs of `"train"`, `"test"` or `"predict"` hand over results once for several steps, not of each."""
         return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
 
     @contextlib.contextmanager

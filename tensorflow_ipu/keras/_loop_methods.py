@@ -165,7 +165,7 @@ def _feed(
 
 
 def _callbacks(mode: str, extension: Extension, given: dict[str, Any], data: _data.FedData, **more: Any) -> Any:
-    # Sums over steps have nothing to tell of each step.
+    # Results of several steps have nothing to tell of each step.
     if not extension.options.asynchronous_callbacks or extension.accumulates(mode):
         return given["callbacks"]
     return AsynchronousCallbacks(

@@ -76,6 +76,16 @@ def check_dtype(name: str, value: Any, faults: Faults) -> None:
         faults.add(TypeError, f"`{name}` must be a dtype, a function that returns one, or None, but is {value!r}")
 
 
+def check_sharding(given: Mapping[str, Any], faults: Faults) -> None:
+    """Checks that the optimizer's state is shared out by replicas only where it is off the chip."""
+    if given.get("replicated_optimizer_state_sharding") and not given.get("offload_weight_update_variables"):
+        faults.add(
+            ValueError,
+            "`replicated_optimizer_state_sharding=True` wants the optimizer's state offloaded: set"
+            " `offload_weight_update_variables=True` too",
+        )
+
+
 def check_queue(make: Callable[[], Any], faults: Faults) -> None:
     """Has a queue check its arguments, by making one."""
     try:

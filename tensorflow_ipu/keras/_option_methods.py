@@ -98,7 +98,8 @@ class OptionMethods:
         Args:
           gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights.
           device_mapping: The IPU of each stage.
-          accumulate_outfeed: Whether results are summed over these steps; None for not. `predict` never sums.
+          accumulate_outfeed: Whether the host gets results once for these steps (once for those of an execution of
+            `evaluate`): as they are after the last of them; None for not. `predict` always hands over each step's.
           gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
             `"running_mean"`. Each call of this method and of `set_gradient_accumulation_options` sets it, for both.
           **pipelining_kwargs: Further arguments of `pipeline`.

@@ -15,6 +15,7 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras._elements import Elements
 from tensorflow_ipu.keras._pipeline_graph import StageAssignment
 from tensorflow_ipu.keras._pipeline_places import Call, Key, calls_of, graph_of
+from tensorflow_ipu.pipelining import parts
 
 
 class PipelinedModel:
@@ -40,7 +41,7 @@ class PipelinedModel:
           micro_batches: How many steps make one update of the weights; None without updates: all of an execution then
             pass the pipeline at once.
           device_mapping: The IPU of each stage, if the user has said so.
-          accumulate_outfeed: Whether results are summed over these steps.
+          accumulate_outfeed: Whether the outfeed gets results once for these steps: those after the last of them.
           options: Further arguments of `pipeline`.
         """
         self._model = model
@@ -72,7 +73,8 @@ class PipelinedModel:
             infeed_queue=infeed,
             outfeed_queue=outfeed,
             device_mapping=self._mapping,
-            accumulate_outfeed=self._accumulate,
+            # A metric gathers values itself, and a sum of what it says step by step would be of no use.
+            accumulate_outfeed=parts.Results.LAST if self._accumulate else False,
             **training,
             **self._options,
         )

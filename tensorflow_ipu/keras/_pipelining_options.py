@@ -77,7 +77,7 @@ class PipeliningOptions(OptionGroup):
         """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed.
 
         Args:
-          accumulates: Whether results are summed: without, there is nothing that could have a type.
+          accumulates: Whether results are kept for several steps: without, there is nothing that could have a type.
         """
         given = {name: value for name, value in self.in_effect().items() if name not in _EXPLICIT}
         if not accumulates:
@@ -109,10 +109,11 @@ class PipeliningOptions(OptionGroup):
         if kwargs.get("accumulate_outfeed_dtype") is not None and not accumulate_outfeed:
             faults.add(
                 ValueError,
-                f"`accumulate_outfeed_dtype` is {kwargs['accumulate_outfeed_dtype']!r}, the type of sums of results, and"
-                f" `accumulate_outfeed` is {accumulate_outfeed!r}, so that none are summed: set"
+                f"`accumulate_outfeed_dtype` is {kwargs['accumulate_outfeed_dtype']!r}, the type in which results are"
+                f" kept for several steps, and `accumulate_outfeed` is {accumulate_outfeed!r}, so that none are: set"
                 " `accumulate_outfeed=True`, or leave `accumulate_outfeed_dtype` out",
             )
+        checks.check_sharding(kwargs, faults)
         faults.raise_any()
         # The user's list may change; what the program is compiled by does not.
         mapping = None if device_mapping is None else list(device_mapping)

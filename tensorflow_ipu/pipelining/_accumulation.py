@@ -9,16 +9,17 @@ import tensorflow as tf
 
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
-DTypeOf = Any  # None, a dtype, or a function from a variable to a dtype.
+DTypeOf = Any  # None, a dtype, or a function from a variable to either.
 
 
 def dtype_for(choice: DTypeOf, tensor: Any) -> tf.DType:
     """The type to accumulate in: that of the variable or tensor, one for all, or what a function says.
 
     Raises:
-      TypeError: The function returns no dtype.
+      TypeError: The function returns something else.
     """
-    return tf.as_dtype(choice(tensor) if is_function(choice) else tensor.dtype if choice is None else choice)
+    chosen = choice(tensor) if is_function(choice) else choice
+    return tf.as_dtype(tensor.dtype if chosen is None else chosen)
 
 
 def is_function(choice: DTypeOf) -> bool:
@@ -52,7 +53,11 @@ class Accumulation:
 
     def zeros(self, variables: Sequence[Any]) -> list[Any]:
         """The accumulators before the first micro-batch."""
-        return [tf.zeros(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
+        return [tf.zeros(one.shape, one.dtype) for one in self.specs(variables)]
+
+    def specs(self, variables: Sequence[Any]) -> list[tf.TensorSpec]:
+        """Shapes and types of the accumulators."""
+        return [tf.TensorSpec(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
 
     def add(self, sums: Sequence[Any], gradients: Sequence[Any], micro_batch: Any) -> list[Any]:
         """The accumulators after one more micro-batch.

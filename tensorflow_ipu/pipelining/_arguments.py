@@ -10,6 +10,7 @@ from tensorflow_ipu.pipelining._enums import SUPPORTED_MODES, PipelineSchedule, 
 from tensorflow_ipu.pipelining._order import order_of
 
 LARGEST_COUNT = 2**31 - 1
+ALL_IPUS = -1  # In the place of an IPU's number.
 
 Mapping = tuple[tuple[int, ...], ...]
 
@@ -38,7 +39,8 @@ def checked_mapping(name: str, mapping: Any, faults: Faults) -> tuple[Mapping, t
 
     Args:
       name: The argument's name.
-      mapping: For each stage an IPU, or a list of IPUs where the stage has concurrent parts.
+      mapping: For each stage an IPU, or a list of IPUs where the stage has concurrent parts. A stage on all of them, -1, is
+        planned on the first.
       faults: Where faults go.
 
     Returns:
@@ -51,6 +53,7 @@ def checked_mapping(name: str, mapping: Any, faults: Faults) -> tuple[Mapping, t
     sound = True
     for stage, item in enumerate(mapping):
         ipus = tuple(item) if isinstance(item, list | tuple) else (item,)
+        ipus = (0,) if is_count(item) and item == ALL_IPUS else ipus
         fault = _mapping_fault(f"{name}[{stage}]", item, ipus)
         if fault:
             faults.add(*fault)
@@ -66,7 +69,7 @@ def _mapping_fault(name: str, item: Any, ipus: tuple[Any, ...]) -> tuple[type[Ex
     if not ipus:
         return ValueError, f"`{name}` is an empty list; name the IPU of each concurrent part"
     if min(ipus) < 0:
-        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0"
+        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0, and -1 alone is all of them"
     if len(set(ipus)) < len(ipus):
         return ValueError, f"`{name}` is {item!r}; concurrent parts need IPUs of their own"
     return None

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, auto
+
+
+class Results(Enum):
+    """What the outfeed gets of a pass: the results of each micro-batch, their sums, or those of the last one alone."""
+
+    EACH = auto()
+    SUM = auto()
+    LAST = auto()
 
 
 class PipelineSchedule(IntEnum):

@@ -10,6 +10,7 @@ from tensorflow.python.framework import func_graph
 
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, body_arguments
 from tensorflow_ipu.pipelining._accumulation import DTypeOf, dtype_for
+from tensorflow_ipu.pipelining._enums import Results
 from tensorflow_ipu.pipelining._stage import GraphFunction
 from tensorflow_ipu.pipelining._stage_trace import flat_tensors
 
@@ -28,7 +29,7 @@ class PipelineFeeds:
         result: Callable[[Sequence[Any], Any], Any],
         result_specs: Any,
         *,
-        accumulate: bool,
+        results: Results,
         accumulate_dtype: DTypeOf,
     ) -> None:
         """Takes the queues.
@@ -38,14 +39,15 @@ class PipelineFeeds:
           outfeed: What results are enqueued to, or None.
           result: From the flat outputs of the last stage and the loss to what is enqueued.
           result_specs: The structure of what is enqueued, as specs.
-          accumulate: Whether the results of a pass are summed, and enqueued once.
-          accumulate_dtype: The type of the sums: None for that of the result, a dtype, or a function of the result.
+          results: What is enqueued of a pass.
+          accumulate_dtype: The type of what is enqueued once a pass: None for that of the result, a dtype, or a function of
+            the result.
         """
         self._infeed = infeed
         self._result = result
-        self._accumulate = accumulate and outfeed is not None
+        self._results = Results.EACH if outfeed is None else results
         specs = tf.nest.flatten(result_specs)
-        if self._accumulate:
+        if self._once:
             specs = [tf.TensorSpec(one.shape, dtype_for(accumulate_dtype, one)) for one in specs]
         self._specs = specs
         self._structure = result_specs
@@ -62,6 +64,11 @@ class PipelineFeeds:
         )
         return GraphFunction(graph, graph.inputs[: len(self._specs)], [])
 
+    @property
+    def _once(self) -> bool:
+        """Whether a pass enqueues once, at its end."""
+        return self._results is not Results.EACH
+
     def take(self) -> list[Any]:
         """The next element, as the flat arguments of a stage."""
         if self._infeed is None:
@@ -70,7 +77,7 @@ class PipelineFeeds:
         return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
 
     def give(self, outputs: Sequence[Any], loss: Any, sums: Sequence[Any]) -> list[Any]:
-        """Enqueues the result of a micro-batch, or adds it to the sums.
+        """Enqueues the result of a micro-batch, or keeps it for the end of the pass.
 
         Returns:
           The new sums.
@@ -78,16 +85,19 @@ class PipelineFeeds:
         if self._enqueue is None:
             return list(sums)
         tensors = flat_tensors(self._result(outputs, loss))
-        if self._accumulate:
-            return [total + tf.cast(one, total.dtype) for total, one in zip(sums, tensors, strict=True)]
+        if self._once:
+            kept = [tf.cast(one, total.dtype) for total, one in zip(sums, tensors, strict=True)]
+            if self._results is Results.LAST:
+                return kept
+            return [total + one for total, one in zip(sums, kept, strict=True)]
         self._enqueue(tensors)
         return []
 
     def empty_sums(self) -> list[Any]:
-        """The sums before the first micro-batch; none where nothing is summed."""
-        return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self._accumulate else []
+        """The sums before the first micro-batch; none where each result is enqueued."""
+        return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self._once else []
 
     def finish(self, sums: Sequence[Any]) -> None:
         """Ends a pass: enqueues the sums, if there are any."""
-        if self._accumulate and self._enqueue is not None:
+        if self._once and self._enqueue is not None:
             self._enqueue(sums)

@@ -11,7 +11,17 @@ from tensorflow_ipu.pipelining._accumulation import Accumulation
 from tensorflow_ipu.pipelining._buffers import STASHES, Buffer, BufferKind
 from tensorflow_ipu.pipelining._instructions import Backward, Forward, Instruction, Recompute
 from tensorflow_ipu.pipelining._layout import Layout, Place
-from tensorflow_ipu.pipelining._memory import CAPTURED, OUTPUT_GRADIENTS, OUTPUTS, SUMS, Contents, Key, Memory, Values
+from tensorflow_ipu.pipelining._memory import (
+    CAPTURED,
+    HANDED,
+    OUTPUT_GRADIENTS,
+    OUTPUTS,
+    SUMS,
+    Contents,
+    Key,
+    Memory,
+    Values,
+)
 from tensorflow_ipu.pipelining._plan import Plan, Task
 from tensorflow_ipu.pipelining._stage import StagePart
 
@@ -131,7 +141,7 @@ class LoweredInstructions:
                 *targets,
                 *(self._layout.buffer(BufferKind.FORWARD_LINK, stage + 1, each) for each, _ in next_parts),
             ]
-        return [*targets, SUMS if len(self._plan.parts(stage)) == 1 else OUTPUTS]
+        return [*targets, SUMS, HANDED] if len(self._plan.parts(stage)) == 1 else [*targets, OUTPUTS]
 
     def _stash(self, stage: int, part: int | None) -> Buffer | None:
         return next((buffer for kind in STASHES if (buffer := self._plan.buffer(kind, stage, part))), None)
@@ -158,13 +168,15 @@ class LoweredInstructions:
                     _, inputs = self._order.fence(inputs, order)
             else:
                 inputs = self._memory.read(link, micro_batch, order, given)
-            outputs, loss, stashed = runner.forward(list(inputs))
+            outputs, loss, handed, stashed = runner.forward(list(inputs))
             new: Contents = {}
             for key in targets:
                 if stash is not None and key is stash:
                     new[key] = self._memory.written(stash, state[key], micro_batch, order, stashed)
                 elif key == SUMS:
                     new[key] = self._feeds.give(outputs, loss, state[key])
+                elif key == HANDED:
+                    new[key] = handed
                 elif key == OUTPUTS:
                     new[key] = [*state[key][:first], *outputs, *state[key][end:]]
                 else:
@@ -249,14 +261,15 @@ class LoweredInstructions:
         ]
         if not done:
             return
-        targets: list[Key] = [SUMS, *([] if self._head is None else [OUTPUT_GRADIENTS])]
+        targets: list[Key] = [SUMS, *([] if self._head is None else [OUTPUT_GRADIENTS, HANDED])]
 
         def body(_: Any, outputs: Values, state: Contents) -> Contents:
             if self._head is None:
                 return {SUMS: self._feeds.give(list(outputs), None, state[SUMS])}
-            _, loss, stash = self._head.forward(list(outputs))
+            _, loss, handed, stash = self._head.forward(list(outputs))
             gradients, _, _ = self._head.backward(stash, [])
-            return {SUMS: self._feeds.give(list(outputs), loss, state[SUMS]), OUTPUT_GRADIENTS: gradients}
+            sums = self._feeds.give(list(outputs), loss, state[SUMS])
+            return {SUMS: sums, OUTPUT_GRADIENTS: gradients, HANDED: handed}
 
         self._memory.change(active(base + done[0].micro_batch), self._memory.contents[OUTPUTS], targets, body)
 

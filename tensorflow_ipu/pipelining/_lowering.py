@@ -20,7 +20,7 @@ from tensorflow_ipu.pipelining._folding import folded_ramps
 from tensorflow_ipu.pipelining._instructions import Backward
 from tensorflow_ipu.pipelining._layout import Place
 from tensorflow_ipu.pipelining._lowered_instructions import Feeds, LoweredInstructions, always
-from tensorflow_ipu.pipelining._memory import CAPTURED, SUMS, Memory, empty_contents
+from tensorflow_ipu.pipelining._memory import CAPTURED, HANDED, SUMS, Memory, empty_contents
 from tensorflow_ipu.pipelining._overlap import Overlap
 from tensorflow_ipu.pipelining._plan import Plan, Section, Step, Task
 from tensorflow_ipu.pipelining._stage import StagePart
@@ -86,6 +86,11 @@ class Lowering:
     def sums(self) -> list[Any]:
         """What the outfeed's results sum up to, where they are accumulated."""
         return self._memory.contents[SUMS]
+
+    @property
+    def handed(self) -> list[Any]:
+        """What the last micro-batch hands to the update."""
+        return self._memory.contents[HANDED]
 
     @property
     def captured(self) -> dict[str, list[Any]]:

@@ -12,10 +12,11 @@ from tensorflow_ipu.pipelining._layout import Layout, Place
 from tensorflow_ipu.pipelining._overlap import Overlap
 from tensorflow_ipu.pipelining._plan import Plan
 from tensorflow_ipu.pipelining._stage import StagePart
+from tensorflow_ipu.pipelining._stage_trace import spec_of
 
 # What a program keeps besides the plan's buffers: sums for the outfeed; of a last stage of several parts the outputs and
-# their gradients, for one micro-batch; gradients that were captured.
-SUMS, OUTPUTS, OUTPUT_GRADIENTS, CAPTURED = "sums", "outputs", "output gradients", "captured"
+# their gradients, for one micro-batch; gradients that were captured; what the last micro-batch hands to the update.
+SUMS, OUTPUTS, OUTPUT_GRADIENTS, CAPTURED, HANDED = "sums", "outputs", "output gradients", "captured", "handed"
 Key = Buffer | str
 Contents = dict[Key, list[Any]]
 Values = Sequence[Any]
@@ -133,7 +134,12 @@ def empty_contents(
     """
     layout = Layout(plan, parts)
     captures = [spec for runner in parts.values() for specs in runner.captures.values() for spec in specs]
-    contents: Contents = {SUMS: list(sums), CAPTURED: _rings.empty_ring(captures, 1)}
+    handed = [spec_of(one) for runner in (*parts.values(), head) if runner for one in runner.handed]
+    contents: Contents = {
+        SUMS: list(sums),
+        CAPTURED: _rings.empty_ring(captures, 1),
+        HANDED: _rings.empty_ring(handed, 1),
+    }
     for buffer in plan.buffers:
         if buffer.kind is BufferKind.ACCUMULATOR:
             contents[buffer] = accumulation.zeros(parts[buffer.stage, buffer.part].variables)

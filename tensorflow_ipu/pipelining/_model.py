@@ -9,6 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.feeds import body_arguments
+from tensorflow_ipu.pipelining._accumulation import Accumulation
+from tensorflow_ipu.pipelining._arguments import ALL_IPUS
 from tensorflow_ipu.pipelining._cost import StageCost
 from tensorflow_ipu.pipelining._layout import Place
 from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
@@ -18,6 +20,7 @@ from tensorflow_ipu.pipelining._stage import StagePart, split_outputs
 from tensorflow_ipu.pipelining._stage_trace import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
 from tensorflow_ipu.pipelining._traced import Parts
 from tensorflow_ipu.pipelining._training import Training
+from tensorflow_ipu.pipelining._update import Update
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class Model:
         self.traces: dict[Place, StageTrace] = {}
         self._trace(arguments)
         last = self._plan.stages - 1
-        self._loss_tensor: Any = self.traces[last, self._plan.parts(last)[0][0]].loss
+        # Where the loss is computed: in the last stage, or behind its parts.
+        self._loss_trace = self.traces[last, self._plan.parts(last)[0][0]]
         self.parts = Parts({place: StagePart(trace) for place, trace in self.traces.items()})
         _check_shared(list(self.traces.values()))
         self.training: Training | None = None
@@ -86,7 +90,7 @@ class Model:
                 self.traces[stage, part] = trace_stage(
                     function,
                     f"stage {stage}" if part is None else f"stage {stage}.{part}",
-                    ipu,
+                    ALL_IPUS if stage in arguments.everywhere else ipu,
                     constants=constants,
                     positional=positional,
                     named={key: named[key] for key in sorted(named)},
@@ -144,7 +148,7 @@ class Model:
                 f"`optimizer_function` uses the variable `{head.variables[0].name}`, and the last stage has several parts,"
                 " of which none is its owner: use it in a stage, and return what the loss needs of it"
             )
-        self._loss_tensor = trace.loss
+        self._loss_trace = trace
         return head
 
     def outputs(self) -> Any:
@@ -155,7 +159,22 @@ class Model:
 
     def loss_spec(self) -> tf.TensorSpec | None:
         """The loss."""
-        return None if self._loss_tensor is None else spec_of(self._loss_tensor)
+        return None if self._loss_trace.loss is None else spec_of(self._loss_trace.loss)
+
+    def update(self, training: Training, accumulation: Accumulation) -> Update:
+        """Traces the update of the weights, and has the last stage keep what the optimizer uses of it."""
+        variables = [variable for runner in self.parts.values() for variable in runner.variables]
+
+        def apply(gradients: Sequence[Any]) -> None:
+            training.update(list(zip(gradients, variables, strict=True)))
+
+        assert self._loss is not None
+        training.prepare(self._loss.function, self._loss_trace.graph)
+        update = Update(apply, accumulation.specs(variables), self._loss_trace)
+        last = self._plan.stages - 1
+        owner = self.parts[last, self._plan.parts(last)[0][0]] if self.head is None else self.head
+        owner.handed = update.handed
+        return update
 
     def costs(self) -> tuple[StageCost | tuple[StageCost, ...], ...]:
         """The bytes of each stage."""
@@ -183,6 +202,8 @@ def _check_shared(traces: Sequence[StageTrace]) -> None:
     """Refuses a variable that stages of different IPUs use."""
     users: dict[int, StageTrace] = {}
     for trace in traces:
+        if trace.ipu == ALL_IPUS:
+            continue
         for variable in trace.variables:
             other = users.setdefault(id(variable.handle), trace)
             if other.ipu != trace.ipu:

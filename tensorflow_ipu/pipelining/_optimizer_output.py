@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,25 @@ from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 
 _NAME = "OptimizerFunctionOutput"
+
+
+class OptimizerKind(enum.Enum):
+    """Whose an optimizer is: of `tf.compat.v1.train`, of Keras, or of the Keras that TensorFlow had of its own."""
+
+    V1 = enum.auto()
+    KERAS = enum.auto()
+    LEGACY_KERAS = enum.auto()
+
+    @classmethod
+    def of(cls, optimizer: Any) -> OptimizerKind | None:
+        """The kind of an optimizer; None for what is none."""
+        keras_optimizer: Any = tf.keras.optimizers.Optimizer
+        kinds = {tf.compat.v1.train.Optimizer: cls.V1, keras_optimizer: cls.KERAS}
+        # Who has such an optimizer has imported its module; it takes a while.
+        legacy = sys.modules.get("tensorflow.python.keras.optimizer_v2.optimizer_v2")
+        if legacy is not None:
+            kinds[legacy.OptimizerV2] = cls.LEGACY_KERAS
+        return next((kind for base, kind in kinds.items() if isinstance(optimizer, base)), None)
 
 
 class OptimizerFunctionOutput:
@@ -38,7 +59,9 @@ class OptimizerFunctionOutput:
         """Takes the optimizer and the loss.
 
         Args:
-          opt: A `tf.compat.v1.train` optimizer or a Keras optimizer.
+          opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or one of `tensorflow.python.keras.optimizer_v2`. What it
+            uses of the arguments of the optimizer function, a learning rate for one, is what the last micro-batch of a pass
+            has there.
           loss: The loss of a micro-batch, a tensor.
           compute_gradients_args: Further positional arguments of `opt.compute_gradients`, behind the loss. For
             `tf.compat.v1.train` optimizers alone.
@@ -73,9 +96,14 @@ class OptimizerFunctionOutput:
         self.captured_gradient_outfeed = captured_gradient_outfeed
 
     @property
+    def kind(self) -> OptimizerKind:
+        """Whose the optimizer is."""
+        return self._kind
+
+    @property
     def is_keras(self) -> bool:
         """Whether the optimizer is one of Keras."""
-        return not isinstance(self._opt, tf.compat.v1.train.Optimizer)
+        return self._kind is not OptimizerKind.V1
 
     @property
     def opt(self) -> Any:
@@ -84,13 +112,13 @@ class OptimizerFunctionOutput:
 
     @opt.setter
     def opt(self, value: Any) -> None:
-        keras_optimizer: Any = tf.keras.optimizers.Optimizer
-        if not isinstance(value, (tf.compat.v1.train.Optimizer, keras_optimizer)):
+        kind = OptimizerKind.of(value)
+        if kind is None:
             raise TypeError(
                 f"`{_NAME}.opt` must be a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`, but is"
                 f" {value!r}"
             )
-        self._opt = value
+        self._opt, self._kind = value, kind
 
     @property
     def loss(self) -> Any:

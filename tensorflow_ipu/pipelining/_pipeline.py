@@ -9,11 +9,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
+from tensorflow_ipu import _tracebacks
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import _rings
 from tensorflow_ipu.pipelining._accumulation import Accumulation
-from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
 from tensorflow_ipu.pipelining._feeds import PipelineFeeds
 from tensorflow_ipu.pipelining._lowering import Lowering
 from tensorflow_ipu.pipelining._model import Model
@@ -54,7 +55,7 @@ def pipeline(
     offload_weights: bool | None = None,
     continuous_weight_updates: bool = False,
     outfeed_loss: bool = False,
-    accumulate_outfeed: bool = False,
+    accumulate_outfeed: bool | Results = False,
     accumulate_outfeed_dtype: Any = None,
     outfeed_mask: Sequence[bool] | None = None,
     reduction_method: Any = GradientAccumulationReductionMethod.SUM,
@@ -90,7 +91,8 @@ def pipeline(
       optimizer_function: From the outputs of the last stage to an `OptimizerFunctionOutput`. Without it, the pipeline
         only infers.
       device_mapping: For each stage its IPU, or for a stage of parts the list of their IPUs. One after the other if
-        omitted; all on IPU 0 with batch serialization; for phases their one group of IPUs, or two in turns.
+        omitted; all on IPU 0 with batch serialization; for phases their one group of IPUs, or two in turns. -1 is all
+        IPUs: such a stage may share variables with any other, and is planned on IPU 0.
       pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization. With a
         `PhasedExecution` the stages are phases, of which each has the chip for itself.
       recomputation_mode: How activations are recomputed; all are stashed if omitted.
@@ -99,14 +101,16 @@ def pipeline(
       backward_propagation_stages_poplar_options: Likewise.
       weight_update_poplar_options: A `PipelineStageOptions`.
       offload_weight_update_variables: Whether the optimizer's state rests off the chip.
-      replicated_optimizer_state_sharding: Whether replicas share that state out.
+      replicated_optimizer_state_sharding: Whether replicas share that state out; needs
+        `offload_weight_update_variables=True`.
       offload_activations: Whether stashes rest off the chip.
       offload_gradient_accumulation_buffers: Whether accumulators do.
       replicated_weight_sharding: Whether replicas share the weights out.
       offload_weights: Whether weights rest off the chip.
       continuous_weight_updates: Not supported.
       outfeed_loss: Whether the outfeed gets the loss in place of the outputs.
-      accumulate_outfeed: Whether what the outfeed gets is summed over the micro-batches of a pass, and enqueued once.
+      accumulate_outfeed: Whether what the outfeed gets is summed over the micro-batches of a pass, and enqueued once: in
+        inference, in a list where it is a single tensor.
       accumulate_outfeed_dtype: The type of these sums: None for that of the results, a dtype, or a function from a
         result to one.
       outfeed_mask: For each output of the last stage whether it is left out of the outfeed.
@@ -124,17 +128,11 @@ def pipeline(
       RuntimeError: There is no variable to train, or no program is being traced.
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
-    arguments = checked(dict(locals()))
-    if tf.executing_eagerly():
-        raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
-    plan = _plan(arguments)
-    with tf.name_scope(name or "pipeline"):
-        model = Model(arguments, plan)
-        pipelined = TracedPipeline(name, plan, arguments.options, model.costs(), weakref.ref(model.parts))
-        note(pipelined)
-        with record.stop_recording():
-            _run(arguments, plan, model)
-            return tf.no_op(name="done")
+    given = dict(locals())
+    try:
+        return _built(given)
+    except Exception as exc:
+        raise _tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 
 
 def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
@@ -154,6 +152,21 @@ def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
             return tf.identity(tensor, name=name or "recomputation_checkpoint")
 
     return tf.nest.map_structure(marked, tensors)
+
+
+def _built(given: dict[str, Any]) -> tf.Operation:
+    """The pipeline of these arguments, in the program that is being traced."""
+    arguments = checked(given)
+    if tf.executing_eagerly():
+        raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
+    plan = _plan(arguments)
+    with tf.name_scope(given["name"] or "pipeline"):
+        model = Model(arguments, plan)
+        pipelined = TracedPipeline(given["name"], plan, arguments.options, model.costs(), weakref.ref(model.parts))
+        note(pipelined)
+        with record.stop_recording():
+            _run(arguments, plan, model)
+            return tf.no_op(name="done")
 
 
 def _plan(arguments: Arguments) -> Plan:
@@ -192,21 +205,15 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
         arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
     )
     zero = tf.constant(0) if training is None else _rings.opaque_zero(training.variables)
-    if training is not None:
-        training.prepare()
+    update = None if training is None else model.update(training, accumulation)
 
     def one_pass(now: Any) -> Any:
         order = _rings.Order(zero, now)
         lowering = Lowering(plan, model.parts, feeds, accumulation, order, model.head)
         accumulated = lowering.run(iterations, total)
         feeds.finish(lowering.sums)
-        if training is not None:
-            pairs = [
-                (gradient, variable)
-                for place, gradients in accumulated.items()
-                for gradient, variable in zip(gradients, model.parts[place].variables, strict=True)
-            ]
-            training.update(pairs)
+        if training is not None and update is not None:
+            update([gradient for place in model.parts for gradient in accumulated[place]], lowering.handed)
             training.finish(lowering.captured)
         return order.now
 
@@ -243,6 +250,8 @@ def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
         if arguments.training:
             return [value for value, left_out in zip(values, masked, strict=True) if not left_out]
         packed = tf.nest.pack_sequence_as(outputs, _with_nones(outputs, values))
+        if arguments.results is Results.SUM and not tf.nest.is_nested(packed):
+            return flat_tensors(packed)  # A sum alone comes in a list, as several do.
         return list(packed) if isinstance(packed, tuple) else packed
 
     specs = result(flat, model.loss_spec())
@@ -252,7 +261,7 @@ def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
         None if nothing else arguments.outfeed,
         result,
         specs,
-        accumulate=arguments.accumulate_outfeed,
+        results=arguments.results,
         accumulate_dtype=arguments.accumulate_outfeed_dtype,
     )
 

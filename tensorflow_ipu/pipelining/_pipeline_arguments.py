@@ -13,7 +13,7 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import _arguments
 from tensorflow_ipu.pipelining._accumulation import is_function
-from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
 from tensorflow_ipu.pipelining._phased import check_groups
 from tensorflow_ipu.pipelining._stage_options import PipelineStageOptions
 
@@ -53,6 +53,7 @@ class Arguments:
       stages: For each stage the functions of its parts.
       count: How many micro-batches one pass has: a whole number, or an int32 scalar known at run time only.
       mapping: For each stage its IPU, or the IPUs of its parts.
+      everywhere: The stages that are mapped to all IPUs.
     """
 
     stages: tuple[tuple[Callable[..., Any], ...], ...]
@@ -66,10 +67,11 @@ class Arguments:
     outfeed: IPUOutfeedQueue | None
     optimizer_function: Callable[..., Any] | None
     mapping: tuple[int | tuple[int, ...], ...]
+    everywhere: frozenset[int]
     schedule: PipelineSchedule | PhasedExecution
     recomputation: RecomputationMode | None
     outfeed_loss: bool
-    accumulate_outfeed: bool
+    results: Results
     accumulate_outfeed_dtype: Any
     outfeed_mask: tuple[bool, ...] | None
     method: GradientAccumulationReductionMethod
@@ -157,15 +159,24 @@ def checked(given: dict[str, Any]) -> Arguments:
         outfeed=given["outfeed_queue"],
         optimizer_function=given["optimizer_function"],
         mapping=tuple(ipus if several else ipus[0] for ipus, several in zip(mapping, widths, strict=True)),
+        everywhere=frozenset(
+            at for at, item in enumerate(given["device_mapping"] or ()) if item == _arguments.ALL_IPUS
+        ),
         schedule=schedule,
         recomputation=given["recomputation_mode"],
         outfeed_loss=bool(given["outfeed_loss"]),
-        accumulate_outfeed=bool(given["accumulate_outfeed"]),
+        results=_results(given["accumulate_outfeed"]),
         accumulate_outfeed_dtype=given["accumulate_outfeed_dtype"],
         outfeed_mask=None if mask is None else tuple(map(bool, mask)),
         method=method,
         options=options,
     )
+
+
+def _results(accumulate: Any) -> Results:
+    if isinstance(accumulate, Results):
+        return accumulate
+    return Results.SUM if accumulate else Results.EACH
 
 
 def _count(value: Any, faults: Faults) -> Any:
@@ -324,6 +335,12 @@ def _options(given: dict[str, Any], stages: int | None, faults: Faults) -> Pipel
     for name in (*_THREE_STATE, "replicated_optimizer_state_sharding"):
         if given[name] is not None and not isinstance(given[name], bool):
             faults.add(TypeError, f"`{name}` must be True, False or None, but is {given[name]!r}")
+    if given["replicated_optimizer_state_sharding"] and not given["offload_weight_update_variables"]:
+        faults.add(
+            ValueError,
+            "To use `replicated_optimizer_state_sharding`, optimizer state must be offloaded by using"
+            f" `offload_weight_update_variables`, which is {given['offload_weight_update_variables']!r}: make it True",
+        )
     return PipelineOptions(
         **lists,
         weight_update_poplar_options=update,

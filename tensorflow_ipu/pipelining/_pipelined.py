@@ -38,8 +38,8 @@ def pipeline_plan(
       micro_batches: How many micro-batches one pass has (`gradient_accumulation_count`); a multiple of
         `overlap_length(...)`.
       schedule: In which order the IPUs work.
-      device_mapping: For each stage its IPU, or a list of IPUs where the stage has concurrent parts. IPU `i` for stage
-        `i` if omitted; IPU 0 for all with `batch_serialization_iterations`.
+      device_mapping: For each stage its IPU, or a list of IPUs where the stage has concurrent parts, or -1 for all, which
+        is planned on IPU 0. IPU `i` for stage `i` if omitted; IPU 0 for all with `batch_serialization_iterations`.
       training: Whether there are backward passes and a weight update.
       recomputation_mode: How activations are recomputed; None where all are kept.
       repeat_count: How often the pass is run.

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import gradients_util, handle_data_util
 
-from tensorflow_ipu.pipelining._stage_trace import StageTrace
+from tensorflow_ipu.pipelining._stage_trace import StageTrace, is_of_stage
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"
@@ -137,8 +137,15 @@ class DerivedGraph(func_graph.FuncGraph):
 
     def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
         """Gives a tensor of another graph as one of this graph."""
-        if getattr(tensor, "graph", None) is self._sources.trace.graph:
+        graph = getattr(tensor, "graph", None)
+        if graph is self._sources.trace.graph:
             return self.restored(tensor)
+        if is_of_stage(graph):
+            raise ValueError(
+                f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of the pipeline's last stage for the"
+                f" gradients of {self._sources.trace.name}: at that time the last stage is at another micro-batch. Use it in"
+                " `apply_gradients`, or for the loss"
+            )
         return super().capture(tensor, name=name, shape=shape)
 
     def add_input(self, spec: tf.TensorSpec, name: str) -> Any:

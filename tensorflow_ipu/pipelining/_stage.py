@@ -61,6 +61,7 @@ class StagePart:
         gives, ascending.
       variables: The variables whose gradients it gives.
       captures: The gradients that were captured in the backward pass: for each tag their specs.
+      handed: The tensors of its graph that the weight update uses; set before it first runs.
     """
 
     def __init__(self, trace: StageTrace) -> None:
@@ -75,6 +76,7 @@ class StagePart:
         self.input_gradients: list[int] = []
         self.variables: list[Any] = []
         self.captures: dict[str, list[tf.TensorSpec]] = {}
+        self.handed: list[Any] = []
         self._constants = [one for one in trace.constant if one is not None]
         self._backward: GraphFunction | None = None
         self._recompute: GraphFunction | None = None
@@ -94,21 +96,23 @@ class StagePart:
         """The placeholders of what differs from micro-batch to micro-batch."""
         return [one for one, fixed in zip(self._trace.inputs, self._trace.constant, strict=True) if fixed is None]
 
-    def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
+    def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any]]:
         """Runs forward.
 
         Args:
           inputs: The flat inputs, without the constant ones.
 
         Returns:
-          The flat outputs; the loss, or None; the stash.
+          The flat outputs; the loss, or None; what the update uses; the stash.
         """
         if self._forward is None:
             graph = self._trace.graph
-            self._forward = GraphFunction(graph, self._trace.inputs, [*self._results, *self._stashed])
-        found = self._forward([*self._constants, *inputs])
-        outputs, rest = found[: len(self.output_specs)], found[len(self.output_specs) :]
-        return (outputs, None, rest) if self._trace.loss is None else (outputs, rest[0], rest[1:])
+            outputs = [*self._results, *self.handed, *self._stashed]
+            self._forward = GraphFunction(graph, self._trace.inputs, outputs)
+        found = iter(self._forward([*self._constants, *inputs]))
+        outputs = list(itertools.islice(found, len(self.output_specs)))
+        loss = None if self._trace.loss is None else next(found)
+        return outputs, loss, list(itertools.islice(found, len(self.handed))), list(found)
 
     def recompute(self, stash: Sequence[Any]) -> list[Any]:
         """Computes the residuals from the stash."""

@@ -24,7 +24,7 @@ class StageTrace:
 
     Attributes:
       name: For messages: `stage 1`, or `stage 1.0` for a part.
-      ipu: The IPU that it is mapped to.
+      ipu: The IPU that it is mapped to; -1 for all.
       graph: Its graph, whose inputs are `inputs`, then what it captures.
       inputs: Its placeholders, flat.
       constant: For each input the tensor outside that it always is; None where it differs by micro-batch.
@@ -99,6 +99,11 @@ class _StageGraph(func_graph.FuncGraph):
         return self._taken[id(tensor)][1]
 
 
+def is_of_stage(graph: Any) -> bool:
+    """Whether a graph is that of a stage."""
+    return isinstance(graph, _StageGraph)
+
+
 def _is_small_value(tensor: Any) -> bool:
     """Whether a tensor has a value already, of few enough elements for a constant."""
     if hasattr(tensor, "graph") or tensor.dtype in (tf.resource, tf.variant, tf.string):
@@ -121,7 +126,7 @@ def trace_stage(
     Args:
       function: The user's function.
       name: For messages.
-      ipu: The IPU that it is mapped to.
+      ipu: The IPU that it is mapped to; -1 for all.
       constants: Its first arguments: structures of tensors outside, the same for each micro-batch.
       positional: Its next arguments, as structures of `tf.TensorSpec`.
       named: Its arguments by name, likewise.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
+from tensorflow_ipu.pipelining import _slots
+from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput, OptimizerKind
 from tensorflow_ipu.pipelining._stage_trace import StageTrace
 
 
@@ -50,7 +51,7 @@ class Training:
 
         It is given a loss that has these very gradients, so that all that it does to a loss and to gradients happens.
         """
-        if self._output.is_keras or not pairs:
+        if self._output.kind is not OptimizerKind.V1 or not pairs:
             return pairs
         products = [tf.reduce_sum(variable * tf.stop_gradient(gradient)) for gradient, variable in pairs]
         loss = tf.add_n([tf.cast(product, products[0].dtype) for product in products])
@@ -69,10 +70,18 @@ class Training:
         if queue is not None and captured:
             queue.enqueue(captured)
 
-    def prepare(self) -> None:
-        """Has a Keras optimizer make its variables, ahead of any loop."""
-        if self._output.is_keras and not self._output.opt.built:
-            self._output.opt.build([self._given.get(id(each.handle), each) for each in self.variables])
+    def prepare(self, function: Callable[..., Any], stage: Any) -> None:
+        """Has the optimizer have its variables, ahead of any loop.
+
+        Args:
+          function: The optimizer function.
+          stage: The graph of the stage in which it was called.
+        """
+        optimizer, variables = self._output.opt, self.variables
+        if self._output.kind is OptimizerKind.V1:
+            _slots.take_over(optimizer, function, stage, variables)
+        elif self._output.kind is OptimizerKind.KERAS and not optimizer.built:
+            optimizer.build([self._given.get(id(each.handle), each) for each in variables])
 
     def update(self, gradients: Sequence[tuple[Any, Any]]) -> None:
         """Updates the variables.
@@ -84,6 +93,8 @@ class Training:
         for gradient, variable in gradients:
             key = id(variable.handle)
             sums[key] = sums[key] + gradient if key in sums else gradient
+        if not sums:  # The loss depends on no variable, which optimizers refuse.
+            sums = {id(variable.handle): tf.zeros_like(variable) for variable in self.variables}
         pairs = [
             (sums.get(id(variable.handle)), self._given.get(id(variable.handle), variable))
             for variable in self.variables

@@ -160,6 +160,11 @@ def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
             ValueError,
             "`offload_weight_update_variables=True`",
         ),
+        (
+            lambda m: m.set_pipelining_options(2, replicated_optimizer_state_sharding=True),
+            ValueError,
+            "`offload_weight_update_variables=True`",
+        ),
         (lambda m: m.set_pipelining_options(-1), ValueError, "positive integer, but got -1"),
         (lambda m: m.set_pipelining_options(2, (0, 1)), ValueError, "`device_mapping` to be a list of integers"),
         (lambda m: m.set_pipelining_options(2, [0, "1"]), ValueError, "`device_mapping` to be a list of integers"),

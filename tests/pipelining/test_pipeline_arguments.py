@@ -101,6 +101,12 @@ FAULTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "backward_prop", {"backward_propagation_stages_poplar_options": [OPTIONS]}),
     (TypeError, "weight_update", {"weight_update_poplar_options": {}}),
     (TypeError, "offload_weights", {"offload_weights": 1}),
+    (
+        ValueError,
+        "`offload_weight_update_variables`, which is None: make it True",
+        {"replicated_optimizer_state_sharding": True},
+    ),
+    (ValueError, r"`device_mapping\[1\]` is -2; IPUs are numbered from 0, and -1", {"device_mapping": [-1, -2]}),
     (ValueError, "optimizer_function must be", {"outfeed_mask": [True]}),
     (ValueError, "optimizer_function must be", {"outfeed_loss": True}),
     (

@@ -92,10 +92,24 @@ def test_an_accumulated_outfeed_has_the_sum_of_each_pass(dequeued):
 @pytest.mark.parametrize("dtype", [tf.float32, lambda tensor: tf.float32 if tensor.dtype == tf.float16 else None])
 def test_an_accumulated_outfeed_sums_in_the_wanted_type(dequeued, dtype):
     # In float16, 2048 + 1 is 2048.
-    found = dequeued(lambda x: x + 2047, training=False, accumulate_outfeed=True, accumulate_outfeed_dtype=dtype)
+    (found,) = dequeued(lambda x: x + 2047, training=False, accumulate_outfeed=True, accumulate_outfeed_dtype=dtype)
     assert found.dtype == np.float32
     each = (X + np.float16(2047)).astype(np.float32)
     np.testing.assert_array_equal(found, [each[:4].sum(), each[4:].sum()])
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (lambda x: x, [[6, 22]]),
+        (lambda x: {"a": x, "b": (x, 2 * x)}, {"a": [6, 22], "b": ([6, 22], [12, 44])}),
+    ],
+)
+def test_an_accumulated_result_of_inference_is_indexed_as_several_are(dequeued, returned, expected):
+    of_the_result = {"accumulate_outfeed_dtype": lambda tensor: None}
+    found = dequeued(returned, training=False, accumulate_outfeed=True, **of_the_result)
+    assert {part.dtype for part in tf.nest.flatten(found)} == {np.dtype(np.float16)}
+    assert tf.nest.map_structure(np.ndarray.tolist, found) == expected
 
 
 def test_an_accumulated_loss_has_one_value_a_pass(dequeued):

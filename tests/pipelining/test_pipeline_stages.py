@@ -97,13 +97,14 @@ def test_a_first_and_a_last_stage_can_be_concurrent(run, strategy, toy):
     np.testing.assert_allclose(d.numpy(), 7 - np.sum(4 * x))
 
 
-def test_stages_of_one_ipu_share_variables(run, strategy, toy):
+@pytest.mark.parametrize("mapping", [[0, 1, 0], [-1, 0, 1]])  # -1 is all IPUs, each other stage's too.
+def test_stages_of_one_ipu_share_variables(mapping, run, strategy, toy):
     toy.configure(2)
     with strategy.scope():
         v = tf.Variable(2.0)
     stages = [lambda x: x * v, lambda x: x + 1, lambda x: x * v]
     options = {
-        "device_mapping": [0, 1, 0],
+        "device_mapping": mapping,
         "optimizer_function": toy.sgd_on,
         "recomputation_mode": RecomputationMode.Auto,
     }

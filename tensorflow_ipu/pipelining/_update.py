@@ -1,0 +1,76 @@
+"""The weight update of a pipeline as a function of the accumulated gradients, with what the last stage hands to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+
+from tensorflow_ipu.pipelining._stage import GraphFunction
+from tensorflow_ipu.pipelining._stage_trace import StageTrace
+
+
+class _UpdateGraph(func_graph.FuncGraph):
+    """A graph that may use tensors of the last stage's graph: they become its inputs.
+
+    Attributes:
+      handed: Those tensors, in the order of `placeholders`.
+    """
+
+    def __init__(self, trace: StageTrace) -> None:
+        """Makes an empty graph, for an update behind the stage of `trace`."""
+        super().__init__("pipeline_update")
+        self._trace = trace
+        self._here: dict[int, Any] = {}
+        self.handed: list[Any] = []
+        self.placeholders: list[Any] = []
+
+    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        """Gives a tensor of another graph as one of this graph."""
+        if getattr(tensor, "graph", None) is not self._trace.graph:
+            return super().capture(tensor, name, shape)
+        for outside, inside in self._trace.graph.captures:
+            if inside is tensor:
+                return super().capture(outside, name, shape)
+        if id(tensor) not in self._here:
+            if not tensor.shape.is_fully_defined():
+                raise ValueError(
+                    f"`optimizer_function` has an optimizer use a tensor of shape {tensor.shape} of the pipeline's last"
+                    " stage, and such a tensor needs a static shape: state it with `tf.ensure_shape`"
+                )
+            with self.as_default(), tf.control_dependencies(None):
+                self._here[id(tensor)] = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, name="handed")
+            self.handed.append(tensor)
+            self.placeholders.append(self._here[id(tensor)])
+        return self._here[id(tensor)]
+
+
+class Update:
+    """An update that was traced.
+
+    Attributes:
+      handed: The tensors of the last stage's graph that it uses.
+    """
+
+    def __init__(
+        self, apply: Callable[[Sequence[Any]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
+    ) -> None:
+        """Traces an update.
+
+        Args:
+          apply: From the accumulated gradients to the operations that update.
+          gradients: Their specs.
+          trace: The stage in which the optimizer was made.
+        """
+        graph = _UpdateGraph(trace)
+        func_graph.func_graph_from_py_func(
+            graph.name, lambda *given: apply(given), gradients, {}, func_graph=graph, add_control_dependencies=True
+        )
+        self.handed = graph.handed
+        self._function = GraphFunction(graph, [*graph.inputs[: len(gradients)], *graph.placeholders], [])
+
+    def __call__(self, gradients: Sequence[Any], handed: Sequence[Any]) -> None:
+        """Updates the weights by gradients, with the values that `handed` has."""
+        self._function([*gradients, *handed])

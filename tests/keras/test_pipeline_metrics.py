@@ -1,0 +1,165 @@
+"""The logs of models with pipeline stages: those of plain Keras, whatever the metric and however results are handed over."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.keras import PipelineStage
+
+BATCH, BATCHES, CLASSES = 2, 16, 3
+
+
+class Confusion(keras.metrics.Metric):
+    """How often each class was taken for each, weighted: a matrix, which is no mean of its steps'."""
+
+    def __init__(self) -> None:
+        super().__init__(name="confusion")
+        self.counts = self.add_variable((CLASSES, CLASSES), "zeros", name="counts")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        true = keras.ops.reshape(keras.ops.one_hot(keras.ops.cast(y_true, "int32"), CLASSES), (-1, CLASSES))
+        found = keras.ops.one_hot(keras.ops.argmax(y_pred, axis=-1), CLASSES)
+        if sample_weight is not None:
+            true = true * keras.ops.reshape(sample_weight, (-1, 1))
+        self.counts.assign_add(keras.ops.transpose(true) @ found)
+
+    def result(self) -> Any:
+        return keras.ops.convert_to_tensor(self.counts)
+
+
+class Latest(keras.metrics.Metric):
+    """The largest error of the last batch, with nothing kept of those before."""
+
+    def __init__(self) -> None:
+        super().__init__(name="latest")
+        self.error = self.add_variable((), "zeros", name="error")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        del sample_weight
+        self.error.assign(keras.ops.max(keras.ops.abs(y_true - y_pred)))
+
+    def result(self) -> Any:
+        return keras.ops.convert_to_tensor(self.error)
+
+
+def made() -> keras.Model:
+    """Two outputs with metrics of all kinds, and weights that stay as they are; in two stages in a strategy's scope."""
+    x = keras.Input([6])
+    with stage(0):
+        hidden = layers.Dense(4, activation="tanh")(x)
+    with stage(1):
+        size = layers.Dense(1, name="size")(hidden)
+        kind = layers.Dense(CLASSES, activation="softmax", name="kind")(hidden)
+    model = keras.Model(x, {"size": size, "kind": kind})
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        {"size": "mse", "kind": "sparse_categorical_crossentropy"},
+        loss_weights={"size": 0.5, "kind": 2.0},
+        metrics={"size": ["mae", keras.metrics.RootMeanSquaredError(), Latest()], "kind": ["accuracy", Confusion()]},
+        weighted_metrics={"size": ["mae"], "kind": ["accuracy", Confusion()]},
+    )
+    return model
+
+
+def stage(number: int) -> Any:
+    in_scope = isinstance(tf.distribute.get_strategy(), ipu.IPUStrategyV1)
+    return PipelineStage(number) if in_scope else contextlib.nullcontext()
+
+
+def data(share: slice = slice(None)) -> dict[str, Any]:
+    """What a replica gets: all batches, or those of a share."""
+    rng = np.random.default_rng(3)
+
+    def batched(*shape: int) -> np.ndarray:
+        return rng.normal(size=(BATCHES, BATCH, *shape)).astype(np.float32)
+
+    x, size = batched(6), batched(1)
+    kind = rng.integers(0, CLASSES, (BATCHES, BATCH)).astype(np.int32)
+    weights = {name: rng.uniform(0.1, 2, (BATCHES, BATCH)).astype(np.float32) for name in ("size", "kind")}
+
+    def flat(each: np.ndarray) -> np.ndarray:
+        return each[share].reshape(-1, *each.shape[2:])
+
+    return {
+        "x": flat(x),
+        "y": {"size": flat(size), "kind": flat(kind)},
+        "sample_weight": {name: flat(each) for name, each in weights.items()},
+    }
+
+
+def logged(model: keras.Model, given: dict[str, Any], fits: bool = True) -> dict[str, Any]:
+    """The last values of what `fit` and `evaluate` say."""
+    options = {"batch_size": BATCH, "verbose": 0}
+    validation = (given["x"], given["y"], given["sample_weight"])
+    found = {f"val_{name}": value for name, value in model.evaluate(**given, **options, return_dict=True).items()}
+    if fits:
+        more = {"shuffle": False, "validation_data": validation, "validation_batch_size": BATCH, "epochs": 2}
+        history = model.fit(**given, **options, **more).history
+        assert {name: values[-1] for name, values in history.items() if name.startswith("val_")}.keys() == found.keys()
+        found = {name: values[-1] for name, values in history.items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    """Of plain Keras: the weights, the logs with all data and with each replica's share, the predictions."""
+    keras.utils.set_random_seed(4)
+    model = made()
+    shares = {"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}
+    logs = {name: logged(model, data(share)) for name, share in shares.items()}
+    predicted = model.predict(data()["x"], batch_size=BATCH, verbose=0)
+    return {"weights": model.get_weights(), "predicted": predicted, **logs}
+
+
+def assert_logs(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+def pipelined(expected: dict[str, Any], steps: int, **options: Any) -> keras.Model:
+    model = made()
+    model.set_weights(expected["weights"])
+    model.steps_per_execution = steps
+    model.set_pipelining_options(4, **options)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "steps", "fits"),
+    [(True, 16, False), (True, 8, True), (True, 4, False), (False, 8, False)],
+)
+def test_logs_are_those_of_plain_keras_for_all_metrics(
+    accumulate: bool, steps: int, fits: bool, expected: dict[str, Any]
+) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+    with ipu.IPUStrategy().scope():
+        model = pipelined(expected, steps, accumulate_outfeed=accumulate)
+        found = logged(model, data(), fits)
+        assert not fits or found.keys() == expected["all"].keys()
+        assert_logs(found, expected["all"])
+        if steps == 4:
+            predicted = model.predict(data()["x"], batch_size=BATCH, verbose=0)
+            assert_logs(predicted, expected["predicted"])
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_logs_of_replicas_are_those_of_their_shares_of_the_data(accumulate: bool, expected: dict[str, Any]) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 4
+    config.configure_ipu_system()
+    with ipu.IPUStrategy().scope():
+        model = pipelined(expected, 4, accumulate_outfeed=accumulate)
+        model.set_replication_options("LIST")
+        found = logged(model, data(), fits=accumulate)
+    for replica, share in enumerate(("first", "second")):
+        assert_logs({name: value[replica] for name, value in found.items()}, expected[share])

@@ -1,0 +1,203 @@
+"""Optimizers that use tensors of the last stage, such as a learning rate that was handed on from stage to stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.keras.optimizer_v2 import gradient_descent as legacy_sgd
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PhasedExecution, PipelineSchedule
+
+v1 = tf.compat.v1.train
+
+COUNT, PASSES = 4, 2
+XS = np.linspace(0.2, 1.0, COUNT * PASSES, dtype=np.float32)
+RATES = np.linspace(0.01, 0.2, COUNT * PASSES, dtype=np.float32)
+STARTS = (1.5, -0.5)
+
+
+class Optimizers:
+    """For each kind, what an optimizer function makes with a rate; those of Keras are made once, and look the rate up."""
+
+    def __init__(self, kind: str) -> None:
+        self.rate: Any = None
+        make = {"keras": keras.optimizers.SGD, "legacy": legacy_sgd.SGD}.get(kind)
+        self.once = make and make(lambda: self.rate, momentum=0.9)
+
+    def sgd(self) -> Any:
+        return v1.GradientDescentOptimizer(self.rate)
+
+    def momentum(self) -> Any:
+        return v1.MomentumOptimizer(self.rate, 0.9)
+
+    def wrapped(self) -> Any:
+        return ipu.optimizers.CrossReplicaOptimizer(v1.AdamOptimizer(self.rate))
+
+
+def loss_of(x: Any, v: Any, w: Any) -> Any:
+    return (tf.tanh(x * v) * w - 1.0) ** 2
+
+
+def expected(kind: str) -> list[float]:
+    """The weights that plain TensorFlow comes to with the sums of the gradients, and the last rate of each pass."""
+    variables = [tf.Variable(start) for start in STARTS]
+    if kind == "wrapped":
+        optimizer = v1.AdamOptimizer(lambda: rate)
+    elif kind in ("sgd", "momentum"):
+        optimizer = v1.MomentumOptimizer(lambda: rate, 0.9 if kind == "momentum" else 0.0)
+    else:
+        optimizer = keras.optimizers.SGD(lambda: rate, momentum=0.9)
+    for number in range(PASSES):
+        rate = float(RATES[(number + 1) * COUNT - 1])
+        with tf.GradientTape() as tape:
+            total = tf.add_n([loss_of(x, *variables) for x in XS[number * COUNT :][:COUNT]])
+        optimizer.apply_gradients(list(zip(tape.gradient(total, variables), variables, strict=True)))
+    return [float(variable) for variable in variables]
+
+
+def piped(variables: Any, kind: str, infeed: Any, outfeed: Any, optimizers: Optimizers, **options: Any) -> None:
+    """The same as a pipeline of two stages."""
+    v, w = variables
+
+    def optimizer_function(loss: Any, rate: Any) -> OptimizerFunctionOutput:
+        optimizers.rate = rate
+        chosen = {"variables": list(variables)} if kind in ("keras", "legacy") else {}
+        return OptimizerFunctionOutput(optimizers.once or getattr(optimizers, kind)(), loss, **chosen)
+
+    def last(hidden: Any, rate: Any) -> Any:
+        return (hidden * w - 1.0) ** 2, tf.identity(rate)
+
+    pipelining.pipeline(
+        [lambda x, rate: (tf.tanh(x * v), rate), last],
+        COUNT,
+        repeat_count=PASSES,
+        infeed_queue=infeed,
+        outfeed_queue=outfeed,
+        optimizer_function=optimizer_function,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [
+        ("sgd", PipelineSchedule.Grouped),
+        ("momentum", PipelineSchedule.Sequential),
+        ("momentum", PhasedExecution.Parallel),
+        ("wrapped", PipelineSchedule.Interleaved),
+        ("keras", PipelineSchedule.Grouped),
+        ("legacy", PipelineSchedule.Grouped),
+    ],
+)
+def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind: str, schedule: Any, toy: Any) -> None:
+    toy.configure(1 if schedule is PhasedExecution.Serial else 2)
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        variables = [tf.Variable(start) for start in STARTS]
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)))
+        outfeed = ipu.IPUOutfeedQueue()
+        optimizers = Optimizers(kind)
+        program = tf.function(
+            lambda: piped(variables, kind, infeed, outfeed, optimizers, pipeline_schedule=schedule), jit_compile=True
+        )
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        strategy.run(program)
+        found = [float(one) for one in variables]
+        np.testing.assert_array_equal(outfeed.dequeue()[1], RATES)
+    np.testing.assert_allclose(found, expected(kind), rtol=1e-5)
+
+
+def in_graph(body: Callable[..., None], elements: Any) -> list[float]:
+    """Compiles a pipeline as TensorFlow 1 does, and gives what its variables come to."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements))
+        outfeed = ipu.IPUOutfeedQueue()
+
+        def program() -> None:
+            with tf.compat.v1.variable_scope("stages", use_resource=True):
+                variables = [tf.compat.v1.get_variable(f"w{at}", initializer=start) for at, start in enumerate(STARTS)]
+            body(variables, infeed, outfeed)
+
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            compiled = ipu.compiler.compile(program)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(infeed.initializer)
+        session.run(compiled)
+        return session.run([tf.compat.v1.global_variables()[at] for at in range(len(STARTS))])
+
+
+def test_rate_goes_through_the_stages_of_a_graph_too(toy: Any) -> None:
+    toy.configure(2)
+    found = in_graph(
+        lambda variables, infeed, outfeed: piped(variables, "momentum", infeed, outfeed, Optimizers("momentum")),
+        (XS, RATES),
+    )
+    np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
+
+
+def test_rate_goes_through_a_last_stage_of_parts(toy: Any) -> None:
+    toy.configure(4)
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        variables = [tf.Variable(start) for start in STARTS]
+        v, w = variables
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)))
+        outfeed = ipu.IPUOutfeedQueue()
+
+        def optimizer_function(out: Any, rate: Any) -> OptimizerFunctionOutput:
+            return OptimizerFunctionOutput(v1.MomentumOptimizer(rate, 0.9), (out - 1.0) ** 2)
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            pipelining.pipeline(
+                [lambda x, rate: (tf.tanh(x * v), rate), [lambda x, _: x * w, lambda _, rate: rate + 0.0]],
+                COUNT,
+                repeat_count=PASSES,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                optimizer_function=optimizer_function,
+                device_mapping=[0, [1, 2]],
+            )
+
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        strategy.run(program)
+        found = [float(one) for one in variables]
+    np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
+
+
+def test_a_tensor_of_the_last_stage_is_refused_for_the_gradients_of_an_earlier_one(toy: Any) -> None:
+    def body(variables: Any, infeed: Any, outfeed: Any) -> None:
+        def optimizer_function(x: Any, rate: Any) -> OptimizerFunctionOutput:
+            inner = v1.GradientDescentOptimizer(1.0)
+            return OptimizerFunctionOutput(
+                ipu.optimizers.MapGradientOptimizer(inner, lambda gradient, _: gradient * rate), x
+            )
+
+        stages = [lambda x, rate: (x * variables[0], rate), lambda x, rate: (x, rate)]
+        options = {"infeed_queue": infeed, "outfeed_queue": outfeed, "optimizer_function": optimizer_function}
+        pipelining.pipeline(stages, COUNT, **options)
+
+    toy.configure(2)
+    with pytest.raises(ValueError, match="for the gradients of stage 0: .*Use it in `apply_gradients`"):
+        in_graph(body, (XS, RATES))
+
+
+def test_a_loss_that_depends_on_no_variable_changes_none(toy: Any) -> None:
+    def body(variables: Any, infeed: Any, outfeed: Any) -> None:
+        pipelining.pipeline(
+            [lambda x: (x, variables[0]), lambda x, v: (x, v)],
+            COUNT,
+            infeed_queue=infeed,
+            outfeed_queue=outfeed,
+            optimizer_function=lambda x, _: OptimizerFunctionOutput(v1.MomentumOptimizer(1.0, 0.9), x),
+        )
+
+    toy.configure(2)
+    np.testing.assert_array_equal(in_graph(body, XS[:COUNT]), STARTS)
