@@ -44,6 +44,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_infeed_waiting": (_INT, [_INT]),
     "ipu_interrupt_arm": (None, [_FLAG]),
     "ipu_interrupt_disarm": (None, []),
+    "ipu_interrupt_now": (None, []),
     "ipu_interrupt_watch": (None, [_FLAG]),
     "ipu_outfeed_drop": (_FLAG, [_INT]),
     "ipu_outfeed_lanes": (_INT, [_INT]),

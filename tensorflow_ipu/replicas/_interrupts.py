@@ -1,8 +1,11 @@
-"""Ctrl-C for programs that wait for data.
+"""Signals while a program runs on the main thread: Python's handlers run, and what they raise ends the program.
 
-While a program runs on the main thread, Python handles no signal: its handler only notes it, and writes the signal's
-number to the wake-up file descriptor. A native thread reads that and ends the waits of feeds, so that the program
-returns and Python raises `KeyboardInterrupt`.
+While a program runs on the main thread, Python runs no handler: it notes the signal, and writes its number to the wake-up
+file descriptor. A native thread reads that and, for Ctrl-C, ends the waits of feeds, so that the program returns and
+Python raises `KeyboardInterrupt`.
+
+That is all that Ctrl-C needs. A handler of the user's own has to run, and on the main thread. So where there is one, the
+program runs on another thread, and the main thread waits for it in a way in which Python handles signals.
 """
 
 from __future__ import annotations
@@ -12,15 +15,22 @@ import _signal  # pyright: ignore[reportMissingImports]
 import os
 import threading
 from collections.abc import Callable
-from signal import SIGINT, default_int_handler
+from signal import SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, default_int_handler
 from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.python.eager import context, record
 
 from tensorflow_ipu._library import native
 
 _T = TypeVar("_T")
 
 _MAIN = threading.main_thread()
+_MAIN_IDENT = _MAIN.ident
+# Those that programs have handlers for, other than SIGINT. Each is asked for at each run.
+_SIGNALS = tuple(map(int, (SIGALRM, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2)))
 _pipe: int | None = None
+_stand_in: int | None = None  # The thread that runs a program for the main one.
 
 
 def _writing_end() -> int:
@@ -34,15 +44,27 @@ def _writing_end() -> int:
     return _pipe
 
 
-def run_interruptibly(program: Callable[[], _T]) -> _T:
-    """Calls `program` so that Ctrl-C ends it where it waits for data, if this is the main thread.
+def for_main_thread() -> bool:
+    """Whether this is the main thread, or the one that runs a program for it."""
+    return threading.get_ident() in (_MAIN_IDENT, _stand_in)
 
-    A handler of the user's own is left to do what it does after the run: it may well want the run to end in peace.
+
+def run_interruptibly(program: Callable[[], _T]) -> _T:
+    """Calls `program` so that signals are handled meanwhile, if this is the main thread.
+
+    Handlers of the user's own run while the program runs. What a handler raises, `KeyboardInterrupt` for one, ends the
+    program where it waits for data or is about to use a feed; otherwise it is raised when the program returns.
 
     Raises:
-      KeyboardInterrupt: Ctrl-C was pressed.
+      BaseException: What a handler raised.
     """
-    if threading.current_thread() is not _MAIN or _signal.getsignal(SIGINT) is not default_int_handler:
+    if threading.current_thread() is not _MAIN:
+        return program()
+    on_interrupt = _signal.getsignal(SIGINT)
+    handled = (on_interrupt is not default_int_handler and callable(on_interrupt)) or _has_handlers()
+    if handled and not _has_more_of_its_thread():
+        return _run_beside(program)
+    if on_interrupt is not default_int_handler:
         return program()
     pressed = False
 
@@ -65,3 +87,99 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
         _signal.signal(SIGINT, default_int_handler)
         if pressed:
             raise KeyboardInterrupt from None
+
+
+def _has_more_of_its_thread() -> bool:
+    """Whether what runs here is watched in a way that is this thread's alone: by a tape, or by callbacks."""
+    current: Any = context.context()
+    return record.could_possibly_record() or bool(current.op_callbacks)
+
+
+def _has_handlers() -> bool:
+    getsignal = _signal.getsignal
+    for number in _SIGNALS:  # noqa: SIM110  (A generator costs as much again.)
+        if callable(getsignal(number)):
+            return True
+    return False
+
+
+class _Beside:
+    """A program that runs on a thread of its own, on the device of the thread that makes this.
+
+    Attributes:
+      result: What it returned, once it has.
+      failure: What it raised instead.
+    """
+
+    def __init__(self, program: Callable[[], Any]) -> None:
+        self._program = program
+        current: Any = context.context()
+        self._device = current.device_name
+        self._begun = threading.Lock()
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self.result: Any = None
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="ipu-run", daemon=True).start()
+
+    def call_off(self) -> bool:
+        """Keeps a program that has not begun from it; returns whether it has not."""
+        return self._begun.acquire(blocking=False)
+
+    def _run(self) -> None:
+        global _stand_in  # noqa: PLW0603
+        if not self._begun.acquire(blocking=False):
+            return
+        first = _stand_in is None
+        if first:
+            _stand_in = threading.get_ident()
+        try:
+            with tf.device(self._device):
+                self.result = self._program()
+        except BaseException as exc:
+            self.failure = exc
+        finally:
+            if first:
+                _stand_in = None
+            self._ended.release()
+
+    def wait(self) -> None:
+        """Returns when the program has ended; handlers of signals run meanwhile, and may raise here."""
+        with self._ended:
+            pass
+
+
+def _run_beside(program: Callable[[], _T]) -> _T:
+    run = _Beside(program)
+    raised: BaseException | None = None
+    outermost = _stand_in is None  # Else a handler runs a program while one runs.
+    if outermost:
+        native.ipu_interrupt_arm(-1)
+    try:
+        try:
+            run.start()
+            run.wait()
+        except BaseException as exc:
+            raised = exc
+        while raised is not None:
+            try:
+                if run.call_off():
+                    break
+                native.ipu_interrupt_now()
+                run.wait()
+                break
+            except BaseException:
+                continue
+    finally:
+        if outermost:
+            native.ipu_interrupt_disarm()
+    try:
+        if raised is not None:
+            raise raised from None
+        if run.failure is not None:
+            raise run.failure
+        return run.result
+    finally:
+        run.failure = raised = None  # Their tracebacks lead back here, and would keep all that the program had.

@@ -1,6 +1,20 @@
-"""Ctrl-C in a run ends it soon, as a `KeyboardInterrupt`, and leaves queues and process fit for more."""
+"""Signals while a program runs: their handlers run, what these raise ends the run, and leaves all fit for more."""
 
 from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import replicas
+
+DEADLINE = 60.0
+SOON = 0.05  # Seconds to a signal. Nothing fails where it comes too early: the program waits for it, or is long.
 
 PREPARE = """
     import os
@@ -81,3 +95,126 @@ def test_interrupt_in_a_run_that_is_busy_raises_keyboard_interrupt(run_script):
     """
     )
     assert run_script(code).stdout == "interrupted\n[1, 1, 1]\n"
+
+
+@pytest.fixture
+def alarm() -> Iterator[Any]:
+    """`alarm(handler)` has SIGALRM come again and again, soon, until the test ends or `signal.setitimer` stops it."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("Python handles signals on the main thread alone")
+    before = signal.getsignal(signal.SIGALRM)
+    ipu.feeds.set_wait_limit(DEADLINE)
+
+    def start(handler: Any) -> None:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, SOON, SOON)
+
+    yield start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    ipu.feeds.set_wait_limit(None)
+
+
+class ExpiredError(Exception):
+    pass
+
+
+def expire(*_: Any) -> None:
+    if not replicas.active():
+        return  # The next one may find the program running.
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert threading.current_thread() is threading.main_thread()
+    raise ExpiredError
+
+
+@tf.function(jit_compile=True)
+def take(iterator: Any) -> Any:
+    return next(iterator)
+
+
+class Gate:
+    """A dataset of int32 scalars that come when the test says so."""
+
+    def __init__(self) -> None:
+        self.values = tf.queue.FIFOQueue(10, [tf.int32], [[]])
+        self.dataset = tf.data.Dataset.range(10).map(lambda _: self.values.dequeue())
+
+
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_alarm_is_a_limit_to_a_run_that_waits_for_data(alarm: Any, ipus: int) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus
+    config.configure_ipu_system()
+    strategy, gate = ipu.IPUStrategy(), Gate()
+    with strategy.scope():
+        iterator = iter(gate.dataset)
+        alarm(expire)
+        with pytest.raises(ExpiredError):
+            strategy.run(take, (iterator,))
+        # The infeed is as it was.
+        for value in range(1, ipus + 1):
+            gate.values.enqueue(value)
+        assert int(strategy.run(take, (iterator,))) == 1
+    gate.values.close(cancel_pending_enqueues=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGINT])
+def test_handler_runs_while_the_program_waits_for_what_it_gives(alarm: Any, number: int) -> None:
+    strategy, gate = ipu.IPUStrategy(), Gate()
+
+    def give(*_: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        gate.values.enqueue(7)
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, give)
+    try:
+        alarm(give if number == signal.SIGALRM else lambda *_: signal.raise_signal(signal.SIGINT))
+        with strategy.scope():
+            assert int(strategy.run(take, (iter(gate.dataset),))) == 7
+    finally:
+        signal.signal(signal.SIGINT, before)
+    gate.values.close(cancel_pending_enqueues=True)
+
+
+def test_what_a_handler_raises_in_a_program_without_feeds_is_raised_when_it_returns(alarm: Any) -> None:
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        counter = tf.Variable(0)
+
+    @tf.function(jit_compile=True)
+    def program(n: Any) -> None:
+        x = tf.constant(0.5)
+        i = 0
+        while i < n:
+            x = tf.cos(x)
+            i += 1
+        counter.assign_add(1 + tf.cast(x, tf.int32))
+
+    strategy.run(program, (tf.constant(1),))
+    runs = 1
+    steps = 1_000_000
+
+    alarm(expire)
+
+    def run_on_and_on() -> None:
+        nonlocal runs
+        while True:  # A program may be over when the alarm comes.
+            runs += 1
+            strategy.run(program, (tf.constant(steps),))
+
+    with pytest.raises(ExpiredError):
+        run_on_and_on()
+    assert runs - 1 <= int(counter) <= runs
+
+
+def test_what_a_run_beside_the_main_thread_raises_is_what_runs_raise(alarm: Any) -> None:
+    alarm(lambda *_: None)
+    strategy = ipu.IPUStrategy()
+    with strategy.scope(), pytest.raises(tf.errors.OutOfRangeError):
+        strategy.run(take, (iter(tf.data.Dataset.from_tensors(1).take(0)),))
+    with strategy.scope():
+        variable = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        y = strategy.run(tf.function(lambda: variable * variable, jit_compile=True))
+    assert float(tape.gradient(y, variable)) == 4.0

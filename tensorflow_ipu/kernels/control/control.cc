@@ -184,6 +184,12 @@ void ipu_interrupt_arm(int32_t forward) {
   tensorflow_ipu::forward_to = forward;
 }
 
+// Does at once what Ctrl-C does between that call and the next one.
+void ipu_interrupt_now() {
+  std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
+  if (tensorflow_ipu::armed) tensorflow_ipu::Interrupt();
+}
+
 // Ends that, and lets feeds be used again.
 void ipu_interrupt_disarm() {
   std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
