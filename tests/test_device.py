@@ -73,10 +73,8 @@ WORDS = r"`/device:IPU:2` is not configured: the system has 1 IPU device\(s\).*`
 
 WORK = {
     "op": lambda: tf.identity(1.0) + 1.0,
-    "constant": lambda: tf.constant([1.0, 2.0]),
     "random": lambda: tf.random.normal([2]),
-    "variable": lambda: tf.Variable(1.0),
-    "function": lambda: tf.function(lambda: tf.reduce_sum(tf.ones([2])))(),
+    "function": lambda: tf.function(lambda: tf.reduce_sum(tf.random.normal([2])))(),
     "compiled function": lambda: tf.function(lambda: tf.reduce_sum(tf.ones([2])), jit_compile=True)(),
     "model": lambda: tf.keras.layers.Dense(1)(np.ones([1, 1], np.float32)),
 }
@@ -98,6 +96,18 @@ def test_function_that_places_work_on_a_device_that_is_not_configured_is_refused
         function(tf.constant(1.0))
     configure(1, 1, 1)
     assert function(tf.constant(1.0)).numpy() == 2
+
+
+@pytest.mark.parametrize("initial", [1.0, tf.ones([2000]), lambda: tf.zeros([2000])], ids=["number", "ones", "zeros"])
+def test_variable_may_be_made_before_its_device_is_configured(initial: Any) -> None:
+    with on(1):
+        variable = tf.Variable(initial)
+    assert variable.device.endswith("/device:IPU:1")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="`/device:IPU:1` is not configured"):
+        variable.read_value()
+    configure(1, 1)
+    expected = (initial() if callable(initial) else initial) + 1.0
+    np.testing.assert_array_equal(variable.assign_add(tf.ones_like(expected)), expected)
 
 
 def test_variable_outlives_its_device_and_is_there_when_it_comes_back() -> None:

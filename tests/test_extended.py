@@ -210,12 +210,21 @@ def test_variable_in_the_scope_can_be_used_eagerly(strategy: Any) -> None:
     np.testing.assert_array_equal(tape.gradient(loss, variable), [18, 6])
 
 
-def test_variable_of_a_device_that_is_not_configured_is_refused() -> None:
-    with (
-        ipu.IPUStrategy("/device:IPU:2").scope(),
-        pytest.raises(tf.errors.FailedPreconditionError, match="`/device:IPU:2` is not configured"),
-    ):
-        tf.Variable(1.0)
+def test_variable_of_a_device_that_is_configured_later_is_used_then() -> None:
+    strategy = ipu.IPUStrategy("/device:IPU:2")
+    with strategy.scope():
+        variable = tf.Variable(lambda: tf.random.stateless_normal([3], [1, 2]))
+
+    @tf.function(jit_compile=True)
+    def program() -> tf.Tensor:
+        return variable * 2
+
+    with pytest.raises(ipu.errors.NotConfiguredError, match="`/device:IPU:2` does not exist"):
+        strategy.run(program)
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = [1, 1, 1]
+    config.configure_ipu_system()
+    np.testing.assert_array_equal(strategy.run(program), 2 * tf.random.stateless_normal([3], [1, 2]))
 
 
 # Saving.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu import _environment, _poplar_options
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.config import _selection
 from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
@@ -144,6 +144,8 @@ def _check_types(config: IPUConfig) -> None:
 
 
 def _check_value(name: str, option: Option[Any], value: Any, faults: Faults) -> None:
+    for fault in _poplar_options.faults(name, value) if option.hint is dict else ():
+        faults.add(ValueError, fault)
     if option.choices is not None and value not in option.choices:
         allowed = listing(show(choice) for choice in option.choices)
         faults.add(ValueError, f"`{name}={show(value)}` is not known; choose from {allowed}")

@@ -40,7 +40,6 @@ def check_elements(dataset: Any) -> None:
 
     Raises:
       TypeError: An element holds something else; all of it is named.
-      tf.errors.InvalidArgumentError: A dimension has size 0.
     """
     specs = tf.nest.flatten(dataset.element_spec)
     others = [
@@ -53,6 +52,15 @@ def check_elements(dataset: Any) -> None:
             f"`dataset` must have elements of dense tensors of numbers, but its elements hold {', '.join(others)}. Map"
             " the dataset to convert them or leave them out"
         )
+
+
+def check_sizes(dataset: Any) -> None:
+    """Refuses a dataset whose elements no feed could carry, since they hold nothing.
+
+    Raises:
+      tf.errors.InvalidArgumentError: A dimension has size 0.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
     empty = [str(spec) for spec in specs if 0 in (spec.shape.as_list() if spec.shape.rank is not None else [])]
     if empty:
         raise tf.errors.InvalidArgumentError(

@@ -28,6 +28,7 @@ class ElementSpec:
 
         Raises:
           ValueError: It has a list or tuple inside of it, or a shape that is not fully defined.
+          tf.errors.InvalidArgumentError: A dimension has size 0.
         """
         self.nested = nested
         faults = _faults(nested)
@@ -35,13 +36,20 @@ class ElementSpec:
             raise ValueError("; ".join(faults))
         self.types: list[tf.DType] = structure.get_flat_tensor_types(nested)
         self.shapes: list[tf.TensorShape] = structure.get_flat_tensor_shapes(nested)
+        for index, shape in enumerate(self.shapes):
+            if 0 in shape.as_list():
+                raise tf.errors.InvalidArgumentError(
+                    None,
+                    None,
+                    f"The tensor on index {index} of the feed's elements has shape {shape}, with a dimension of size 0. A"
+                    " feed cannot carry it: leave it out of the dataset's elements",
+                )
 
-    def check_content(self) -> None:
+    def check_types(self) -> None:
         """Checks what the contract has checked when the queue starts.
 
         Raises:
           tf.errors.FailedPreconditionError: A dtype is none that an IPU takes.
-          tf.errors.InvalidArgumentError: A dimension has size 0.
         """
         for index, dtype in enumerate(self.types):
             if dtype not in DTYPES:
@@ -52,14 +60,6 @@ class ElementSpec:
                     f"Unsupported datatype {'double' if dtype == tf.float64 else dtype.name} on index {index} of the feed's"
                     f" elements, whose spec is {self.nested}. A feed carries ({names}): map the dataset, `dataset.map(...)`,"
                     f" and {_advice.for_type(dtype)}",
-                )
-        for index, shape in enumerate(self.shapes):
-            if 0 in shape.as_list():
-                raise tf.errors.InvalidArgumentError(
-                    None,
-                    None,
-                    f"The tensor on index {index} of the feed's elements has shape {shape}, with a dimension of size 0. A"
-                    " feed cannot carry it: leave it out of the dataset's elements",
                 )
 
     def pack(self, tensors: list[Any]) -> Any:

@@ -57,6 +57,7 @@ def dataset_extractor(
     _check_filename("filename", filename)
     _arguments.check_bool("print_stats", print_stats)
     _dataset_arguments.check_elements(dataset)
+    _dataset_arguments.check_sizes(dataset)
     paths: Any = nest.flatten_with_joined_string_paths(dataset.element_spec)
     names = ["/".join(part for part in (feed_name, path) if part) or "element" for path, _ in paths]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,8 @@ _HOST_PACKAGES = ("keras", "tensorflow")
 
 _lock = threading.Lock()
 _scopes = 0
-_plain_iter = dataset_ops.DatasetV2.__iter__
+# TensorFlow 1's datasets hand the question on to the one inside.
+_plain_iters = {kind: kind.__iter__ for kind in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter)}
 
 
 @contextlib.contextmanager
@@ -32,19 +33,24 @@ def on_device() -> Iterator[None]:
     global _scopes  # noqa: PLW0603
     with _lock:
         _scopes += 1
-        dataset_ops.DatasetV2.__iter__ = _iter  # pyright: ignore[reportAttributeAccessIssue]
+        for kind, plain in _plain_iters.items():
+            kind.__iter__ = _following(plain)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
         with _lock:
             _scopes -= 1
             if _scopes == 0:
-                dataset_ops.DatasetV2.__iter__ = _plain_iter
+                for kind, plain in _plain_iters.items():
+                    kind.__iter__ = plain
 
 
-def _iter(dataset: Any) -> Any:
-    strategy = tf.distribute.get_strategy()
-    on_ipu = getattr(strategy, "_enable_dataset_iterators", False) and tf.executing_eagerly()
-    if not on_ipu or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _HOST_PACKAGES:
-        return _plain_iter(dataset)
-    return IPUOwnedIterator(dataset)
+def _following(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def follow(dataset: Any) -> Any:
+        strategy = tf.distribute.get_strategy()
+        on_ipu = getattr(strategy, "_enable_dataset_iterators", False) and tf.executing_eagerly()
+        if not on_ipu or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _HOST_PACKAGES:
+            return plain(dataset)
+        return IPUOwnedIterator(dataset)
+
+    return follow

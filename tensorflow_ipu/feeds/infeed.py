@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +16,8 @@ from tensorflow_ipu.replicas import ReplicaGroups
 _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
 _HOST = "/device:CPU:0"
+# Scripts still give these, and no release of today heeds them: names are made here, and programs know their replicas.
+_OF_EARLIER_RELEASES = frozenset({"_internal_id", "feed_name", "replication_factor"})
 
 
 class IPUInfeedQueueSpec(tf.TypeSpec):
@@ -94,17 +97,20 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
         Args:
           dataset: The dataset. Its elements need fully defined shapes.
           device_ordinal: The number of the IPU device; that of the current strategy if omitted, else 0.
-          prefetch_depth: How many elements a replica are kept ready, 1 to 255; 3 if omitted or 0.
+          prefetch_depth: How many elements a replica are kept ready, 1 to 255; 3 if omitted.
           optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
           replica_groups: Which replicas get the same elements: with `ReplicaGroups(k)`, element t * (R / k) + g goes to all
             k replicas of group g. Each replica gets elements of its own if omitted.
-          **kwargs: Ignored, as in the original, whose internal arguments travel here.
+          **kwargs: Arguments of earlier releases of the SDK, which say nothing any more: `feed_name`,
+            `replication_factor`, and its internal ones. An argument by another name is refused.
 
         Raises:
           ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
-          TypeError: `dataset` is no dataset, `optimise_latency` no bool, or `replica_groups` no `ReplicaGroups`.
+          TypeError: `dataset` is no dataset, `optimise_latency` no bool, `replica_groups` no `ReplicaGroups`, or there are
+            other arguments.
+          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0.
         """
-        del kwargs
+        _check_names(kwargs)
         if not isinstance(dataset, tf.data.Dataset) and not isinstance(dataset, tf.compat.v1.data.Dataset):
             raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
         self._device = _arguments.device_of(device_ordinal)
@@ -182,13 +188,12 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
           RuntimeError: The queue is a traced argument.
           ValueError: In a graph, this is the second access.
           tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not take.
-          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0.
         """
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUInfeedQueue` created from a spec is initialized already: initialize the queue itself"
             )
-        self._element.check_content()
+        self._element.check_types()
         if tf.executing_eagerly():
             self._initialized = True
             self._start()
@@ -264,11 +269,20 @@ def _without_injected_prefetch(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+def _check_names(given: Iterable[str]) -> None:
+    unknown = sorted(set(given) - _OF_EARLIER_RELEASES)
+    if unknown:
+        raise TypeError(
+            f"`IPUInfeedQueue` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has `device_ordinal`,"
+            " `prefetch_depth`, `optimise_latency` and `replica_groups`"
+        )
+
+
 def _prefetch_depth(value: Any) -> int:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise ValueError(f"`prefetch_depth` must be an integer, but it is {value!r}")
-    depth = value or _DEFAULT_PREFETCH_DEPTH
-    if depth < 0:
+    depth = _DEFAULT_PREFETCH_DEPTH if value is None else value
+    if depth < 1:
         raise ValueError(f"prefetch_depth must be greater than zero, but it is {depth}")
     if depth > _MOST_PREFETCH_DEPTH:
         raise ValueError(f"prefetch_depth must be less than {_MOST_PREFETCH_DEPTH + 1}, but it is {depth}")

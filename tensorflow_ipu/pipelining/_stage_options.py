@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tensorflow_ipu import _poplar_options
+
 _KINDS = ("convolution_options", "matmul_options", "slice_options")
 
 
@@ -41,11 +43,15 @@ class PipelineStageOptions:
 
         Raises:
           TypeError: An argument is no dict, or has a key or a value that is no string. All faults together.
+          ValueError: The value of an option is none that it can have.
         """
         given = dict(zip(_KINDS, (convolution_options, matmul_options, slice_options), strict=True))
         faults = [fault for name, options in given.items() for fault in _faults(name, options)]
         if faults:
             raise TypeError("; ".join(faults))
+        faults = [fault for name, options in given.items() for fault in _poplar_options.faults(name, options or {})]
+        if faults:
+            raise ValueError("; ".join(faults))
         self._record = StageOptionsRecord(
             *(tuple(PoplarOption(*item) for item in (options or {}).items()) for options in given.values())
         )

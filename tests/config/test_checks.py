@@ -101,6 +101,16 @@ def test_select_makes_a_device_of_the_ipus_behind_the_id(selection: Any, counts:
             ValueError,
             "group_size=0` is too low; it must be at least 1",
         ),
+        (
+            {"convolutions__poplar_options": {"availableMemoryProportion": "abc"}},
+            ValueError,
+            "`convolutions.poplar_options` has `'availableMemoryProportion': 'abc'`.*a number from 0 to 1 as text",
+        ),
+        (
+            {"matmuls__poplar_options": {"partialsType": "half", "availableMemoryProportion": "1.5"}},
+            ValueError,
+            "`matmuls.poplar_options` has `'availableMemoryProportion': '1.5'`",
+        ),
         ({"io_tiles__num_io_tiles": -1}, ValueError, "`io_tiles.num_io_tiles=-1` is too low"),
         ({"io_tiles__available_memory_proportion": 1.5}, ValueError, "proportion=1.5` is too high"),
         ({"io_tiles__available_memory_proportion": float("nan")}, ValueError, "proportion=nan` is too low"),

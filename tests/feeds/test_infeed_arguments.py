@@ -43,14 +43,15 @@ def test_device_is_that_of_the_strategy_in_whose_scope_the_queue_is_made() -> No
     assert ipu.IPUInfeedQueue(ONES).device == "/device:IPU:0"
 
 
-@pytest.mark.parametrize(("depth", "used"), [(None, 3), (0, 3), (1, 1), (7, 7), (255, 255)])
-def test_prefetch_depth_is_three_where_it_is_none_or_zero(depth: int | None, used: int) -> None:
+@pytest.mark.parametrize(("depth", "used"), [(None, 3), (1, 1), (7, 7), (255, 255)])
+def test_prefetch_depth_is_three_where_it_is_none(depth: int | None, used: int) -> None:
     assert ipu.IPUInfeedQueue(ONES, prefetch_depth=depth).prefetch_depth == used
 
 
 @pytest.mark.parametrize(
     ("depth", "words"),
     [
+        (0, "prefetch_depth must be greater than zero, but it is 0"),
         (-1, "prefetch_depth must be greater than zero, but it is -1"),
         (256, "prefetch_depth must be less than 256, but it is 256"),
         ("3", "`prefetch_depth` must be an integer, but it is '3'"),
@@ -74,7 +75,15 @@ def test_dataset_must_be_a_dataset(value: Any) -> None:
         ipu.IPUInfeedQueue(value)
 
 
-def test_other_keyword_arguments_are_ignored() -> None:
+@pytest.mark.parametrize("names", [("foo",), ("depth", "feed_names")])
+def test_argument_by_an_unknown_name_is_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(
+        TypeError, match=f"no argument {', '.join(f'`{name}`' for name in names)}; it has.*prefetch_depth"
+    ):
+        ipu.IPUInfeedQueue(ONES, **dict.fromkeys(names, 1))
+
+
+def test_arguments_of_earlier_releases_say_nothing() -> None:
     assert ipu.IPUInfeedQueue(ONES, feed_name="mine", replication_factor=2, _internal_id="x").prefetch_depth == 3
 
 

@@ -155,11 +155,10 @@ def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype: tf.DType, n
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)], ids=str)
-def test_dimension_of_size_zero_is_refused_by_the_initializer(shape: tuple[int, ...]) -> None:
-    queue = ipu.IPUInfeedQueue(Dataset.from_tensors({"a": X, "b": tf.zeros(shape)}))
+def test_dimension_of_size_zero_is_refused_when_the_queue_is_made(shape: tuple[int, ...]) -> None:
     words = r"index 1 of .* with a dimension of size 0.*leave it out"
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-        queue.initializer  # noqa: B018
+        ipu.IPUInfeedQueue(Dataset.from_tensors({"a": X, "b": tf.zeros(shape)}))
 
 
 def test_large_element_arrives_unchanged(infeed_of: Any, take_one: Any) -> None:

@@ -21,6 +21,23 @@ def test_iter_of_a_dataset_in_the_scope_is_an_ipu_iterator(numbers: Any, strateg
     assert iterator.element_spec == tf.TensorSpec([], tf.int32)
 
 
+def test_iter_of_a_dataset_of_tensorflow_1_follows_the_scope_as_well(strategy: Any) -> None:
+    outfeed, dataset = ipu.IPUOutfeedQueue(), tf.compat.v1.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0])
+    with strategy.scope():
+        iterator = iter(dataset)
+        assert type(iterator) is IPUOwnedIterator
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            for _ in tf.range(3):
+                outfeed.enqueue(next(iterator) * 2)
+
+        strategy.run(program)
+        assert list(dataset.as_numpy_iterator()) == [1.0, 2.0, 3.0]
+    np.testing.assert_array_equal(outfeed.dequeue(), [2.0, 4.0, 6.0])
+    assert [float(x) for x in dataset] == [1.0, 2.0, 3.0]
+
+
 def test_iter_of_a_dataset_outside_of_the_scope_is_tensorflows_own(numbers: Any, strategy: Any) -> None:
     with strategy.scope():
         pass

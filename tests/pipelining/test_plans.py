@@ -188,3 +188,8 @@ def test_all_faults_of_stage_options_are_told_together():
     with pytest.raises(TypeError, match="`convolution_options` must be a dict") as refused:
         PipelineStageOptions([("a", "b")], {"a": 1})  # pyright: ignore[reportArgumentType]
     assert "`matmul_options` must have strings" in str(refused.value)
+
+
+def test_share_of_memory_in_stage_options_is_checked():
+    with pytest.raises(ValueError, match="`matmul_options` has `'availableMemoryProportion': 'abc'`.* from 0 to 1"):
+        PipelineStageOptions({"availableMemoryProportion": "0.6"}, {"availableMemoryProportion": "abc"})

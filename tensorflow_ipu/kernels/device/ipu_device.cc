@@ -55,6 +55,25 @@ bool OnlyReads(const tf::OpKernel& kernel) {
   return readers->contains(kernel.type_string()) && kernel.def().attr().count("_XlaMustCompile") == 0;
 }
 
+// Ops of which the making and the end of a variable consist, and what carries their inputs and results: all that goes
+// on a device before it is configured, or after. Programs for several devices are often built first.
+bool IsVariablesLife(const tf::OpKernel& kernel) {
+  static const auto* const ops = new absl::flat_hash_set<std::string>{"AssignVariableOp",
+                                                                      "Const",
+                                                                      "DestroyResourceOp",
+                                                                      "Fill",
+                                                                      "VarHandleOp",
+                                                                      "VarIsInitializedOp",
+                                                                      "_Arg",
+                                                                      "_EagerConst",
+                                                                      "_HostRecv",
+                                                                      "_HostSend",
+                                                                      "_Recv",
+                                                                      "_Retval",
+                                                                      "_Send"};
+  return ops->contains(kernel.type_string());
+}
+
 // A variable that has copies on replicas is about to be written from elsewhere.
 void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
@@ -114,8 +133,7 @@ class IpuDevice : public tf::ThreadPoolDevice {
   bool Exists(tf::OpKernelContext* context) const {
     const int count = configured_devices.load(std::memory_order_relaxed);
     if (ordinal_ < count) return true;
-    // What was made here under an earlier configuration can still be released.
-    if (context->op_kernel().type_string_view() == "DestroyResourceOp") return true;
+    if (IsVariablesLife(context->op_kernel())) return true;
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`/device:IPU:", ordinal_, "` is not configured: the system has ", count,
                      " IPU device(s), the last of them `/device:IPU:", count - 1,
