@@ -20,7 +20,9 @@ _HOST_PACKAGES = ("keras", "tensorflow")
 _lock = threading.Lock()
 _scopes = 0
 # TensorFlow 1's datasets hand the question on to the one inside.
-_plain_iters = {kind: kind.__iter__ for kind in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter)}
+_plain_iters: dict[Any, Callable[[Any], Any]] = {
+    kind: kind.__iter__ for kind in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter)
+}
 
 
 @contextlib.contextmanager
@@ -34,7 +36,7 @@ def on_device() -> Iterator[None]:
     with _lock:
         _scopes += 1
         for kind, plain in _plain_iters.items():
-            kind.__iter__ = _following(plain)  # pyright: ignore[reportAttributeAccessIssue]
+            kind.__iter__ = _following(plain)
     try:
         yield
     finally:
