@@ -14,6 +14,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import gen_resource_variable_ops
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu.replicas import in_function
 
 _serial = itertools.count()
 _owner = os.getpid()
@@ -31,16 +32,20 @@ class Feed:
     on both, and goes with the last of them.
     """
 
-    def __init__(self, number: int, drop: Callable[[int], object], keep: object = None) -> None:
+    def __init__(
+        self, number: int, drop: Callable[[int], object], keep: object = None, *, per_step: bool = False
+    ) -> None:
         """Takes a native feed over.
 
         Args:
           number: The feed's number.
           drop: Ends the native feed.
           keep: What must live as long as the feed does.
+          per_step: Whether the state is another one in each step of a session.
         """
         self.number = number
         self.keep = keep
+        self._per_step = per_step
         # A device: the state's handle, for eager execution. Weak, since the handle keeps this object.
         self._states: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         # A device, lane and lanes: another handle of the same state, to destroy it by.
@@ -90,8 +95,10 @@ class Feed:
 
     def _make_state(self, device: str, lane: int, lanes: int) -> Any:
         count = 0
+        per_step = self._per_step and not tf.executing_eagerly()
         with tf.device(device):
-            return ops.ipu_feed_state(initial=tf.constant([self.number, lane, lanes, count], tf.int64))
+            initial = tf.constant([self.number, lane, lanes, count], tf.int64)
+            return ops.ipu_feed_state(initial=initial, per_step=per_step)
 
 
 class Queue:
@@ -106,10 +113,10 @@ class Queue:
         if self._feed is None:
             return self._handle
         if not tf.compat.v1.executing_eagerly_outside_functions():
-            return self._feed.state(self._device)
+            return in_function(self._feed.state(self._device))
         if self._handle is None:
             self._handle = self._feed.state(self._device)
-        return self._handle
+        return self._handle if tf.executing_eagerly() else in_function(self._handle)
 
 
 def _release(number: int, drop: Callable[[int], object], states: dict[Any, Any]) -> None:

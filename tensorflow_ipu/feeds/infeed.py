@@ -10,7 +10,7 @@ from tensorflow.python.framework import composite_tensor
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure
+from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
 
 _DEFAULT_PREFETCH_DEPTH = 3
@@ -251,7 +251,12 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
                 tf.zeros(shape, dtype) for shape, dtype in zip(self._element.shapes, self._element.types, strict=True)
             ]
         else:
-            tensors = ops.ipu_infeed_dequeue(self._state(), types=self._element.types, shapes=self._element.shapes)
+            tensors = ops.ipu_infeed_dequeue(
+                self._state(),
+                program_order.of(self._device),
+                types=self._element.types,
+                shapes=self._element.shapes,
+            )
         return self._element.pack(tensors)
 
     def __repr__(self) -> str:

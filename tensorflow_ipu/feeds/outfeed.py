@@ -16,9 +16,9 @@ from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu.feeds import _arguments, _feed, _layout
+from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds._unread import Unread
-from tensorflow_ipu.replicas import active, wait_until_idle
+from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
 
 _logger = logging.getLogger(__name__)
 _HOST = "/device:CPU:0"
@@ -188,7 +188,8 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
           tensors: A tensor, or a list, tuple or dict of tensors, nested at will; what is no tensor is converted to one.
 
         Returns:
-          The operation. In a `tf.function` it runs by itself; in a graph it must be run, or depended on.
+          The operation. In a `tf.function` it runs by itself; in a graph it must be run, or depended on. In a graph that no
+          program is around, the enqueue is a program of its own.
 
         Raises:
           ValueError: The queue is enqueued to in this graph, or in one around it, already; or a shape is unknown.
@@ -205,7 +206,15 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
         self._layout = layout
         self._enqueuing_thread = threading.get_ident()
         synthetic = _environment.poplar_flags().synthetic("outfeed")
-        return ops.ipu_outfeed_enqueue(self._state(), flat, layout=layout.number, synthetic=synthetic)
+
+        def put(*leaves: Any) -> Any:
+            order = program_order.of(self._device)
+            return ops.ipu_outfeed_enqueue(self._state(), leaves, order, layout=layout.number, synthetic=synthetic)
+
+        if not in_plain_graph():
+            return put(*flat)
+        with tf.device(self._device):
+            return insert_operation(put, flat, self._device)
 
     def _check_first_in(self, graph: Any) -> None:
         around = set(_enclosing(graph))

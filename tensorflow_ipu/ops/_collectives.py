@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.ops import _sites
 from tensorflow_ipu.replicas import ReplicaGroups
@@ -55,15 +56,13 @@ def all_reduce(
       TypeError: A tensor is of a type that cannot be reduced so.
     """
     check_types(function, values, reduction)
-    site = _sites.new(function, name or function)
-    return ops.ipu_all_reduce(site, list(values), reduction=reduction, name=name, **_common(groups))
+    return _meet(ops.ipu_all_reduce, function, values, groups, name, reduction=reduction)
 
 
 def all_gather(function: str, values: Sequence[Any], groups: ReplicaGroups, name: str | None = None) -> list[Any]:
     """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s. See `all_reduce`."""
     check_types(function, values)
-    site = _sites.new(function, name or function)
-    return ops.ipu_all_gather(site, list(values), name=name, **_common(groups))
+    return _meet(ops.ipu_all_gather, function, values, groups, name)
 
 
 def reduce_scatter(
@@ -74,8 +73,7 @@ def reduce_scatter(
     A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros. See `all_reduce`.
     """
     check_types(function, values, reduction)
-    site = _sites.new(function, name or function)
-    return ops.ipu_reduce_scatter(site, list(values), reduction=reduction, name=name, **_common(groups))
+    return _meet(ops.ipu_reduce_scatter, function, values, groups, name, reduction=reduction)
 
 
 def all_to_all(
@@ -86,11 +84,8 @@ def all_to_all(
     See `all_reduce`.
     """
     check_types(function, values)
-    site = _sites.new(function, name or function)
     split, concat = axes
-    return ops.ipu_all_to_all(
-        site, list(values), split_dimension=split, concat_dimension=concat, name=name, **_common(groups)
-    )
+    return _meet(ops.ipu_all_to_all, function, values, groups, name, split_dimension=split, concat_dimension=concat)
 
 
 def broadcast(
@@ -98,8 +93,7 @@ def broadcast(
 ) -> list[Any]:
     """Gives all replicas of a group the tensors of the one of rank `root`. See `all_reduce`."""
     check_types(function, values)
-    site = _sites.new(function, name or function)
-    return ops.ipu_broadcast(site, list(values), root=root, name=name, **_common(groups))
+    return _meet(ops.ipu_broadcast, function, values, groups, name, root=root)
 
 
 def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> Any:
@@ -108,7 +102,9 @@ def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> Any:
     Raises:
       RuntimeError: No program is being traced.
     """
-    return ops.ipu_replica_index(_sites.identity(function), name=name, **_attributes(groups))
+    return _sites.in_a_program(
+        function, lambda: ops.ipu_replica_index(_sites.identity(function), name=name, **_attributes(groups)), []
+    )
 
 
 def as_tensors(x: Any) -> list[Any]:
@@ -159,8 +155,22 @@ def reduction_of(op: Any, known: Sequence[str]) -> str:
     return REDUCTIONS[op]
 
 
-def _common(groups: ReplicaGroups) -> dict[str, Any]:
-    return {**_attributes(groups), "advance": not _sites.in_condition()}
+def _meet(
+    op: Callable[..., Any],
+    function: str,
+    values: Sequence[Any],
+    groups: ReplicaGroups,
+    name: str | None,
+    **options: Any,
+) -> list[Any]:
+    """Adds the op of a collective to the program being traced, at a site of its own."""
+
+    def meet(*tensors: Any) -> list[Any]:
+        site, order = _sites.new(function, name or function)
+        attributes = {**_attributes(groups), "advance": not replicas.in_condition(), **options}
+        return op(site, tensors, order, name=name, **attributes)
+
+    return _sites.in_a_program(function, meet, values)
 
 
 def _attributes(groups: ReplicaGroups) -> dict[str, Any]:

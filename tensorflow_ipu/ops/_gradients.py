@@ -28,6 +28,15 @@ def _reduction(op: Any) -> str:
     return reduction
 
 
+def _gradients(op: Any, of_values: Any) -> list[Any]:
+    """Gradients with respect to all inputs: the state and the order have none."""
+    return [None, *of_values, *[None] * op.get_attr("orders")]
+
+
+def _values(op: Any) -> list[Any]:
+    return op.inputs[1 : len(op.inputs) - op.get_attr("orders")]
+
+
 def _dense(grads: Any) -> list[Any]:
     return [tf.convert_to_tensor(grad) for grad in grads]
 
@@ -35,15 +44,15 @@ def _dense(grads: Any) -> list[Any]:
 @tf.RegisterGradient("IpuAllReduce")
 def _all_reduce_grad(op: Any, *grads: Any) -> list[Any]:
     if op.get_attr("reduction") == b"local":
-        return [None, *grads]
-    return [None, *_collectives.all_reduce("all_reduce_grad", _dense(grads), _reduction(op), _groups(op))]
+        return _gradients(op, grads)
+    return _gradients(op, _collectives.all_reduce("all_reduce_grad", _dense(grads), _reduction(op), _groups(op)))
 
 
 @tf.RegisterGradient("IpuAllGather")
 def _all_gather_grad(op: Any, *grads: Any) -> list[Any]:
     flat = [tf.reshape(grad, [-1]) for grad in _dense(grads)]
     own = _collectives.reduce_scatter("all_gather_grad", flat, "sum", _groups(op))
-    return [None, *(tf.reshape(grad, tf.shape(value)) for grad, value in zip(own, op.inputs[1:], strict=True))]
+    return _gradients(op, (tf.reshape(grad, tf.shape(value)) for grad, value in zip(own, _values(op), strict=True)))
 
 
 @tf.RegisterGradient("IpuReduceScatter")
@@ -52,16 +61,16 @@ def _reduce_scatter_grad(op: Any, *grads: Any) -> list[Any]:
     groups = _groups(op)
     gathered = _collectives.all_gather("reduce_scatter_grad", _dense(grads), groups)
     # The padding at the end came from nowhere.
-    whole = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, op.inputs[1:], strict=True)]
+    whole = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, _values(op), strict=True)]
     if reduction == "mean":
         whole = [grad / tf.cast(groups.size, grad.dtype) for grad in whole]
-    return [None, *whole]
+    return _gradients(op, whole)
 
 
 @tf.RegisterGradient("IpuAllToAll")
 def _all_to_all_grad(op: Any, *grads: Any) -> list[Any]:
     backwards = op.get_attr("concat_dimension"), op.get_attr("split_dimension")
-    return [None, *_collectives.all_to_all("all_to_all_grad", _dense(grads), backwards, _groups(op))]
+    return _gradients(op, _collectives.all_to_all("all_to_all_grad", _dense(grads), backwards, _groups(op)))
 
 
 @tf.RegisterGradient("IpuBroadcast")
@@ -69,7 +78,7 @@ def _broadcast_grad(op: Any, *grads: Any) -> list[Any]:
     groups = _groups(op)
     summed = _collectives.all_reduce("broadcast_grad", _dense(grads), "sum", groups)
     is_root = tf.equal(_collectives.rank("broadcast_grad", groups), op.get_attr("root"))
-    return [None, *(tf.where(is_root, grad, tf.zeros_like(grad)) for grad in summed)]
+    return _gradients(op, (tf.where(is_root, grad, tf.zeros_like(grad)) for grad in summed))
 
 
 tf.no_gradient("IpuReplicaIndex")

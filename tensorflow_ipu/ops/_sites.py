@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import control_flow_v2_func_graphs
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native
-from tensorflow_ipu.feeds import _feed
+from tensorflow_ipu.feeds import _feed, program_order
 
 # A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
 _identities: dict[str, _feed.Feed] = {}
@@ -20,11 +18,10 @@ _identities: dict[str, _feed.Feed] = {}
 _random: dict[str, _feed.Feed] = {}
 
 
-def new(function: str, name: str) -> Any:
-    """The resource that names a new call site to the program being traced.
+def new(function: str, name: str) -> tuple[Any, list[Any]]:
+    """The resource that names a new call site to the program being traced, and the order of the program there.
 
-    The replicas of a program meet where they use the same resource. Each call has one of its own, so that XLA can
-    overlap calls that do not need each other's results.
+    The replicas of a program meet where they use the same resource. Each call has one of its own.
 
     Args:
       function: What the user called, for messages.
@@ -36,7 +33,25 @@ def new(function: str, name: str) -> Any:
     device = _device(function)
     graph = framework_ops.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
-    return _in_function(_make(device, place).state(device))
+    return replicas.in_function(_make(device, place).state(device)), program_order.of(device)
+
+
+def in_a_program(function: str, collective: Callable[..., Any], values: Sequence[Any]) -> Any:
+    """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own.
+
+    Args:
+      function: What the user called, for messages.
+      collective: From tensors to tensors.
+      values: Its tensors.
+
+    Raises:
+      RuntimeError: The call is eager.
+    """
+    if not replicas.in_plain_graph() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type != "IPU":
+        return collective(*values)
+    device = _device(function)
+    with tf.device(device):
+        return replicas.insert(collective, list(values), {}, device)
 
 
 def identity(function: str) -> Any:
@@ -60,7 +75,7 @@ def _of_device(function: str, feeds: dict[str, _feed.Feed], make: Callable[[str]
     device = _device(function)
     if device not in feeds:
         feeds[device] = make(device)
-    return _in_function(feeds[device].state(device))
+    return replicas.in_function(feeds[device].state(device))
 
 
 def _make_random(device: str) -> _feed.Feed:
@@ -91,25 +106,6 @@ def on_ipu() -> bool:
     if tf.executing_eagerly():
         return False
     return replicas.is_tracing() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type == "IPU"
-
-
-def in_condition() -> bool:
-    """Whether what is being traced is the condition of a loop, which cannot assign to a site's state."""
-    graph = framework_ops.get_default_graph()
-    while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
-        graph = graph.outer_graph
-    return isinstance(graph, control_flow_v2_func_graphs.WhileCondFuncGraph)
-
-
-def _in_function(state: Any) -> Any:
-    """Has the function around loops and branches capture the state, for those to capture it from there.
-
-    What the gradient of a loop captures straight from eager execution, TensorFlow forgets among the loop's results.
-    """
-    graph = framework_ops.get_default_graph()
-    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
-        graph = graph.outer_graph
-    return graph.capture(state) if isinstance(graph, func_graph.FuncGraph) else state
 
 
 def _outermost_name(graph: Any) -> str:

@@ -24,7 +24,7 @@ __all__ = ["seed", "stream"]
 
 def seed() -> Any:
     """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
-    return ops.ipu_random_seed(_sites.random("seed"), advance=not _sites.in_condition())
+    return ops.ipu_random_seed(_sites.random("seed"), advance=not replicas.in_condition())
 
 
 def stream() -> Any:

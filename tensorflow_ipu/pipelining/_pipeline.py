@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from tensorflow_ipu import _tracebacks
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, program_order
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import _rings
 from tensorflow_ipu.pipelining._accumulation import Accumulation
@@ -161,10 +162,11 @@ def _built(given: dict[str, Any]) -> tf.Operation:
         raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
     plan = _plan(arguments)
     with tf.name_scope(given["name"] or "pipeline"):
-        model = Model(arguments, plan)
+        with program_order.apart():
+            model = Model(arguments, plan)
         pipelined = TracedPipeline(given["name"], plan, arguments.options, model.costs(), weakref.ref(model.parts))
         note(pipelined)
-        with record.stop_recording():
+        with record.stop_recording(), _order(arguments):
             _run(arguments, plan, model)
             return tf.no_op(name="done")
 
@@ -189,6 +191,17 @@ def _plan(arguments: Arguments) -> Plan:
     if known:
         return plan
     return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
+
+
+def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
+    """The order of the queues in the pipeline.
+
+    One micro-batch after the other, each use of a queue comes after the one before. Where the plan has several
+    micro-batches under way, a dequeue need not wait for what the last stage makes of an earlier one.
+    """
+    if arguments.schedule is PipelineSchedule.Sequential:
+        return contextlib.nullcontext()
+    return program_order.joined(arguments.infeed, arguments.outfeed)
 
 
 def _run(arguments: Arguments, plan: Plan, model: Model) -> None:

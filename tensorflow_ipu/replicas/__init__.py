@@ -1,12 +1,13 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
 from tensorflow_ipu.replicas import _convolutions as _convolutions
+from tensorflow_ipu.replicas._captures import in_condition, in_function, in_plain_graph
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
-from tensorflow_ipu.replicas._runner import insert, run
+from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
 from tensorflow_ipu.replicas._shards import note_shards, power_of_2, shards_of
 from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_host, tracing_program
@@ -17,7 +18,11 @@ __all__ = [
     "check_size",
     "find",
     "hlo",
+    "in_condition",
+    "in_function",
+    "in_plain_graph",
     "insert",
+    "insert_operation",
     "ipus_of_replica",
     "ipus_or_one",
     "ipus_traced_for",

@@ -16,6 +16,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 
 from tensorflow_ipu.replicas import _replicated, _uncompilable
+from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 Function = polymorphic_function.Function
@@ -203,6 +204,11 @@ def _flat(program: Any, bound: Any) -> list[Any]:
     return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
 
 
+def _with_own_orders(captured: list[Any]) -> list[Any]:
+    """What a program captured, with this thread's in the place of what each thread has of its own."""
+    return [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
+
+
 def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
     """Executes a program, or puts its execution into the graph. The caller has entered the device.
 
@@ -220,6 +226,8 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
       tf.errors.OpError: The program failed.
     """
     captured = program.captured_inputs
+    if not for_main_thread() and tf.executing_eagerly():
+        captured = _with_own_orders(captured)
     try:
         if _replicated.wanted(program, ordinal):
             return _replicated.call(program, inputs, captured)

@@ -96,6 +96,20 @@ def _place_variables(tensors: Sequence[Any], device: str) -> None:
             tensor.op._set_device(device)
 
 
+def insert_operation(fn: Any, args: Sequence[Any], device: str) -> tf.Operation:
+    """Puts what makes an operation into the graph as a program of its own; see `insert`.
+
+    Returns:
+      The operation that runs the program.
+    """
+
+    def program(*values: Any) -> Any:
+        with tf.control_dependencies([fn(*values)]):
+            return tf.constant(0)  # For the session to fetch the program through.
+
+    return insert(program, args, {}, device).op
+
+
 def _never(device: str) -> str:
     return (
         f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"

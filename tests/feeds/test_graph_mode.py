@@ -175,6 +175,18 @@ def test_second_enqueue_in_a_graph_is_refused() -> None:
         assert isinstance(outfeed.enqueue(3), tf.Operation)
 
 
+def test_enqueue_on_its_own_runs_in_a_session() -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    value = tf.compat.v1.placeholder(tf.float32, [2])
+    with ipu.scopes.ipu_scope("/device:IPU:0"):
+        enqueue = outfeed.enqueue({"twice": 2 * value})
+    dequeued = outfeed.dequeue()
+    with Session() as session:
+        for step in range(3):
+            assert session.run(enqueue, {value: [step, 1]}) is None
+        np.testing.assert_array_equal(session.run(dequeued)["twice"], [[0, 2], [2, 2], [4, 2]])
+
+
 def test_outfeed_deleter_ends_the_queue(infeed: Any) -> None:
     outfeed = ipu.IPUOutfeedQueue()
     result, initializer = program_of(infeed, outfeed), infeed.initializer

@@ -205,6 +205,19 @@ def test_a_group_size_of_0_is_that_of_all_replicas(replicated):
     assert [float(one) for one in replicated(body, [(np.float32(each),) for each in (1, 2, 3, 6)])[0]] == [12, 3]
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_collective_on_its_own_runs_in_a_session(replicas):
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = replicas
+    config.configure_ipu_system()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            outputs = cross_replica_sum(tf.constant([1.0, 2.0])), cross_replica_mean(tf.constant(3.0))
+        total, mean = session.run(outputs)
+        np.testing.assert_array_equal(total, [replicas, 2.0 * replicas])
+        assert mean == 3.0
+
+
 def test_a_group_size_that_does_not_divide_is_refused_when_the_program_runs(replicated, strategy):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"group size \(3\) does not divide .* replicas \(4\)"):
         replicated(lambda x: cross_replica_sum(x, 3), [(np.float32(0),)] * 4)

@@ -168,7 +168,7 @@ def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works
 )
 def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, start, trace, other, words):
     site = _sites._make("/device:IPU:0", "the site")
-    monkeypatch.setattr(_sites, "new", lambda *_: site.state("/device:IPU:0"))
+    monkeypatch.setattr(_sites, "new", lambda *_: (site.state("/device:IPU:0"), []))
     programs = [trace(function, tf.TensorSpec([])) for function in (cross_replica_sum, other)]
     for result in start(programs, [(1.0,), (1.0,)]).wait():
         assert isinstance(result, tf.errors.InvalidArgumentError)
@@ -179,15 +179,15 @@ def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, star
 def test_a_program_of_replicas_without_a_run_is_refused(trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     native.ipu_domain_begin(0, 1)
-    state = compiled.captured_inputs[0]._ipu_feed.state("/device:IPU:0", 1, 2)
+    states = [state._ipu_feed.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
     with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is under way"):
-        compiled._call_flat([tf.constant(1.0)], captured_inputs=[state])
+        compiled._call_flat([tf.constant(1.0)], captured_inputs=states)
 
 
 def test_interrupt_ends_a_wait_for_another_replica(trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     native.ipu_domain_begin(0, 2)
-    state = compiled.captured_inputs[0]._ipu_feed.state("/device:IPU:0", 0, 2)
+    states = [state._ipu_feed.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]
 
     def press():
         until_waiting(1)
@@ -196,7 +196,7 @@ def test_interrupt_ends_a_wait_for_another_replica(trace):
     thread = threading.Thread(target=press)
     thread.start()
     with tf.device("/device:IPU:0"), pytest.raises(KeyboardInterrupt):
-        run_interruptibly(lambda: compiled._call_flat([tf.constant(1.0)], captured_inputs=[state]))
+        run_interruptibly(lambda: compiled._call_flat([tf.constant(1.0)], captured_inputs=states))
     thread.join()
     native.ipu_domain_leave(0, 0)
     native.ipu_domain_leave(0, 1)

@@ -180,7 +180,7 @@ def test_handler_runs_while_the_program_waits_for_what_it_gives(alarm: Any, numb
 def test_what_a_handler_raises_in_a_program_without_feeds_is_raised_when_it_returns(alarm: Any) -> None:
     strategy = ipu.IPUStrategy()
     with strategy.scope():
-        counter = tf.Variable(0)
+        counter: Any = tf.Variable(tf.constant(0))
 
     @tf.function(jit_compile=True)
     def program(n: Any) -> None:
@@ -214,7 +214,8 @@ def test_what_a_run_beside_the_main_thread_raises_is_what_runs_raise(alarm: Any)
     with strategy.scope(), pytest.raises(tf.errors.OutOfRangeError):
         strategy.run(take, (iter(tf.data.Dataset.from_tensors(1).take(0)),))
     with strategy.scope():
-        variable = tf.Variable(2.0)
+        variable: Any = tf.Variable(tf.constant(2.0))
     with tf.GradientTape() as tape:
         y = strategy.run(tf.function(lambda: variable * variable, jit_compile=True))
-    assert float(tape.gradient(y, variable)) == 4.0
+    gradient: Any = tape.gradient(y, variable)
+    assert float(gradient) == 4.0

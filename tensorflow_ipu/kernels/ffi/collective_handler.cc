@@ -1,12 +1,12 @@
 // The custom call of a collective: brings the replica's buffers to where the replicas meet.
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
 #include "tensorflow_ipu/kernels/ops/feed_state.h"
 
@@ -48,10 +48,11 @@ std::optional<core::DataType> TypeOf(ffi::DataType type) {
   }
 }
 
-core::Outcome Gather(ffi::RemainingArgs values, ffi::RemainingRets results, core::Contribution* contribution) {
-  contribution->reserve(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto value = values.get<ffi::AnyBuffer>(i);
+core::Outcome Gather(ffi::RemainingArgs arguments, int64_t states, ffi::RemainingRets results,
+                     core::Contribution* contribution) {
+  contribution->reserve(results.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto value = arguments.get<ffi::AnyBuffer>(states + i);
     auto result = results.get<ffi::AnyBuffer>(i);
     if (value.has_error()) return {core::Code::kInternal, value.error().message()};
     if (result.has_error()) return {core::Code::kInternal, result.error().message()};
@@ -66,23 +67,20 @@ core::Outcome Gather(ffi::RemainingArgs values, ffi::RemainingRets results, core
 }
 
 Reply Meet(int64_t kind, int64_t reduction, int64_t group_size, bool orthogonal, int64_t root,
-           ffi::Buffer<ffi::S64> state, ffi::RemainingArgs values, ffi::ResultBuffer<ffi::S64> next_state,
-           ffi::RemainingRets results) {
-  FeedState at;
-  std::memcpy(&at, state.untyped_data(), sizeof(at));
+           ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+  const OrderedState states = OrderedStateAt(StatesOf(arguments));
+  const FeedState& at = states.feed;
   const std::shared_ptr<core::Site> site = Sites().Find(at.feed);
   if (site == nullptr) {
     return {core::Outcome::NotFound("A collective of this program was deleted with the function that was traced. Keep "
                                     "the `tf.function` as long as its programs run."),
             {}};
   }
-  FeedState next = at;
-  ++next.count;
-  std::memcpy(next_state->untyped_data(), &next, sizeof(next));
+  Advance(states.advanced, next_state->untyped_data());
   const core::Collective collective{
       static_cast<core::Kind>(kind), static_cast<core::Reduction>(reduction), {group_size, orthogonal}, root};
   core::Contribution contribution;
-  core::Outcome gathered = Gather(values, results, &contribution);
+  core::Outcome gathered = Gather(arguments, states.states, results, &contribution);
   if (!gathered.ok()) return {std::move(gathered), {}};
 
   // The last of a group to arrive has its answer at once, and so has a replica that is alone; for the others it comes.
@@ -107,8 +105,7 @@ XLA_FFI_DEFINE_HANDLER(kMeet, Meet,
                            .Attr<int64_t>("group_size")
                            .Attr<bool>("orthogonal")
                            .Attr<int64_t>("root")
-                           .Arg<ffi::Buffer<ffi::S64>>()  // state
-                           .RemainingArgs()               // values
+                           .RemainingArgs()               // the order, if there is one, the state, and the values
                            .Ret<ffi::Buffer<ffi::S64>>()  // next_state
                            .RemainingRets());             // results
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_collective", "Host", kMeet);

@@ -24,6 +24,17 @@ inline Memory MemoryOf(const void* buffer) {
   return {at->data, bytes};
 }
 
+// The memory of argument i, as XLA's bindings have it, or as the frame has it: for the states that a call begins with.
+inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
+  return [&arguments](std::size_t i) -> const void* {
+    return arguments.get<xla::ffi::Buffer<xla::ffi::S64>>(i)->untyped_data();
+  };
+}
+inline auto StatesOf(const XLA_FFI_CallFrame& frame) {
+  return
+      [&frame](std::size_t i) -> const void* { return static_cast<const XLA_FFI_Buffer*>(frame.args.args[i])->data; };
+}
+
 // An attribute, which in a feed's call is always an int64.
 inline int64_t IntegerOf(const void* attribute) {
   return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(attribute)->value);

@@ -39,7 +39,8 @@ bool Fits(const InfeedQueue& queue, std::size_t count, Wanted wanted) {
 bool TakeReady(const XLA_FFI_CallFrame& frame) {
   // Gives its memory back to the pump at the next call.
   static thread_local InfeedElement element;
-  const FeedState at = StateAt(MemoryOf(frame.args.args[0]).data);
+  const OrderedState states = OrderedStateAt(StatesOf(frame));
+  const FeedState& at = states.feed;
   InfeedQueue* const queue = Find(at.feed).get();
   if (queue == nullptr) return false;
   const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + 1]); };
@@ -52,7 +53,7 @@ bool TakeReady(const XLA_FFI_CallFrame& frame) {
   if (took != InfeedQueue::Took::kElement) return false;
   element.CopyTo(queue->sizes(), [&](std::size_t i) { return to(i).data; });
   element.Drop();
-  Advance(at, MemoryOf(frame.rets.rets[0]).data);
+  Advance(states.advanced, MemoryOf(frame.rets.rets[0]).data);
   return true;
 }
 
@@ -71,8 +72,9 @@ ffi::Future Failed(core::Outcome why) {
   return future;
 }
 
-ffi::Future Dequeue(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  const FeedState at = StateAt(state.untyped_data());
+ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+  const OrderedState states = OrderedStateAt(StatesOf(arguments));
+  const FeedState& at = states.feed;
   const std::shared_ptr<InfeedQueue> queue = Find(at.feed);
   if (queue == nullptr) return Failed(Missing(at.feed));
   absl::InlinedVector<Memory, 8> to;  // The usual number of tensors needs no memory of its own.
@@ -86,7 +88,7 @@ ffi::Future Dequeue(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> nex
                    "The program was traced for elements of other shapes or types than those of the infeed queue `" +
                        queue->name() + "`. Trace it with that queue."});
   }
-  Advance(at, next_state->untyped_data());
+  Advance(states.advanced, next_state->untyped_data());
   // A wait here would hold a thread of XLA's pool, and with it perhaps the replica that must go on first.
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -103,7 +105,7 @@ ffi::Future Dequeue(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> nex
 
 XLA_FFI_DEFINE_HANDLER(kDequeue, Dequeue,
                        ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S64>>()  // state
+                           .RemainingArgs()               // the order, if there is one, and the state
                            .Ret<ffi::Buffer<ffi::S64>>()  // next_state
                            .RemainingRets());             // results
 

@@ -21,47 +21,46 @@ std::vector<core::Leaf>* EmptyLeaves() {
 }
 
 // Without leaves, data are synthetic: there is no element.
-core::Outcome Enqueue(const void* state, int64_t layout, const std::vector<core::Leaf>& leaves, void* next_state) {
-  const FeedState at = StateAt(state);
+core::Outcome Enqueue(const OrderedState& states, int64_t layout, const std::vector<core::Leaf>& leaves,
+                      void* next_state) {
+  const FeedState& at = states.feed;
   static thread_local core::Latest<core::Outfeed> latest;
   core::Outfeed* const outfeed = latest.Of(at.feed, [](int64_t number) { return Outfeeds().Find(number); });
   if (outfeed == nullptr) {
     return core::Outcome::NotFound(
         "The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
   }
-  Advance(at, next_state);
+  Advance(states.advanced, next_state);
   if (!leaves.empty()) return outfeed->Append(at.lane, at.lanes, layout, leaves);
   outfeed->Declare(layout);
   return core::Outcome::Ok();
 }
 
-ffi::Error EnqueueBound(int64_t layout, ffi::Buffer<ffi::S64> state, ffi::RemainingArgs element,
-                        ffi::ResultBuffer<ffi::S64> next_state) {
+ffi::Error EnqueueBound(int64_t layout, ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state) {
+  const OrderedState states = OrderedStateAt(StatesOf(arguments));
   std::vector<core::Leaf>* const leaves = EmptyLeaves();
-  for (std::size_t i = 0; i < element.size(); ++i) {
-    const auto leaf = element.get<ffi::AnyBuffer>(i);
+  for (std::size_t i = states.states; i < arguments.size(); ++i) {
+    const auto leaf = arguments.get<ffi::AnyBuffer>(i);
     if (leaf.has_error()) return ToError({core::Code::kInternal, leaf.error().message()});
     leaves->push_back({leaf->untyped_data(), leaf->size_bytes()});
   }
-  return ToError(Enqueue(state.untyped_data(), layout, *leaves, next_state->untyped_data()));
+  return ToError(Enqueue(states, layout, *leaves, next_state->untyped_data()));
 }
 
 XLA_FFI_DEFINE_HANDLER(kEnqueue, EnqueueBound,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>("layout")
-                           .Arg<ffi::Buffer<ffi::S64>>()    // state
-                           .RemainingArgs()                 // element
+                           .RemainingArgs()                 // the order, if there is one, the state, and the element
                            .Ret<ffi::Buffer<ffi::S64>>());  // next_state
 
 bool EnqueueFromFrame(const XLA_FFI_CallFrame& frame) {
+  const OrderedState states = OrderedStateAt(StatesOf(frame));
   std::vector<core::Leaf>* const leaves = EmptyLeaves();
-  for (int64_t i = 1; i < frame.args.size; ++i) {
+  for (int64_t i = states.states; i < frame.args.size; ++i) {
     const Memory leaf = MemoryOf(frame.args.args[i]);
     leaves->push_back({leaf.data, leaf.bytes});
   }
-  return Enqueue(MemoryOf(frame.args.args[0]).data, IntegerOf(frame.attrs.attrs[0]), *leaves,
-                 MemoryOf(frame.rets.rets[0]).data)
-      .ok();
+  return Enqueue(states, IntegerOf(frame.attrs.attrs[0]), *leaves, MemoryOf(frame.rets.rets[0]).data).ok();
 }
 
 // What failed has done nothing, and is tried again by way of the bindings, which tell XLA why it fails.

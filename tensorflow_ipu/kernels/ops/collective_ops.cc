@@ -94,7 +94,7 @@ absl::Status Exchanged(InferenceContext* c) {
   REGISTER_OP(name)                                                                                          \
       .Input("state: resource")                                                                              \
       .Input("values: T")                                                                                    \
-      .Output("results: T")                                                                                  \
+      .ORDER_INPUT.Output("results: T")                                                                      \
       .Attr(                                                                                                 \
           "T: list({bool, half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, " \
           "uint64}) >= 1")                                                                                   \
@@ -148,6 +148,7 @@ class CollectiveXla : public tf::XlaOpKernel {
   CollectiveXla(tf::OpKernelConstruction* construction, core::Kind kind) : XlaOpKernel(construction), kind_(kind) {
     OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
     OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("orders", &orders_));
     OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
     // A replica that is alone then has nothing to copy.
     options_.in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
@@ -156,7 +157,7 @@ class CollectiveXla : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> values;
     std::vector<xla::Shape> shapes;
-    for (int i = 1; i < context->num_inputs(); ++i) {
+    for (int i = 1; i < context->num_inputs() - orders_; ++i) {
       const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, shape.status());
       values.push_back(Sent(context->Input(i), *shape));
@@ -192,6 +193,7 @@ class CollectiveXla : public tf::XlaOpKernel {
   const core::Kind kind_;
   core::Reduction reduction_ = core::Reduction::kSum;
   bool orthogonal_ = false;
+  int orders_ = 0;
   CallOptions options_;
 };
 

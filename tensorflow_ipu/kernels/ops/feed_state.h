@@ -9,7 +9,7 @@ namespace tensorflow_ipu {
 
 // The elements of the int64 vector behind `IpuFeedState`.
 struct FeedState {
-  int64_t feed;   // The feed's number in its registry.
+  int64_t feed;   // The feed's number in its registry; below 0, the state is the order of a program (see OrderedState).
   int64_t lane;   // Which replica the program is.
   int64_t lanes;  // How many replicas there are.
   int64_t count;  // How often this program has used the feed: what makes each use depend on the one before.
@@ -25,6 +25,22 @@ inline FeedState StateAt(const void* data) {
 inline void Advance(FeedState at, void* next) {
   ++at.count;
   std::memcpy(next, &at, sizeof(at));
+}
+
+// What a use of a feed is called with before its values: the feed's state, or ahead of it the order of the program. The
+// first of the two is what the use advances.
+struct OrderedState {
+  FeedState advanced;
+  FeedState feed;
+  int64_t states;  // How many there are, 1 or 2: where the values begin.
+};
+
+// `state(i)` is the memory of argument i.
+template <typename StateOf>
+OrderedState OrderedStateAt(StateOf state) {
+  const FeedState first = StateAt(state(0));
+  if (first.feed >= 0) return {first, first, 1};
+  return {first, StateAt(state(1)), 2};
 }
 
 // What the names of the variables begin with that hold such a value.

@@ -16,7 +16,7 @@ namespace tf = tensorflow;
 
 REGISTER_OP("IpuInfeedDequeue")
     .Input("state: resource")
-    .Output("element: types")
+    .ORDER_INPUT.Output("element: types")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
     .SetIsStateful()

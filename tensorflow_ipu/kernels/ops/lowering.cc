@@ -19,19 +19,33 @@ xla::Shape RowMajor(xla::Shape shape) {
   return shape;
 }
 
+// The input that holds the order of the program; 0, the feed's own state, where the op is in none.
+int AdvancedInput(const tf::XlaOpKernelContext& context) {
+  int begin = 0;
+  int end = 0;
+  const bool known = context.op_kernel().InputRange("order", &begin, &end).ok();
+  return known && end > begin ? begin : 0;
+}
+
 }  // namespace
 
 std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::string& target,
                                    const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
                                    const std::string& attributes, const CallOptions& options) {
-  tf::TensorShape state_shape;
-  xla::XlaOp state;
-  const absl::Status read = context->ReadVariableInput(0, tf::DT_INT64, &state_shape, &state);
-  if (!read.ok()) {
-    context->SetStatus(read);
-    return {};
+  const int advanced = options.advance ? AdvancedInput(*context) : 0;
+  std::vector<xla::XlaOp> arguments;
+  for (int input = advanced;; input = 0) {
+    tf::TensorShape state_shape;
+    xla::XlaOp state;
+    const absl::Status read = context->ReadVariableInput(input, tf::DT_INT64, &state_shape, &state);
+    if (!read.ok()) {
+      context->SetStatus(read);
+      return {};
+    }
+    arguments.push_back(state);
+    if (input == 0) break;
   }
-  std::vector<xla::XlaOp> arguments = {state};
+  const auto states = static_cast<int64_t>(arguments.size());
   arguments.insert(arguments.end(), operands.begin(), operands.end());
   std::vector<xla::Shape> argument_shapes;
   for (const xla::XlaOp& argument : arguments) {
@@ -48,7 +62,7 @@ std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::s
       options.in_place ? operands.size() : 0);
   for (std::size_t i = 0; i < aliases.size(); ++i) {
     aliases[i].first.push_back(static_cast<int64_t>(i) + 1);
-    aliases[i].second.first = static_cast<int64_t>(i) + 1;
+    aliases[i].second.first = static_cast<int64_t>(i) + states;
   }
   if (options.advance) {  // The state too is advanced where it lies, so that a loop need not copy it back.
     aliases.push_back({{0}, {0, {}}});
@@ -58,7 +72,7 @@ std::vector<xla::XlaOp> CallOnFeed(tf::XlaOpKernelContext* context, const std::s
       /*has_side_effect=*/true, aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   if (options.advance) {
-    const absl::Status assigned = context->AssignVariable(0, tf::DT_INT64, xla::GetTupleElement(call, 0));
+    const absl::Status assigned = context->AssignVariable(advanced, tf::DT_INT64, xla::GetTupleElement(call, 0));
     if (!assigned.ok()) {
       context->SetStatus(assigned);
       return {};

@@ -21,8 +21,13 @@ struct CallOptions {
   bool advance = true;
 };
 
+// The input of an op on a feed that puts it into the order of the program: none, or the resource of that order, which
+// all such ops read and assign in the place of their feeds' own states.
+#define ORDER_INPUT Input("order: orders * resource").Attr("orders: int >= 0 = 0")
+
 // Calls `target` with the state in input 0 and `operands`, assigns the state that it returns, and returns its other
-// results, of `results`. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
+// results, of `results`. With an order among the op's inputs (see ORDER_INPUT), that one goes ahead of the state and is
+// advanced in its place. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
 std::vector<xla::XlaOp> CallOnFeed(tensorflow::XlaOpKernelContext* context, const std::string& target,
                                    const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
                                    const std::string& attributes, const CallOptions& options = {});

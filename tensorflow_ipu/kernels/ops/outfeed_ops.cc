@@ -19,7 +19,7 @@ namespace tf = tensorflow;
 REGISTER_OP("IpuOutfeedEnqueue")
     .Input("state: resource")
     .Input("element: types")
-    .Attr("types: list(type) >= 1")
+    .ORDER_INPUT.Attr("types: list(type) >= 1")
     .Attr("layout: int")
     .Attr("synthetic: bool = false")
     .SetIsStateful()
@@ -31,12 +31,13 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
  public:
   explicit OutfeedEnqueueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("orders", &orders_));
     OP_REQUIRES_OK(construction, construction->GetAttr("synthetic", &synthetic_));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> element;
-    for (int i = 1; i < context->num_inputs(); ++i) {
+    for (int i = 1; i < context->num_inputs() - orders_; ++i) {
       const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, shape.status());
       OP_REQUIRES_OK(context, RefuseEmpty("outfeed", *shape));
@@ -48,6 +49,7 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
 
  private:
   int64_t layout_;
+  int orders_;
   bool synthetic_;
 };
 

@@ -1,6 +1,7 @@
 // `IpuFeedState`: the resource that names a feed, a replica's lane and a position to a compiled program.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,14 +20,16 @@ namespace tensorflow_ipu {
 namespace tf = tensorflow;
 
 // A value, not an attribute: another feed of the same element spec runs the same executable. The program reads it and
-// assigns it at each use, and so uses of one feed keep the program's order through loops and branches.
+// assigns it at each use, and so uses of one feed keep the program's order through loops and branches. What puts uses
+// of all feeds in one order is such a variable too, of a feed's number below 0.
 //
 // The op makes the variable with its value, or finds the one that it made before for the same feed and lane; so it
 // needs no initializer in a graph. The variable lives in the device's resource manager until the handle's resource is
-// destroyed.
+// destroyed; with `per_step`, until the end of the step, and each step has its own.
 REGISTER_OP("IpuFeedState")
     .Input("initial: int64")
     .Output("state: resource")
+    .Attr("per_step: bool = false")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       c->set_output(0, c->Scalar());
@@ -39,7 +42,9 @@ namespace {
 
 class FeedStateOp : public tf::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit FeedStateOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("per_step", &per_step_));
+  }
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& initial = context->input(0);
@@ -48,22 +53,24 @@ class FeedStateOp : public tf::OpKernel {
                                                         initial.NumElements(), ".")));
     const auto value = initial.flat<int64_t>();
     const std::string name = absl::StrCat(kFeedStatePrefix, value(0), "_lane_", value(1), "_of_", value(2));
-    tf::ResourceMgr* const resources = context->resource_manager();
+    tf::ResourceHandle handle =
+        per_step_ ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
+                  : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);
+    handle.set_dtypes_and_shapes({{tf::DT_INT64, initial.shape()}});
     tf::core::RefCountPtr<tf::Var> variable;
-    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(
-                                context, tf::MakeResourceHandle<tf::Var>(context, resources->default_container(), name),
-                                &variable, [&initial](tf::Var** made) {
-                                  *made = new tf::Var(tf::DT_INT64);
-                                  *(*made)->tensor() = tf::tensor::DeepCopy(initial);  // A program writes in place.
-                                  (*made)->is_initialized = true;
-                                  return absl::OkStatus();
-                                }));
+    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [&initial](tf::Var** made) {
+                     *made = new tf::Var(tf::DT_INT64);
+                     *(*made)->tensor() = tf::tensor::DeepCopy(initial);  // A program writes in place.
+                     (*made)->is_initialized = true;
+                     return absl::OkStatus();
+                   }));
     tf::Tensor* state = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &state));
-    state->scalar<tf::ResourceHandle>()() =
-        tf::MakeResourceHandle<tf::Var>(context, resources->default_container(), name,
-                                        std::vector<tf::DtypeAndPartialTensorShape>{{tf::DT_INT64, initial.shape()}});
+    state->scalar<tf::ResourceHandle>()() = std::move(handle);
   }
+
+ private:
+  bool per_step_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FeedStateOp);

@@ -120,7 +120,7 @@ absl::Status Launch::PrepareResource(int input) {
       tf::tf_shared_lock reading(*variable->mu());
       feed = variable->tensor()->vec<int64_t>()(0);
     }
-    feeds_.push_back(feed);
+    if (feed >= 0) feeds_.push_back(feed);  // Else it is the program's order.
     status = Copies::Global().OwnHandles(
         resources, handle, variable.get(), count_,
         [this, feed](int64_t replica) { return StateOf(feed, replica, count_); }, &handles);
