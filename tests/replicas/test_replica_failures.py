@@ -152,7 +152,6 @@ def test_collective_that_some_replicas_reach_fails_by_its_name(replicas: Any, in
     strategy.run(program, (tf.constant(9),))
 
 
-# It took 10 to 15 seconds.
 def test_replicas_that_wait_for_each_other_in_two_collectives_fail_soon_by_their_names(
     replicas: Any, in_time: Any
 ) -> None:
@@ -171,7 +170,7 @@ def test_replicas_that_wait_for_each_other_in_two_collectives_fail_soon_by_their
         assert "replicas 0, 2, 3 for replica 1 in the collective `cond/right in program`" in info.value.message
 
     in_time(run)
-    assert in_time(run) < 5
+    assert sum(in_time(run) for _ in range(8)) < 60  # Each took 10 seconds or more.
     assert strategy.run(tf.function(lambda: cross_replica_sum(1.0))).numpy() == 4
 
 
