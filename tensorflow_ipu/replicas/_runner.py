@@ -92,7 +92,9 @@ def _place_variables(tensors: Sequence[Any], device: str) -> None:
     TensorFlow does so for what an operation uses, but not for what the function of a call uses: it stays on the host.
     """
     for tensor in tensors:
-        if tensor.dtype == tf.resource and tensor.op.type == "VarHandleOp" and not tensor.device:
+        # What a function captured of eager execution has a place, and no operation.
+        made = tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
+        if made and not tensor.device:
             tensor.op._set_device(device)
 
 

@@ -121,7 +121,7 @@ def test_micro_batches_that_no_repeat_reaches_are_refused():
         ({"device_mapping": 3}, TypeError, "`device_mapping` must be a list or a tuple"),
         ({"device_mapping": [0, 1]}, ValueError, "`device_mapping` has 2 items and `stages` is 4"),
         ({"device_mapping": [0, 1, 2, "3"]}, TypeError, r"`device_mapping\[3\]` must be an IPU's number"),
-        ({"device_mapping": [0, 1, 2, -1]}, ValueError, "numbered from 0"),
+        ({"device_mapping": [0, 1, 2, -2]}, ValueError, "numbered from 0"),
         ({"device_mapping": [0, [1, 1], 2, 3]}, ValueError, "IPUs of their own"),
         ({"device_mapping": [0, [], 2, 3]}, ValueError, "empty list"),
         ({"batch_serialization_iterations": 2}, NotImplementedError, "with `PipelineSchedule.Sequential` only"),
