@@ -25,6 +25,7 @@ class Layout:
       nested: The structure, with a `tf.TensorSpec` for each tensor.
       types: The dtypes of its tensors, in `tf.nest` order.
       shapes: Their shapes, likewise.
+      bytes: The size of an element.
       number: The same for equal layouts, in any process; never 0.
     """
 
@@ -34,6 +35,7 @@ class Layout:
         self.nested = nested
         self.types = [spec.dtype for spec in flat]
         self.shapes = [spec.shape for spec in flat]
+        self.bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in flat)
         digest = hashlib.blake2b(_structure.describe(nested).encode(), digest_size=8).digest()
         self.number = int.from_bytes(digest, "little") % (2**63 - 1) + 1
 

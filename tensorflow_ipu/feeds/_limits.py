@@ -50,5 +50,5 @@ def shut_down(timeout: float = 2.0) -> bool:
 @atexit.register
 def _at_exit() -> None:
     # A dataset may run Python code, for which it is too late a moment from now. A forked child has no such threads.
-    if os.getpid() == _owner:
-        shut_down()
+    if os.getpid() == _owner and not shut_down():
+        native.ipu_end_process()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -36,18 +37,40 @@ class Unread:
     def pop(self) -> list[Any]:
         """Takes the first element: a tensor for each leaf."""
         element = [rows[self._next] for rows in self._leaves]
-        self._next += 1
-        if self._next == self._count:
-            self.clear()
+        self._drop(1)
         return element
 
-    def pop_before(self, leaves: list[Any]) -> list[Any]:
-        """Takes everything, puts it before the rows of a chunk, and returns all together."""
-        if len(self) == 0:
-            return leaves
-        joined = [
-            tf.concat([tf.stack(rows[self._next :]), leaf], 0) for rows, leaf in zip(self._leaves, leaves, strict=True)
-        ]
+    def _drop(self, count: int) -> None:
+        self._next += count
+        if self._next == self._count:
+            self.clear()
+
+    def pop_before(self, take: Callable[[int | None], list[Any]], most: int | None) -> list[Any]:
+        """Takes elements from here first, then a chunk, and returns all together.
+
+        Args:
+          take: Takes a chunk of so many elements at most, or of all.
+          most: How many elements to return at most; None for all.
+
+        Raises:
+          tf.errors.ResourceExhaustedError: There is no memory for that. What was here is here still, and so is what was
+            taken.
+        """
+        here = len(self)
+        if here == 0:
+            return take(most)
+        if most is not None and most <= here:
+            taken = [tf.stack(rows[self._next : self._next + most]) for rows in self._leaves]
+            self._drop(most)
+            return taken
+        rest = [tf.stack(rows[self._next :]) for rows in self._leaves]
+        chunk = take(None if most is None else most - here)
+        try:
+            joined = [tf.concat(parts, 0) for parts in zip(rest, chunk, strict=True)]
+        except tf.errors.ResourceExhaustedError:
+            self._leaves = [[*rows, *_rows(leaf)] for rows, leaf in zip(self._leaves, chunk, strict=True)]
+            self._count += len(chunk[0])
+            raise
         self.clear()
         return joined
 
@@ -55,3 +78,8 @@ class Unread:
         """Drops everything."""
         self._leaves = []
         self._next = self._count = 0
+
+
+def _rows(leaf: Any) -> Iterator[Any]:
+    """The rows of a tensor, in its own memory as far as TensorFlow can: there is none left for others."""
+    return (leaf[i] for i in range(len(leaf)))

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor
 from tensorflow.python.framework import ops as framework_ops
@@ -22,6 +23,10 @@ from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wa
 
 _logger = logging.getLogger(__name__)
 _HOST = "/device:CPU:0"
+_ALL = 2**63 - 1
+
+# How much an iteration takes from the queue at once, so that reading it does not need as much memory again.
+_CHUNK_BYTES = 16 << 20
 
 # How long a dequeue from another thread waits where the queue is empty and a program runs. A thread that polls would
 # otherwise take a core from the program.
@@ -226,11 +231,19 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
                 )
         self._graphs.add(graph)
 
-    def dequeue(self, wait_for_completion: bool = False) -> Any:
+    def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Any:
         """Takes what has been enqueued and not dequeued.
+
+        The result is a copy: for as long as it is made, the elements are in memory twice. Where there is too little for
+        that, all stay in the queue. Then take a part at a time:
+
+            while len(part := queue.dequeue(max_elements=100)):
+                ...
 
         Args:
           wait_for_completion: Whether to wait first until no program runs.
+          max_elements: How many elements to take at most, the first ones; all if omitted. For mode `ALL`. Graphcore's
+            method has no such argument.
 
         Returns:
           The structure that was enqueued. In mode `ALL` each tensor has shape [n] + ([R] for R > 1 replicas) + the
@@ -239,10 +252,13 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
           that made the queue, or a program runs.
 
         Raises:
-          ValueError: No program that enqueues was traced so far.
+          ValueError: No program that enqueues was traced so far; or `max_elements` is below 1, or given in mode `LAST`.
+          TypeError: `max_elements` is no integer.
           tf.errors.FailedPreconditionError: In mode `LAST`, nothing was enqueued since the last dequeue.
           tf.errors.NotFoundError: The queue was deleted.
+          tf.errors.ResourceExhaustedError: There is no memory for the result. The elements stay in the queue.
         """
+        self._check_most(max_elements)
         if wait_for_completion:
             wait_until_idle()
         layout = self._current_layout()
@@ -255,16 +271,28 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
                 " calls `enqueue` on it first"
             )
         if not tf.executing_eagerly():
-            return layout.pack(self._take(layout))
+            return layout.pack(self._take(layout, max_elements))
         with self._reading:
-            return layout.pack(self._unread.pop_before(self._take(layout)))
+            return layout.pack(self._unread.pop_before(lambda most: self._take(layout, most), max_elements))
+
+    def _check_most(self, most: Any) -> None:
+        if most is None:
+            return
+        if not isinstance(most, (int, np.integer)) or isinstance(most, bool):
+            raise TypeError(f"`max_elements` must be an integer or None, but is {most!r}")
+        if not 1 <= most <= _ALL:
+            raise ValueError(f"`max_elements` must be 1 or more and fit in 64 bits, but is {most}")
+        if self._mode is IPUOutfeedMode.LAST:
+            raise ValueError(
+                f"`max_elements` is {most}, but a queue of mode `IPUOutfeedMode.LAST` has one element: leave it out"
+            )
 
     def _next_element(self) -> Any:
         """Takes the first element that is there; raises `StopIteration` where there is none."""
         with self._reading:
             layout = self._current_layout()
             if layout is not None and not self._unread:
-                self._unread.fill(self._take(layout))
+                self._unread.fill(self._take(layout, self._chunk(layout)))
             if layout is None and self._may_be_about_to_come():
                 time.sleep(_PATIENCE_US / 1e6)
             if layout is None or not self._unread:
@@ -275,7 +303,13 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
         """Whether another thread may be in a program that enqueues, or about to trace one."""
         return active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
-    def _take(self, layout: _layout.Layout) -> list[Any]:
+    def _chunk(self, layout: _layout.Layout) -> int:
+        """How many elements an iteration takes at once."""
+        assert self._feed is not None
+        bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_lanes(self._feed.number))
+        return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
+
+    def _take(self, layout: _layout.Layout, most: int | None = None) -> list[Any]:
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"
@@ -285,6 +319,7 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
             return ops.ipu_outfeed_dequeue(
                 tf.constant(self._feed.number, tf.int64),
                 tf.constant(patience, tf.int64),
+                tf.constant(_ALL if most is None else most, tf.int64),
                 types=layout.types,
                 shapes=layout.shapes,
                 layout=layout.number,

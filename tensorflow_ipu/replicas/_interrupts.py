@@ -39,7 +39,14 @@ def _writing_end() -> int:
     if _pipe is None:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        native.ipu_interrupt_watch(reading)
+        if not native.ipu_interrupt_watch(reading):
+            os.close(reading)
+            os.close(writing)
+            raise tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                "the system gives this process no further thread: raise its limit (`ulimit -u`, the container's)",
+            )
         _pipe = writing
     return _pipe
 

@@ -111,7 +111,7 @@ TEST(a_task_answers_itself_and_has_others_help) {
   for (const int64_t nanoseconds : {100, 1000000000}) {
     Programs programs;
     Count done;
-    Executor::Global().Run([&] {
+    Executor::Global().Run([&](const Outcome&) {
       AnswerFromTask(programs.Delivers(), PaceOf(nanoseconds));
       CHECK(programs.here.load() > 0);
       done.Add();
@@ -142,7 +142,8 @@ TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
     Answer(std::vector<Deliver>(kPrograms - 1, [&run, step, next](const Outcome&) { run(step + 1, next); }), pace);
     run(step + 1, next);
   };
-  Executor::Global().Run([&] { AnswerFromTask({[&run](const Outcome&) { run(1, new std::atomic<int>(1)); }}, pace); });
+  Executor::Global().Run(
+      [&](const Outcome&) { AnswerFromTask({[&run](const Outcome&) { run(1, new std::atomic<int>(1)); }}, pace); });
   CHECK(done.Await(kSteps));
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));
 }

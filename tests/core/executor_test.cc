@@ -9,23 +9,28 @@
 #include <thread>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace {
 
+using tensorflow_ipu::core::Code;
+using tensorflow_ipu::core::Deadlines;
 using tensorflow_ipu::core::Executor;
+using tensorflow_ipu::core::Outcome;
 
 TEST(a_task_that_blocks_holds_no_other_up) {
   std::promise<void> release;
   std::shared_future<void> released(release.get_future());
   std::promise<void> blocked_ends;
   std::promise<void> other_ran;
-  Executor::Global().Run([&, released] {
+  Executor::Global().Run([&, released](const Outcome&) {
     released.wait();
     blocked_ends.set_value();
   });
-  Executor::Global().Run([&] { other_ran.set_value(); });
+  Executor::Global().Run([&](const Outcome&) { other_ran.set_value(); });
   other_ran.get_future().wait();  // Without an end if the second task stands behind the first.
   release.set_value();
   blocked_ends.get_future().wait();
@@ -41,8 +46,8 @@ TEST(every_task_runs_once_whoever_hands_it_in) {
     if (--left == 0) all_done.set_value();
   };
   for (int task = 0; task < kTasks; ++task) {
-    Executor::Global().Run([&, task] {
-      Executor::Global().Run([&, task] { count(task); });
+    Executor::Global().Run([&, task](const Outcome&) {
+      Executor::Global().Run([&, task](const Outcome&) { count(task); });
       count(task);
     });
   }
@@ -55,7 +60,7 @@ TEST(many_tasks_that_wait_for_each_other_all_run) {
   check::Count running;
   check::Count done;
   for (int task = 0; task < kTasks; ++task) {
-    Executor::Global().Run([&] {
+    Executor::Global().Run([&](const Outcome&) {
       running.Add();
       CHECK(running.Await(kTasks));
       done.Add();
@@ -70,7 +75,7 @@ TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
   std::set<std::thread::id> threads;
   check::Count done;
   for (int task = 0; task < kTasks; ++task) {
-    Executor::Global().Run([&] {
+    Executor::Global().Run([&](const Outcome&) {
       {
         std::lock_guard<std::mutex> lock(mutex);
         threads.insert(std::this_thread::get_id());
@@ -92,7 +97,7 @@ TEST(tasks_flush_subnormal_numbers_whoever_hands_them_in) {
     check::Count running;
     check::Count done;
     for (int task = 0; task < kTasks; ++task) {
-      Executor::Global().Run([&] {
+      Executor::Global().Run([&](const Outcome&) {
         running.Add();
         CHECK(running.Await(kTasks));  // So that new threads start for some.
         CHECK_EQ(__builtin_ia32_stmxcsr() & 0x8040u, 0x8040u);
@@ -110,7 +115,7 @@ TEST(what_a_task_holds_goes_when_it_has_run) {
   Executor::Global().Run([held = std::shared_ptr<int>(new int(0), [&gone](const int* number) {
                             delete number;
                             gone.Add();
-                          })] {});
+                          })](const Outcome&) {});
   CHECK(gone.Await());
 }
 
@@ -124,10 +129,10 @@ TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
     CHECK(!Executor::Global().AwaitIdle(std::chrono::nanoseconds(0)));
     ran.Add();
   };
-  Executor::Global().Run([&] {
-    Executor::RunAfterThis([&] { note(1); });
-    Executor::RunAfterThis([&] {
-      Executor::RunAfterThis([&] { note(3); });
+  Executor::Global().Run([&](const Outcome&) {
+    Executor::RunAfterThis([&](const Outcome&) { note(1); });
+    Executor::RunAfterThis([&](const Outcome&) {
+      Executor::RunAfterThis([&](const Outcome&) { note(3); });
       note(2);
     });
     note(0);
@@ -142,14 +147,14 @@ TEST(a_thread_that_lingers_takes_the_next_task) {
   check::Count ran;
   std::thread::id first;
   std::thread::id second;
-  Executor::Global().Run([&] {
+  Executor::Global().Run([&](const Outcome&) {
     first = std::this_thread::get_id();
     Executor::LingerAfterTask(check::kDeadline);
     ran.Add();
   });
   CHECK(ran.Await());
   Executor::Global().AwaitLingerer(check::kDeadline);
-  Executor::Global().Run([&] {
+  Executor::Global().Run([&](const Outcome&) {
     second = std::this_thread::get_id();
     ran.Add();
   });
@@ -162,9 +167,34 @@ TEST(waiting_for_a_thread_that_lingers_has_an_end) {
   Executor::Global().AwaitLingerer(check::kMoment);
 }
 
+TEST(a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
+  CHECK(Deadlines::Global().Prepare().ok());
+  check::Count refused;
+  check::Count heard;
+  check::Count release;
+  {
+    const check::NoThreads none;
+    // Threads of earlier tests may be idle: these take a task each, and hold on to it.
+    for (int task = 0; task < 5000 && refused.value() == 0; ++task) {
+      Executor::Global().Run([&](const Outcome& started) {
+        if (!started.ok()) {
+          CHECK(started.code == Code::kResourceExhausted);
+          refused.Add();
+        }
+        heard.Add();
+        if (started.ok()) CHECK(release.Await());
+      });
+      if (!CHECK(heard.Await(task + 1))) break;
+    }
+  }
+  CHECK_EQ(refused.value(), 1);
+  release.Add();
+  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+}
+
 TEST(idle_is_when_no_task_is_left) {
   check::Count go;
-  Executor::Global().Run([&go] { CHECK(go.Await()); });
+  Executor::Global().Run([&go](const Outcome&) { CHECK(go.Await()); });
   CHECK(!Executor::Global().AwaitIdle(check::kMoment));
   go.Add();
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));

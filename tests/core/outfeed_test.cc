@@ -312,4 +312,43 @@ TEST(rows_that_are_read_while_they_come_are_read_once_and_in_order) {
   CHECK_EQ(queue.ready(), 0);
 }
 
+TEST(a_reader_gets_no_more_rows_than_it_wants_and_the_rest_stays) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int64_t i = 0; i < 50; ++i) CHECK(Append(queue, i).ok());
+  CHECK(Numbers(queue.Take(kNoPatience, kLayout, 7)) == Range(0, 7));
+  const Outfeed::Taken kept = queue.Take(kNoPatience, kLayout, 3);  // A part of memory that others go on to use.
+  for (int64_t i = 50; i < 60; ++i) CHECK(Append(queue, i).ok());
+  CHECK_EQ(queue.ready(), 50);
+  CHECK(Numbers(queue.Take(kNoPatience, kLayout, 45)) == Range(10, 55));
+  CHECK(Numbers(queue.Take(kNoPatience, kLayout, 1000)) == Range(55, 60));
+  CHECK(Numbers(kept) == Range(7, 10));
+}
+
+TEST(rows_that_are_put_back_are_the_first_ones) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int64_t i = 0; i < 40; ++i) {
+    for (int64_t lane = 0; lane < 2; ++lane) CHECK(Append(queue, 100 * lane + i, lane, 2).ok());
+  }
+  Outfeed::Taken taken = queue.Take(kNoPatience, kLayout, 20);
+  for (int64_t i = 40; i < 60; ++i) {
+    for (int64_t lane = 0; lane < 2; ++lane) CHECK(Append(queue, 100 * lane + i, lane, 2).ok());
+  }
+  queue.PutBack(std::move(taken));
+  queue.PutBack(queue.Take(kNoPatience));
+  taken = queue.Take(kNoPatience);
+  CHECK(Numbers(taken) == Range(0, 60));
+  CHECK(Numbers(taken, 1) == Range(100, 160));
+}
+
+TEST(in_mode_last_a_row_that_is_put_back_gives_way_to_a_later_one) {
+  Outfeed queue("queue", Outfeed::Mode::kLast);
+  CHECK(Append(queue, 1).ok());
+  queue.PutBack(queue.Take(kNoPatience));
+  Outfeed::Taken taken = queue.Take(kNoPatience);
+  CHECK(Numbers(taken) == Range(1, 2));
+  CHECK(Append(queue, 2).ok());
+  queue.PutBack(std::move(taken));
+  CHECK(Numbers(queue.Take(kNoPatience)) == Range(2, 3));
+}
+
 }  // namespace

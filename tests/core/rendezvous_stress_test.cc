@@ -132,7 +132,7 @@ struct Fleet {
     programs.clear();
     for (int64_t replica = 0; replica < replicas; ++replica) {
       programs.push_back(std::make_shared<Program>(domain, all_sites, replica, replicas, steps_of(replica), &ended));
-      Executor::Global().Run([program = programs.back()] { program->Run(); });
+      Executor::Global().Run([program = programs.back()](const Outcome&) { program->Run(); });
     }
     if (meanwhile) meanwhile();
     const bool all = ended.Await(replicas);
@@ -206,7 +206,7 @@ TEST(the_watch_finds_no_fault_with_replicas_that_move) {
   std::vector<std::shared_ptr<Program>> programs;
   for (int64_t replica = 0; replica < 4; ++replica) {
     programs.push_back(std::make_shared<Program>(domain, sites, replica, 4, 2000, &ended));
-    Executor::Global().Run([program = programs.back()] { program->Run(); });
+    Executor::Global().Run([program = programs.back()](const Outcome&) { program->Run(); });
   }
   CHECK(ended.Await(4));
   for (const auto& program : programs) CHECK_EQ(program->done(), 2000);

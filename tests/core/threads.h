@@ -2,8 +2,11 @@
 #ifndef TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
 #define TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
 
+#include <pthread.h>
+
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <thread>
@@ -60,6 +63,30 @@ class Threads {
 
  private:
   std::vector<std::thread> threads_;
+};
+
+// For as long as it lives, the system gives the process no thread: each would get a stack larger than all addresses.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_getattr_default_np(&huge);
+    pthread_attr_setstacksize(&huge, std::size_t{1} << 48);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
 };
 
 }  // namespace check

@@ -50,6 +50,40 @@ def test_dequeue_drains_so_that_the_next_has_no_rows(count: Any) -> None:
     assert taken["row"].dtype == tf.int32
 
 
+def test_dequeue_takes_the_first_elements_where_it_is_to_take_a_few(count: Any) -> None:
+    queue = IPUOutfeedQueue()
+    count(queue, 0, 9)
+    np.testing.assert_array_equal(queue.dequeue(max_elements=2)["row"], [[0, 0], [1, -1]])
+    assert next(iter(queue))["i"] == 2  # The iteration has taken more along with it.
+    np.testing.assert_array_equal(queue.dequeue(max_elements=1)["i"], [3])
+    count(queue, 9, 12)
+    np.testing.assert_array_equal(queue.dequeue(max_elements=6)["i"], range(4, 10))
+    np.testing.assert_array_equal(queue.dequeue(max_elements=100)["i"], [10, 11])
+    assert queue.dequeue(max_elements=1)["i"].shape == (0,)
+
+
+def test_function_of_the_host_takes_a_few_elements(count: Any) -> None:
+    queue = IPUOutfeedQueue()
+    count(queue, 0, 5)
+    take_two = tf.function(lambda: queue.dequeue(max_elements=2)["i"])
+    assert [take_two().numpy().tolist() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+
+
+@pytest.mark.parametrize(
+    ("most", "mode", "error", "says"),
+    [
+        (0, IPUOutfeedMode.ALL, ValueError, r"`max_elements` must be 1 or more .*but is 0"),
+        (2**63, IPUOutfeedMode.ALL, ValueError, r"`max_elements` .* fit in 64 bits"),
+        (1.5, IPUOutfeedMode.ALL, TypeError, r"`max_elements` must be an integer or None, but is 1.5"),
+        (True, IPUOutfeedMode.ALL, TypeError, r"`max_elements` must be an integer or None, but is True"),
+        (1, LAST, ValueError, r"`max_elements` is 1, but a queue of mode `IPUOutfeedMode.LAST` has one element"),
+    ],
+)
+def test_bad_number_of_elements_is_refused(most: Any, mode: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        IPUOutfeedQueue(mode).dequeue(max_elements=most)
+
+
 def test_one_replica_adds_no_axis(count: Any) -> None:
     queue = IPUOutfeedQueue()
     count(queue, 0, 4)

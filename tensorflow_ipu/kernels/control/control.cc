@@ -5,16 +5,20 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/sites.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/device/host_device.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
@@ -174,7 +178,10 @@ void ipu_random_forget() { tensorflow_ipu::ForgetSeeds(); }
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }
 
 // Starts the thread that turns Ctrl-C into the end of waits. `signals` is the reading end of Python's wake-up pipe.
-void ipu_interrupt_watch(int32_t signals) { std::thread(tensorflow_ipu::Watch, signals).detach(); }
+// Returns 0 where the system gives no thread.
+int32_t ipu_interrupt_watch(int32_t signals) {
+  return core::StartThread("ipu-signals", [signals] { tensorflow_ipu::Watch(signals); }).ok();
+}
 
 // From now on Ctrl-C ends what waits on infeeds, and has feeds refuse all use. Signals go on to `forward`, unless it is
 // -1.
@@ -204,6 +211,19 @@ int32_t ipu_shut_down(int64_t nanoseconds) {
   for (const auto& infeed : Infeeds().All()) infeed->Stop();
   const bool pumps = tensorflow_ipu::Pump::AwaitAll(limit);
   return core::Executor::Global().AwaitIdle(limit) && pumps;
+}
+
+// The process ends with threads of ours that did not. They call Python no more, and the objects that C++ destroys at
+// the end stay for them: the process is gone before, with the exit code that it was to have.
+void ipu_end_process() {
+  tensorflow_ipu::EndPythonOfTwins();
+  on_exit(
+      [](int code, void*) {
+        std::fflush(nullptr);
+        std::cout.flush();
+        _exit(code);
+      },
+      nullptr);
 }
 
 }  // extern "C"

@@ -62,19 +62,19 @@ class Answers : public std::enable_shared_from_this<Answers> {
     const int64_t others = std::max<int64_t>(1, Cores() - (resuming ? 1 : 0));
     const auto self = std::make_shared<Answers>(std::move(delivers), outcome, std::move(pace), others);
     if (self->delivers_.empty()) return;
-    if (resuming) Executor::RunAfterThis([self] { self->Work(); });
+    if (resuming) Executor::RunAfterThis([self](const Outcome&) { self->Work(self->outcome_); });
     self->WakeOne();
   }
 
-  // Answers, with others.
-  void Work() {
+  // Gives this answer, with others who give it.
+  void Work(const Outcome& outcome) {
     resuming = true;
     bool woke = false;
     for (std::size_t at = next_.fetch_add(1); at < delivers_.size(); at = next_.fetch_add(1)) {
       if (!woke && at + 1 < delivers_.size()) WakeOne();
       woke = true;
       const Deliver deliver = std::move(delivers_[at]);
-      Call(deliver, outcome_, pace_.get());
+      Call(deliver, outcome, pace_.get());
     }
     resuming = false;
     if (pace_ != nullptr) Executor::LingerAfterTask(pace_->linger());
@@ -82,7 +82,10 @@ class Answers : public std::enable_shared_from_this<Answers> {
 
  private:
   void WakeOne() {
-    if (to_wake_.fetch_sub(1) > 0) Executor::Global().Run([self = shared_from_this()] { self->Work(); });
+    if (to_wake_.fetch_sub(1) > 0) {
+      Executor::Global().Run(
+          [self = shared_from_this()](const Outcome& started) { self->Work(started.ok() ? self->outcome_ : started); });
+    }
   }
 
   std::vector<Deliver> delivers_;
@@ -109,7 +112,7 @@ void Answer(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace) {
 void AnswerFromTask(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace) {
   if (!WorthAThread(delivers, *pace)) return CallAll(std::move(delivers), pace.get());
   Executor::Global().AwaitLingerer(kTillOthersAreDone);
-  std::make_shared<Answers>(std::move(delivers), Outcome::Ok(), pace, Cores() - 1)->Work();
+  std::make_shared<Answers>(std::move(delivers), Outcome::Ok(), pace, Cores() - 1)->Work(Outcome::Ok());
 }
 
 int64_t Cores() {

@@ -1,8 +1,6 @@
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 
-#include <pthread.h>
-
-#include <thread>
+#include "tensorflow_ipu/kernels/core/threads.h"
 
 namespace tensorflow_ipu::core {
 
@@ -11,14 +9,23 @@ Deadlines& Deadlines::Global() {
   return *deadlines;
 }
 
+Outcome Deadlines::Prepare() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return StartLocked();
+}
+
+Outcome Deadlines::StartLocked() {
+  if (started_) return Outcome::Ok();
+  Outcome started = StartThread("ipu-deadlines", [this] { Work(); });
+  started_ = started.ok();
+  return started;
+}
+
 Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> due) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Ticket ticket(when, next_++);
   calls_.emplace(ticket, std::move(due));
-  if (!started_) {
-    std::thread([this] { Work(); }).detach();
-    started_ = true;
-  }
+  static_cast<void>(StartLocked());  // The next deadline tries again.
   changed_.notify_one();
   return ticket;
 }
@@ -30,7 +37,6 @@ void Deadlines::Remove(const Ticket& ticket) {
 }
 
 void Deadlines::Work() {
-  pthread_setname_np(pthread_self(), "ipu-deadlines");  // Else it bears the name of the thread that started it.
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     if (calls_.empty()) {

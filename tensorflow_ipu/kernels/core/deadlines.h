@@ -10,9 +10,11 @@
 #include <mutex>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/outcome.h"
+
 namespace tensorflow_ipu::core {
 
-// Its one thread starts with the first deadline. Due calls run on that thread and must be short.
+// Its one thread starts with the first deadline, or before. Due calls run on that thread and must be short.
 //
 // Thread-safe. The one instance is never destroyed, since its thread may outlive static destructors.
 class Deadlines {
@@ -22,6 +24,10 @@ class Deadlines {
 
   static Deadlines& Global();
 
+  // Sees to it that the thread is there. To be called before something starts that may need deadlines when the system
+  // gives no more threads: without this one, nothing comes due.
+  Outcome Prepare();
+
   // `due` runs at `when` or soon after.
   Ticket Add(Clock::time_point when, std::function<void()> due);
 
@@ -29,6 +35,7 @@ class Deadlines {
   void Remove(const Ticket& ticket);
 
  private:
+  Outcome StartLocked();
   void Work();
 
   std::mutex mutex_;

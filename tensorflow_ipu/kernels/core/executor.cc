@@ -1,11 +1,11 @@
 #include "tensorflow_ipu/kernels/core/executor.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
@@ -13,7 +13,7 @@ namespace tensorflow_ipu::core {
 namespace {
 constexpr std::chrono::seconds kIdle{2};
 
-thread_local std::deque<std::function<void()>> after_this;
+thread_local std::deque<Executor::Task> after_this;
 thread_local std::chrono::nanoseconds linger{0};
 
 // As TensorFlow's threads do, on which a program begins: its results must not depend on where it goes on.
@@ -30,7 +30,7 @@ Executor& Executor::Global() {
   return *executor;
 }
 
-void Executor::Run(std::function<void()> task) {
+void Executor::Run(Task task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -42,10 +42,35 @@ void Executor::Run(std::function<void()> task) {
       return;
     }
   }
-  std::thread([this] { Work(); }).detach();
+  Outcome started = StartThread("ipu-program", [this] { Work(); });
+  if (!started.ok()) Refuse(std::move(started));
 }
 
-void Executor::RunAfterThis(std::function<void()> task) { after_this.push_back(std::move(task)); }
+// Off this thread, which may hold locks that a failing program needs.
+void Executor::Refuse(Outcome why) {
+  Task task;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (waiting_ >= tasks_.size()) {  // Threads have become idle meanwhile.
+      tasks_ready_.notify_one();
+      return;
+    }
+    task = std::move(tasks_.back());
+    tasks_.pop_back();
+    --ready_;
+  }
+  Deadlines::Global().Add(Deadlines::Clock::now(), [this, task = std::move(task), why = std::move(why)] {
+    task(why);
+    std::lock_guard<std::mutex> lock(mutex_);
+    FinishLocked();
+  });
+}
+
+void Executor::FinishLocked() {
+  if (--unfinished_ == 0) idle_.notify_all();
+}
+
+void Executor::RunAfterThis(Task task) { after_this.push_back(std::move(task)); }
 
 void Executor::LingerAfterTask(std::chrono::nanoseconds limit) { linger = limit; }
 
@@ -54,7 +79,6 @@ void Executor::AwaitLingerer(std::chrono::nanoseconds limit) const {
 }
 
 void Executor::Work() {
-  pthread_setname_np(pthread_self(), "ipu-program");  // Else it bears the name of the thread that started it.
   FlushSubnormalFloats();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
@@ -69,12 +93,12 @@ void Executor::Work() {
     lock.unlock();
     linger = std::chrono::nanoseconds(0);
     while (!after_this.empty()) {
-      const std::function<void()> task = std::move(after_this.front());
+      const Task task = std::move(after_this.front());
       after_this.pop_front();
-      task();
+      task(Outcome::Ok());
     }
     lock.lock();
-    if (--unfinished_ == 0) idle_.notify_all();
+    FinishLocked();
   }
 }
 

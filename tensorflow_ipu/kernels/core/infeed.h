@@ -371,7 +371,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   static void HandOver(Waiter waiter, Outcome why, Element element) {
     if (waiter.deadline.has_value()) Deadlines::Global().Remove(*waiter.deadline);
     Executor::Global().Run([deliver = std::move(waiter.deliver), why = std::move(why),
-                            element = std::move(element)]() mutable { deliver(std::move(why), std::move(element)); });
+                            element = std::move(element)](const Outcome& started) mutable {
+      deliver(started.ok() ? std::move(why) : started, std::move(element));
+    });
   }
 
   const std::string name_;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/memory.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
@@ -11,6 +13,8 @@ namespace tensorflow_ipu::core {
 namespace {
 constexpr std::size_t kLargestPiece = std::size_t{1} << 20;  // Bytes, unless one row is larger.
 constexpr int64_t kSmallestPiece = 16;                       // Rows.
+constexpr std::size_t kUnchecked = std::size_t{64} << 20;    // Bytes, between two looks at the memory that is left.
+constexpr std::size_t kSpare = std::size_t{256} << 20;       // Bytes that a queue leaves to others.
 }  // namespace
 
 Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) {
@@ -42,13 +46,14 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
     to.pieces.back().end = 0;
     to.count = 0;
   }
-  Rows& piece = PieceWithRoom(&to);
-  std::byte* at = piece.data.get() + static_cast<std::size_t>(piece.end) * row_bytes_;
+  Rows* const piece = PieceWithRoom(&to);
+  if (piece == nullptr) return Full();
+  std::byte* at = piece->data.get() + static_cast<std::size_t>(piece->end) * row_bytes_;
   for (const Leaf& leaf : leaves) {
     std::memcpy(at, leaf.data, leaf.bytes);
     at += leaf.bytes;
   }
-  ++piece.end;
+  ++piece->end;
   ++to.count;
   if (readers_ > 0 && ReadyLocked() > 0) {
     woken_ns_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -62,21 +67,53 @@ void Outfeed::Declare(int64_t layout) {
   if (lanes_.empty()) layout_ = layout;
 }
 
-Rows& Outfeed::PieceWithRoom(Lane* lane) {
-  if (lane->pieces.empty() || lane->pieces.back().end == lane->pieces.back().capacity) {
-    const int64_t most =
-        std::max<int64_t>(1, static_cast<int64_t>(kLargestPiece / std::max<std::size_t>(1, row_bytes_)));
-    // As much again as is unread: few pieces for long runs, little memory for short ones.
-    const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max(kSmallestPiece, lane->count);
-    Rows piece;
-    piece.capacity = std::min(most, wanted);
-    piece.data.reset(new std::byte[static_cast<std::size_t>(piece.capacity) * row_bytes_]);
+Rows* Outfeed::PieceWithRoom(Lane* lane) {
+  if (!lane->pieces.empty() && lane->pieces.back().end < lane->pieces.back().capacity) return &lane->pieces.back();
+  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(kLargestPiece / std::max<std::size_t>(1, row_bytes_)));
+  // As much again as is unread: few pieces for long runs, little memory for short ones.
+  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max(kSmallestPiece, lane->count);
+  Rows piece;
+  piece.capacity = std::min(most, wanted);
+  const std::size_t bytes = static_cast<std::size_t>(piece.capacity) * row_bytes_;
+  if (!HasMemoryFor(bytes)) return nullptr;
+  try {
+    piece.data.reset(new std::byte[bytes]);
     lane->pieces.push_back(std::move(piece));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  return lane->pieces.back();
+  return &lane->pieces.back();
 }
 
-Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout) {
+// The system gives out more memory than it has, and kills the process that uses it: too late for words.
+bool Outfeed::HasMemoryFor(std::size_t bytes) {
+  if (bytes <= until_check_) {
+    until_check_ -= bytes;
+    return true;
+  }
+  // A short queue is not what fills the memory.
+  if (UnreadLocked() >= kUnchecked && AvailableMemory() < bytes + kSpare) return false;
+  until_check_ = kUnchecked;
+  return true;
+}
+
+std::size_t Outfeed::UnreadLocked() const {
+  std::size_t rows = 0;
+  for (const Lane& lane : lanes_) rows += static_cast<std::size_t>(lane.count);
+  return rows * row_bytes_;
+}
+
+Outcome Outfeed::Full() const {
+  return {
+      Code::kResourceExhausted,
+      "There is no memory for another element of the outfeed queue `" + name_ + "`, which holds " +
+          std::to_string(ReadyLocked()) + " elements that nobody has read, " + std::to_string(UnreadLocked() >> 20) +
+          " MiB. They stay: `dequeue` them, with `max_elements` a part at a time. Have another thread dequeue while "
+          "the program runs, run fewer iterations at once, enqueue less, or keep the last element alone "
+          "(`IPUOutfeedMode.LAST`)."};
+}
+
+Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout, int64_t most) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (patience.count() > 0 && ReadyLocked() == 0) {
     ++readers_;
@@ -86,7 +123,7 @@ Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout) 
   Taken taken;
   taken.layout = layout_;
   if (layout != 0 && layout_ != 0 && layout != layout_) return taken;
-  taken.count = ReadyLocked();
+  taken.count = std::min(most, ReadyLocked());
   taken.lanes = static_cast<int64_t>(lanes_.size());
   taken.pieces.resize(lanes_.size());
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -100,18 +137,32 @@ Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout) 
         from.pieces.pop_front();
         continue;
       }
-      // A lane that ran ahead: its piece stays, and the rows that go are copied.
-      Rows head;
-      head.capacity = head.end = rows;
-      head.data.reset(new std::byte[static_cast<std::size_t>(rows) * row_bytes_]);
-      std::memcpy(head.data.get(), piece.data.get() + static_cast<std::size_t>(piece.begin) * row_bytes_,
-                  static_cast<std::size_t>(rows) * row_bytes_);
+      // The memory is both's. What is appended comes behind the rows that go.
+      Rows head = piece;
+      head.capacity = head.end = piece.begin + rows;
       piece.begin += rows;
       taken.pieces[lane].push_back(std::move(head));
     }
     from.count -= taken.count;
   }
   return taken;
+}
+
+void Outfeed::PutBack(Taken taken) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (mode_ == Mode::kLast && ReadyLocked() > 0) return;
+  if (taken.pieces.size() != lanes_.size()) {
+    if (HoldsLocked()) return;  // Another program's elements, which cannot stand beside these, came meanwhile.
+    lanes_ = std::vector<Lane>(taken.pieces.size());
+  }
+  for (std::size_t lane = 0; lane < taken.pieces.size(); ++lane) {
+    Lane& to = lanes_[lane];
+    for (auto piece = taken.pieces[lane].rbegin(); piece != taken.pieces[lane].rend(); ++piece) {
+      piece->capacity = piece->end;  // Room behind its rows may have become another piece's.
+      to.pieces.push_front(std::move(*piece));
+    }
+    to.count += taken.count;
+  }
 }
 
 void Outfeed::Align() {

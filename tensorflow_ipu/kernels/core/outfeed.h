@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,9 +23,10 @@ struct Leaf {
   std::size_t bytes;
 };
 
-// Consecutive elements of one lane, each its leaves one behind the other.
+// Consecutive elements of one lane, each its leaves one behind the other. Several may be parts of the same memory: what
+// was taken of it, and what was not.
 struct Rows {
-  std::unique_ptr<std::byte[]> data;
+  std::shared_ptr<std::byte[]> data;
   int64_t capacity = 0;  // In rows.
   int64_t begin = 0;
   int64_t end = 0;
@@ -36,6 +38,8 @@ struct Rows {
 class Outfeed {
  public:
   enum class Mode { kAll, kLast };
+
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
   // What Take found: `count` whole rows, a lane a list of pieces that hold them in order.
   struct Taken {
@@ -53,15 +57,19 @@ class Outfeed {
   const std::string& name() const { return name_; }
 
   // Appends an element (in mode kLast: replaces the lane's one). `layout` is the number of the element's structure,
-  // types and shapes; all elements of a queue share one. All that are in it at a time are of as many lanes.
+  // types and shapes; all elements of a queue share one. All that are in it at a time are of as many lanes. Fails where
+  // there is no memory for it.
   Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves);
 
   // Notes the layout of elements that a program would enqueue if data passed between host and device. Nothing comes.
   void Declare(int64_t layout);
 
-  // Hands all whole rows over, and forgets them. When there are none, waits up to `patience` for one. With a `layout`
-  // other than 0, hands nothing over where the elements have another: the caller could not read them.
-  Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0);
+  // Hands all whole rows over, `most` at most, and forgets them. When there are none, waits up to `patience` for one.
+  // With a `layout` other than 0, hands nothing over where the elements have another: the caller could not read them.
+  Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0, int64_t most = kNoLimit);
+
+  // Takes rows back that could not be used, as the first ones. In mode kLast a later one is better.
+  void PutBack(Taken taken);
 
   // Drops the elements that are no whole row: after a run whose replicas ended at different places, the next starts a
   // row of its own. No program may use the queue meanwhile.
@@ -87,7 +95,11 @@ class Outfeed {
 
   bool HoldsLocked() const;  // Whether there is an element that must not be lost.
   int64_t ReadyLocked() const;
-  Rows& PieceWithRoom(Lane* lane);
+  // Null where there is no memory for it.
+  Rows* PieceWithRoom(Lane* lane);
+  bool HasMemoryFor(std::size_t bytes);
+  std::size_t UnreadLocked() const;
+  Outcome Full() const;
 
   const std::string name_;
   const Mode mode_;
@@ -99,6 +111,7 @@ class Outfeed {
   int64_t woken_ns_ = 0;
   int64_t layout_ = 0;
   std::size_t row_bytes_ = 0;
+  std::size_t until_check_ = 0;  // Bytes that may be allocated before the memory that is left is asked for again.
   std::vector<Lane> lanes_;
 };
 

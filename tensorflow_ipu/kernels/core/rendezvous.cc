@@ -61,7 +61,8 @@ class Work {
     if (work->exchange_.bytes() >= kSharedBytes) {
       const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
       for (int64_t i = 0; i < helpers; ++i) {
-        Executor::Global().Run([work] {
+        Executor::Global().Run([work](const Outcome& started) {
+          if (!started.ok()) return;  // The others do its pieces.
           Executor::LingerAfterTask(work->pace_->linger());
           if (work->exchange_.DoSome()) AnswerFromTask(std::move(work->delivers_), work->pace_);
         });

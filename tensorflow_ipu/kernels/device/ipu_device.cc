@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
-#include "tensorflow/core/common_runtime/threadpool_device.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/device/host_device.h"
 #include "tensorflow_ipu/kernels/device/threads.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 
@@ -87,15 +87,20 @@ void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   }
 }
 
-class IpuDevice : public tf::ThreadPoolDevice {
+class IpuDevice : public HostDevice {
  public:
   IpuDevice(const tf::SessionOptions& options, const std::string& name, int ordinal)
-      : ThreadPoolDevice(options, name, tf::Bytes(int64_t{16} << 30), tf::DeviceLocality(), tf::cpu_allocator()),
+      : HostDevice(options, name, tf::Bytes(int64_t{16} << 30), tf::DeviceLocality(), tf::cpu_allocator()),
         ordinal_(ordinal) {
-    Eigen::ThreadPoolInterface* const pool = ThreadPoolDevice::eigen_cpu_device()->getPool();
-    for (int count = 1; count < pool->NumThreads(); ++count) {
-      fewer_threads_.push_back(std::make_unique<FewerThreads>(pool, count));
-    }
+    DivideThreads();
+  }
+
+  IpuDevice(IpuDevice& original, const std::string& name) : HostDevice(original, name), ordinal_(original.ordinal_) {
+    DivideThreads();
+  }
+
+  std::unique_ptr<HostDevice> Twin(const std::string& name) override {
+    return std::make_unique<IpuDevice>(*this, name);
   }
 
   // The type stays CPU, so that every host kernel and XLA:CPU serve the device. TensorFlow's way to launch a compiled
@@ -116,20 +121,27 @@ class IpuDevice : public tf::ThreadPoolDevice {
   void Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) override {
     if (!Exists(context)) return;
     if (Copies::Any()) NoteWrites(*kernel, context);
-    ThreadPoolDevice::Compute(kernel, context);
+    HostDevice::Compute(kernel, context);
   }
 
   void ComputeAsync(tf::AsyncOpKernel* kernel, tf::OpKernelContext* context,
                     tf::AsyncOpKernel::DoneCallback done) override {
     if (Exists(context)) {
       if (Copies::Any()) NoteWrites(*kernel, context);
-      ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
+      HostDevice::ComputeAsync(kernel, context, std::move(done));
     } else {
       done();
     }
   }
 
  private:
+  void DivideThreads() {
+    Eigen::ThreadPoolInterface* const pool = ThreadPoolDevice::eigen_cpu_device()->getPool();
+    for (int count = 1; count < pool->NumThreads(); ++count) {
+      fewer_threads_.push_back(std::make_unique<FewerThreads>(pool, count));
+    }
+  }
+
   bool Exists(tf::OpKernelContext* context) const {
     const int count = configured_devices.load(std::memory_order_relaxed);
     if (ordinal_ < count) return true;

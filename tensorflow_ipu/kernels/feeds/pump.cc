@@ -1,17 +1,17 @@
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "tensorflow/core/common_runtime/process_function_library_runtime.h"
+#include "tensorflow/core/common_runtime/rendezvous_mgr.h"
 #include "tensorflow/core/data/root_dataset.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/device/host_device.h"
+#include "tensorflow_ipu/kernels/feeds/status.h"
 
 namespace tensorflow_ipu {
 
@@ -46,9 +46,9 @@ class Running {
   int count_ = 0;  // Guarded by mutex_.
 };
 
-core::Outcome FromStatus(const absl::Status& status) {
-  return {static_cast<core::Code>(status.code()), std::string(status.message())};
-}
+// How long the end of a session or context waits for its pumps. It is a courtesy to the user's code in datasets, which
+// seldom expects to run later; nothing depends on it.
+constexpr std::chrono::seconds kCourtesy{1};
 
 }  // namespace
 
@@ -60,29 +60,48 @@ std::vector<std::size_t> ElementSpec::sizes() const {
   return sizes;
 }
 
+absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
+  tf::FunctionLibraryRuntime* const original = context->function_library();
+  absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> twins = Twins(*original->device_mgr(), *context->device());
+  if (!twins.ok()) return twins.status();
+  devices_ = *std::move(twins);
+  definitions_ = std::make_unique<tf::FunctionLibraryDefinition>(*original->GetFunctionLibraryDefinition());
+  const tf::ConfigProto* const config = original->config_proto();
+  tf::Rendezvous::Factory meetings(
+      [](int64_t, const tf::DeviceMgr* devices, tf::core::RefCountPtr<tf::Rendezvous>* made) {
+        made->reset(new tf::RefCountedIntraProcessRendezvous(devices));
+        return absl::OkStatus();
+      });
+  process_library_ = std::make_unique<tf::ProcessFunctionLibraryRuntime>(
+      devices_.get(), context->env(), config, original->graph_def_version(), definitions_.get(),
+      config == nullptr ? tf::OptimizerOptions() : config->graph_options().optimizer_options(), /*thread_pool=*/nullptr,
+      /*parent=*/nullptr, /*session_metadata=*/nullptr, std::move(meetings));
+  functions_ = std::make_unique<tf::FunctionHandleCache>(process_library_->GetFLR(context->device()->name()));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
                                                                    tf::data::DatasetBase* dataset) {
   std::unique_ptr<DatasetReader> reader(new DatasetReader());
+  if (absl::Status status = reader->MakeLibrary(context); !status.ok()) return status;
   dataset->Ref();
   reader->dataset_.reset(dataset);
   tf::data::DatasetBase* finalized = nullptr;
   absl::Status status = tf::data::FinalizeDataset(context, dataset, &finalized);
   if (!status.ok()) return status;
   reader->finalized_.reset(finalized);
-  // The functions of the op's context may go before the dataset has ended; copies stay.
-  tf::FunctionLibraryRuntime* library = nullptr;
-  status = context->function_library()->Clone(&reader->definitions_, &reader->process_library_, &library,
-                                              /*skip_flexlib=*/true);
-  if (!status.ok()) return status;
-  reader->functions_ = std::make_unique<tf::FunctionHandleCache>(library);
+  // None of what the op's context refers to may be left here: it goes with the op, or with the session.
+  tf::FunctionLibraryRuntime* const library = reader->process_library_->GetFLR(context->device()->name());
+  tf::Device* const device = library->device();
   tf::data::IteratorContext::Params params(context);
   params.flr = library;
   params.function_handle_cache = reader->functions_.get();
   params.resource_mgr = &reader->resources_;
   params.cancellation_manager = &reader->cancellation_;
   params.collective_executor = nullptr;
-  // The op's own runner may end with the op; the device's threads stay.
-  params.runner = [workers = context->device()->tensorflow_cpu_worker_threads()->workers](std::function<void()> call) {
+  params.accelerator_device_info = nullptr;
+  params.allocator_getter = [device](tf::AllocatorAttributes attributes) { return device->GetAllocator(attributes); };
+  params.runner = [workers = device->tensorflow_cpu_worker_threads()->workers](std::function<void()> call) {
     workers->Schedule(std::move(call));
   };
   params.thread_factory = reader->threads_.get_thread_factory();
@@ -102,18 +121,21 @@ DatasetReader::~DatasetReader() { Cancel(); }
 Pump::Pump(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec)
     : reader_(std::move(reader)), queue_(std::move(queue)), spec_(std::move(spec)) {}
 
-std::shared_ptr<Pump> Pump::Start(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue,
-                                  ElementSpec spec) {
+absl::StatusOr<std::shared_ptr<Pump>> Pump::Start(std::unique_ptr<DatasetReader> reader,
+                                                  std::shared_ptr<InfeedQueue> queue, ElementSpec spec) {
   auto pump = std::make_shared<Pump>(std::move(reader), std::move(queue), std::move(spec));
   Running::Global().Add(1);
-  std::thread([pump]() mutable {
-    pthread_setname_np(pthread_self(), "ipu-pump");
+  const core::Outcome started = core::StartThread("ipu-pump", [pump]() mutable {
     pump->Run();
     pump->Release();
     pump->done_.Notify();
     pump.reset();
     Running::Global().Add(-1);
-  }).detach();
+  });
+  if (!started.ok()) {
+    Running::Global().Add(-1);
+    return ToStatus(started);
+  }
   return pump;
 }
 
@@ -179,14 +201,26 @@ core::Outcome Pump::Check(const std::vector<tf::Tensor>& element) const {
   return core::Outcome::Ok();
 }
 
+absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> PumpAnchor::Of(tf::OpKernelContext* context) {
+  tf::ResourceMgr* const resources = context->resource_manager();
+  PumpAnchor* anchor = nullptr;
+  absl::Status status = resources->LookupOrCreate<PumpAnchor>(resources->default_container(), "ipu_pumps", &anchor,
+                                                              [](PumpAnchor** made) {
+                                                                *made = new PumpAnchor();
+                                                                return absl::OkStatus();
+                                                              });
+  if (!status.ok()) return status;
+  return tf::core::RefCountPtr<PumpAnchor>(anchor);
+}
+
 PumpAnchor::~PumpAnchor() {
+  std::vector<std::shared_ptr<Pump>> pumps;
   for (const auto& weak : pumps_) {
-    const auto pump = weak.lock();
-    if (pump == nullptr) continue;
-    pump->Stop();
-    // A dataset that is stuck in the user's code for longer than this is past help.
-    pump->Await(std::chrono::seconds(5));
+    if (auto pump = weak.lock()) pumps.push_back(std::move(pump));
   }
+  for (const auto& pump : pumps) pump->Stop();
+  const auto end = std::chrono::steady_clock::now() + kCourtesy;
+  for (const auto& pump : pumps) pump->Await(end - std::chrono::steady_clock::now());
 }
 
 void PumpAnchor::Hold(const std::shared_ptr<Pump>& pump) {

@@ -10,6 +10,8 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/process_function_library_runtime.h"
 #include "tensorflow/core/data/unbounded_thread_pool.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
@@ -32,7 +34,20 @@ struct ElementSpec {
   std::vector<std::size_t> sizes() const;
 };
 
-// Iterates over a dataset outside of the op that was given it, and beyond that op's end.
+// Iterates over a dataset outside of the op that was given it, and beyond the end of that op, and of its session.
+//
+// It may go at any time after its making, on any thread, and take as long as it likes: a generator's `finally` runs
+// with it, and TensorFlow's autotuner can miss the signal to end and sleep on for up to a minute.
+// (`CancellationManager` calls back before it says that it is cancelled, so that `Model::OptimizeLoop` may wake up, see
+// nothing, and wait again.) Nothing is left that could go before it, since it owns all that it touches:
+//
+//  * its dataset and iterators by reference, its threads, its cancellation and the resources of its iteration;
+//  * copies of the functions that the dataset calls, with a runtime of its own and, in it, all kernels;
+//  * twins of the session's devices for these kernels to run on (see host_device.h), with threads and memory that are
+//  the
+//    process's;
+//  * the resources of the session's devices by reference, for the kernels and the dataset to look up and to delete in.
+//    They are cleared when the session ends; from then on what was looked up stays, and a look-up finds nothing.
 //
 // GetNext is for one thread; Cancel for any.
 class DatasetReader {
@@ -52,7 +67,11 @@ class DatasetReader {
  private:
   DatasetReader();
 
+  // Sets up all that functions need: devices_, definitions_, process_library_, functions_.
+  absl::Status MakeLibrary(tensorflow::OpKernelContext* context);
+
   // What comes later uses what comes earlier.
+  std::unique_ptr<tensorflow::DeviceMgr> devices_;
   tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> dataset_;
   tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> finalized_;  // With the dataset's options at work.
   std::unique_ptr<tensorflow::FunctionLibraryDefinition> definitions_;
@@ -72,8 +91,9 @@ class DatasetReader {
 // Thread-safe.
 class Pump {
  public:
-  static std::shared_ptr<Pump> Start(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue,
-                                     ElementSpec spec);
+  // Fails where the process may have no more threads.
+  static absl::StatusOr<std::shared_ptr<Pump>> Start(std::unique_ptr<DatasetReader> reader,
+                                                     std::shared_ptr<InfeedQueue> queue, ElementSpec spec);
 
   // Asks the thread to end, and closes the queue. Does not wait.
   void Stop();
@@ -89,7 +109,7 @@ class Pump {
  private:
   void Run();
 
-  // Lets the dataset go, with its threads: whoever keeps the pump itself may outlive the device that they use.
+  // Lets the dataset go, with its threads and its memory: others may keep the pump itself.
   void Release();
 
   // Why the element does not fit, or Ok.
@@ -102,10 +122,13 @@ class Pump {
   absl::Notification done_;
 };
 
-// Stops its pumps when it goes, which has to be before the device whose threads and functions they use. It lives in
-// that device's resource manager, or with the op of a session.
+// Stops its pumps when it goes: it is one of the resources of the device whose session or context started them, and
+// goes when these are cleared. Nothing breaks where a pump goes on for a while (see DatasetReader); but it should not.
 class PumpAnchor : public tensorflow::ResourceBase {
  public:
+  // That of the device of an op.
+  static absl::StatusOr<tensorflow::core::RefCountPtr<PumpAnchor>> Of(tensorflow::OpKernelContext* context);
+
   ~PumpAnchor() override;
 
   void Hold(const std::shared_ptr<Pump>& pump);

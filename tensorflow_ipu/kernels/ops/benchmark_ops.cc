@@ -1,6 +1,4 @@
 // `IpuDatasetBenchmark`: measures how fast the host reads a dataset, or an infeed queue hands its elements out.
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,7 +10,6 @@
 #include <memory>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,9 +19,11 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/feeds/status.h"
 
 namespace tensorflow_ipu {
 
@@ -51,10 +50,6 @@ REGISTER_OP("IpuDatasetBenchmark")
     });
 
 namespace {
-
-absl::Status ToStatus(const core::Outcome& outcome) {
-  return absl::Status(static_cast<absl::StatusCode>(outcome.code), outcome.message);
-}
 
 // Where the elements come from. Next is for one thread; Cancel for any.
 class Source {
@@ -105,15 +100,18 @@ class QueueSource : public Source {
   QueueSource(std::unique_ptr<DatasetReader> reader, int64_t depth, ElementSpec spec)
       : infeed_(std::make_shared<Infeed>("benchmark", depth)),
         number_(Infeeds().Add(infeed_)),
-        queue_(infeed_->Restart(spec.sizes())),
-        pump_(Pump::Start(std::move(reader), queue_, std::move(spec))) {
-    infeed_->Adopt(queue_, pump_);
+        queue_(infeed_->Restart(spec.sizes())) {
+    absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(std::move(reader), queue_, std::move(spec));
+    if (pump.ok()) {
+      infeed_->Adopt(queue_, *std::move(pump));
+    } else {
+      queue_->End(FromStatus(pump.status()));
+    }
   }
 
   ~QueueSource() override {
     Infeeds().Remove(number_);
     infeed_->Stop();
-    pump_->Await(std::chrono::seconds(5));  // What the dataset uses of the op's device goes with the op.
   }
 
   absl::Status Next(InfeedElement* element) override {
@@ -138,7 +136,6 @@ class QueueSource : public Source {
   const std::shared_ptr<Infeed> infeed_;
   const int64_t number_;
   const std::shared_ptr<InfeedQueue> queue_;
-  const std::shared_ptr<Pump> pump_;
 };
 
 struct Epoch {
@@ -225,11 +222,11 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    std::thread([this, context, done = std::move(done)] {
-      pthread_setname_np(pthread_self(), "ipu-benchmark");
+    const core::Outcome started = core::StartThread("ipu-benchmark", [this, context, done] {
       context->SetStatus(Run(context));
       done();
-    }).detach();
+    });
+    OP_REQUIRES_OK_ASYNC(context, ToStatus(started), done);
   }
 
  private:

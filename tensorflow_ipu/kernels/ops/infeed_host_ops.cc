@@ -9,10 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/feeds/status.h"
 
 namespace tensorflow_ipu {
 
@@ -56,31 +57,21 @@ class InfeedStartOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, infeed.status());
     tf::data::DatasetBase* dataset = nullptr;
     OP_REQUIRES_OK(context, tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
+    OP_REQUIRES_OK(context, ToStatus(core::Deadlines::Global().Prepare()));
     absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
     OP_REQUIRES_OK(context, reader.status());
-    PumpAnchor* anchor = session_anchor_.get();
-    tf::core::RefCountPtr<PumpAnchor> device_anchor;
-    if (context->session_handle().empty()) {
-      OP_REQUIRES_OK(context,
-                     context->resource_manager()->LookupOrCreate<PumpAnchor>(
-                         context->resource_manager()->default_container(), "ipu_pumps", &anchor, [](PumpAnchor** made) {
-                           *made = new PumpAnchor();
-                           return absl::OkStatus();
-                         }));
-      device_anchor.reset(anchor);
-    }
+    const absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> anchor = PumpAnchor::Of(context);
+    OP_REQUIRES_OK(context, anchor.status());
     const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart(spec_.sizes());
-    const std::shared_ptr<Pump> pump = Pump::Start(*std::move(reader), queue, spec_);
-    anchor->Hold(pump);
-    (*infeed)->Adopt(queue, pump);
+    const absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(*std::move(reader), queue, spec_);
+    if (!pump.ok()) (*infeed)->Stop();
+    OP_REQUIRES_OK(context, pump.status());
+    (*anchor)->Hold(*pump);
+    (*infeed)->Adopt(queue, *pump);
   }
 
  private:
   ElementSpec spec_;
-  // A session destroys its kernels while its devices still stand. It clears their resources with the lock on the
-  // devices held, for which a pump that lets its dataset go would wait. Eager execution drops kernels at any time, and
-  // its devices never.
-  const tf::core::RefCountPtr<PumpAnchor> session_anchor_{new PumpAnchor()};
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,12 +18,14 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Takes all whole rows of outfeed `feed`, stacked: a leaf has shape [rows] + [replicas, if several] + its own shape.
-// Waits up to `patience_us` for a row where there is none. With `last`, takes the one row that there must be, without
-// the first dimension. `types` and `shapes` are those of the elements that `layout` numbers.
+// Takes all whole rows of outfeed `feed`, `most` at most, stacked: a leaf has shape [rows] + [replicas, if several] +
+// its own shape. Waits up to `patience_us` for a row where there is none. With `last`, takes the one row that there
+// must be, without the first dimension. `types` and `shapes` are those of the elements that `layout` numbers. Where it
+// fails, all rows stay.
 REGISTER_OP("IpuOutfeedDequeue")
     .Input("feed: int64")
     .Input("patience_us: int64")
+    .Input("most: int64")
     .Output("rows: types")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
@@ -82,7 +86,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
     OP_REQUIRES(context, outfeed != nullptr,
                 absl::NotFoundError(
                     absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
-    const core::Outfeed::Taken taken = outfeed->Take(patience, layout_);
+    core::Outfeed::Taken taken = outfeed->Take(patience, layout_, context->input(2).scalar<int64_t>()());
     OP_REQUIRES(context, taken.layout == 0 || taken.layout == layout_,
                 absl::FailedPreconditionError(absl::StrCat(
                     "The outfeed queue `", outfeed->name(),
@@ -94,20 +98,41 @@ class OutfeedDequeueOp : public tf::OpKernel {
                     absl::StrCat("The outfeed queue `", outfeed->name(),
                                  "` of mode `IPUOutfeedMode.LAST` has no value to dequeue: no program has "
                                  "enqueued one since the last dequeue. Run the program first.")));
+    std::vector<tf::Tensor*> leaves;
+    if (absl::Status status = Allocate(context, taken, &leaves); !status.ok()) {
+      const std::string found = absl::StrCat("There is no memory to dequeue ", taken.count,
+                                             " element(s) of the outfeed queue `", outfeed->name(), "` at once");
+      outfeed->PutBack(std::move(taken));
+      context->SetStatus(absl::Status(
+          status.code(), absl::StrCat(found,
+                                      ". They stay: `dequeue` fewer at a time, with `max_elements`, or iterate "
+                                      "over the queue. ",
+                                      status.message())));
+      return;
+    }
     std::size_t offset = 0;
     for (std::size_t i = 0; i < types_.size(); ++i) {
-      tf::TensorShape shape;
-      if (!last_) shape.AddDim(taken.count);
-      if (taken.lanes > 1) shape.AddDim(taken.lanes);
-      shape.AppendShape(shapes_[i]);
-      tf::Tensor* rows = nullptr;
-      OP_REQUIRES_OK(context, context->allocate_output(static_cast<int>(i), shape, &rows));
-      Stack(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<char*>(rows->data()));
+      Stack(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<char*>(leaves[i]->data()));
       offset += leaf_bytes_[i];
     }
   }
 
  private:
+  // Makes the outputs that hold what was taken.
+  absl::Status Allocate(tf::OpKernelContext* context, const core::Outfeed::Taken& taken,
+                        std::vector<tf::Tensor*>* leaves) const {
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      tf::TensorShape shape;
+      if (!last_) shape.AddDim(taken.count);
+      if (taken.lanes > 1) shape.AddDim(taken.lanes);
+      shape.AppendShape(shapes_[i]);
+      leaves->push_back(nullptr);
+      absl::Status status = context->allocate_output(static_cast<int>(i), shape, &leaves->back());
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
   tf::DataTypeVector types_;
   std::vector<tf::TensorShape> shapes_;
   int64_t layout_;

@@ -14,6 +14,7 @@
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/feeds/status.h"
 #include "tensorflow_ipu/kernels/ops/feed_state.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 
@@ -52,7 +53,9 @@ Launch::Launch(tf::OpKernelContext* context, Program program, int64_t ordinal, i
     : context_(context), program_(program), count_(replicas), done_(std::move(done)), domain_(DomainOf(ordinal)) {}
 
 void Launch::Start(bool may_block) {
-  if (absl::Status status = Prepare(); !status.ok()) {
+  absl::Status status = ToStatus(core::Deadlines::Global().Prepare());
+  if (status.ok()) status = Prepare();
+  if (!status.ok()) {
     context_->SetStatus(status);
     done_();
     return;
@@ -61,13 +64,14 @@ void Launch::Start(bool may_block) {
   if (count_ > 1) domain_->Begin(count_);
   EndWhenCancelled();
   if (count_ == 1 && may_block) {
-    Run(0);
+    Run(0, core::Outcome::Ok());
     return;
   }
   for (int64_t replica = 1; replica < count_; ++replica) {
-    core::Executor::Global().Run([self = shared_from_this(), replica] { self->Run(replica); });
+    core::Executor::Global().Run(
+        [self = shared_from_this(), replica](const core::Outcome& started) { self->Run(replica, started); });
   }
-  core::Executor::Global().Run([self = shared_from_this()] { self->Run(0); });
+  core::Executor::Global().Run([self = shared_from_this()](const core::Outcome& started) { self->Run(0, started); });
 }
 
 absl::Status Launch::Prepare() {
@@ -143,7 +147,11 @@ void Launch::NoteWrite(int input) {
   }
 }
 
-void Launch::Run(int64_t replica) {
+void Launch::Run(int64_t replica, const core::Outcome& started) {
+  if (!started.ok()) {
+    replicas_[replica].context->SetStatus(ToStatus(started));
+    return Ended(replica);
+  }
   // A large product of a program that is alone is divided among all cores. Replicas would each have theirs divided
   // among the same ones, at the price of many hand-overs: so they share out the cores.
   const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));

@@ -55,7 +55,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   absl::Status Prepare();
   absl::Status PrepareResource(int input);
   void NoteWrite(int input);  // The variable is a single replica's to write; others of other programs have copies.
-  void Run(int64_t replica);
+  void Run(int64_t replica, const core::Outcome& started);
   void Ended(int64_t replica);
   void Fail(const absl::Status& status);
   void EndWhenCancelled();

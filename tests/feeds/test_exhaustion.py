@@ -1,0 +1,103 @@
+"""Where the system gives no more memory or threads: the call fails, says what to do, and nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREAMBLE = """
+import ctypes, resource, time
+from pathlib import Path
+import numpy as np
+import tensorflow_ipu as ipu, tensorflow as tf
+
+MEBIBYTE = 2**20
+
+def refused(call, *words):
+    try:
+        call()
+    except tf.errors.ResourceExhaustedError as exc:
+        for word in words:
+            assert word in str(exc), exc
+    else:
+        raise AssertionError("nothing was refused")
+"""
+
+
+def test_elements_stay_where_there_is_no_memory_for_them(run_script: Any) -> None:
+    script = """
+strategy = ipu.IPUStrategy()
+queue = ipu.IPUOutfeedQueue()
+
+@tf.function(jit_compile=True)
+def program(begin, end):
+    for i in tf.range(begin, end):
+        queue.enqueue({"i": i, "block": tf.fill([MEBIBYTE], tf.cast(i, tf.float32))})
+
+def run(begin, end):
+    strategy.run(program, (tf.constant(begin), tf.constant(end)))
+
+def numbers(part):
+    np.testing.assert_array_equal(part["block"][:, -1], part["i"])
+    return part["i"].numpy().tolist()
+
+class spare:
+    # Leaves the process so many bytes more than it has.
+    def __init__(self, size):
+        self.size = size
+    def __enter__(self):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        self.before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + self.size, self.before[1]))
+    def __exit__(self, *_):
+        resource.setrlimit(resource.RLIMIT_AS, self.before)
+
+run(0, 80)
+with spare(200 * MEBIBYTE):
+    refused(queue.dequeue, "no memory to dequeue 80 element(s)", "`max_elements`")
+    assert numbers(queue.dequeue(max_elements=3)) == [0, 1, 2]
+    assert next(iter(queue))["i"] == 3
+    refused(queue.dequeue, "memory")
+    assert [int(next(iter(queue))["i"]) for _ in range(6)] == list(range(4, 10))
+assert numbers(queue.dequeue()) == list(range(10, 80))
+print("dequeue")
+
+with spare(200 * MEBIBYTE):
+    refused(lambda: run(0, 100), "no memory for another element of the outfeed queue", "nobody has read", "LAST")
+kept = numbers(queue.dequeue())
+assert kept == list(range(len(kept))) and 0 < len(kept) < 100, kept
+run(0, 2)
+assert numbers(queue.dequeue()) == [0, 1]
+print("enqueue")
+"""
+    assert run_script(PREAMBLE + script, timeout=110).stdout.split() == ["dequeue", "enqueue"]
+
+
+def test_queue_that_gets_no_thread_cannot_start_and_starts_later(run_script: Any) -> None:
+    # What becomes of a program that gets no thread to go on with is a test of the executor's; see `tests/core`. Where
+    # TensorFlow itself gets no thread for a dataset, it ends the process.
+    script = """
+libc = ctypes.CDLL(None)
+class no_threads:
+    # Has the stack of each new thread be larger than all addresses.
+    def __enter__(self):
+        self.before, huge = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+        for attributes in (self.before, huge):
+            assert libc.pthread_getattr_default_np(attributes) == 0
+        assert libc.pthread_attr_setstacksize(huge, ctypes.c_size_t(1 << 48)) == 0
+        assert libc.pthread_setattr_default_np(huge) == 0
+    def __exit__(self, *_):
+        assert libc.pthread_setattr_default_np(self.before) == 0
+
+native = ipu._library.native
+queue = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(1.0).repeat())
+with no_threads():
+    refused(lambda: queue.initializer, "no further thread (`ipu-deadlines`", "ulimit -u")
+assert native.ipu_infeed_ready(queue._feed.number) == -1
+queue.initializer
+end = time.monotonic() + 60
+while native.ipu_infeed_ready(queue._feed.number) < 3:
+    assert time.monotonic() < end, "the queue does not fill"
+    time.sleep(0.001)
+print("done")
+"""
+    assert run_script(PREAMBLE + script, timeout=110).stdout.split() == ["done"]
