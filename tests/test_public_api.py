@@ -72,7 +72,7 @@ SIGNATURES = {
         replica_groups=None, **kwargs)""",
     "IPUOutfeedQueue": "(outfeed_mode=None, device_ordinal=None, buffer_depth=3, optimise_latency=False)",
     "IPUOutfeedQueue.enqueue": "(self, tensors)",
-    "IPUOutfeedQueue.dequeue": "(self, wait_for_completion=False)",
+    "IPUOutfeedQueue.dequeue": "(self, wait_for_completion=False, max_elements=None)",
     "feeds.IPUIterator": "(dataset=None, infeed_spec=None, element_spec=None, **kwargs)",
     "feeds.IPUOwnedIterator": "(dataset=None, infeed_spec=None, element_spec=None, **kwargs)",
     "feeds.ScopedIPUOutfeedQueue": "(outfeed_mode=None, device_ordinal=None)",

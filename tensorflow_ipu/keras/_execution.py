@@ -71,7 +71,9 @@ class Execution:
         """What an execution would have left in the outfeed, all zeros."""
         outer = [self._replicas] if self._replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
-            outer = [fed.steps // self._summed if self._accumulates else fed.steps, *outer]
+            # Evaluation has all steps of an execution in the pipeline at once.
+            passed = self._extension.steps_per_update if self._mode == "train" else fed.steps
+            outer = [fed.steps // passed if self._accumulates else fed.steps, *outer]
         spec = self._loop.returned_spec(fed.elements)
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 

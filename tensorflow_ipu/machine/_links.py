@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tensorflow_ipu.machine._hlo import Operation
+from tensorflow_ipu.machine._hlo import Operation, Shape
 from tensorflow_ipu.machine._system import System
 
 INFEED = "ipu_infeed_dequeue"
@@ -14,6 +14,8 @@ COLLECTIVE = "ipu_collective"
 _SEED = "ipu_random_seed"
 _INDEX = "ipu_replica_index"
 HOST_CALLS = frozenset({INFEED, OUTFEED})
+# What names a queue to a call, and the order of the program's calls. No element has this type.
+_STATE = Shape("s64", (4,))
 # They pass nothing but a few words.
 IDLE_CALLS = frozenset({_SEED, _INDEX})
 
@@ -49,7 +51,7 @@ def collective_seconds(operation: Operation, system: System, replicas: int) -> f
     if ranks < 2 or replicas < 2:  # A replica that is alone.
         return 0.0
     share = _KINDS[attributes.get("kind", 0)][1]
-    size = sum(each.shape.bytes for each in operation.operands[1:])
+    size = _data_bytes([each.shape for each in operation.operands])
     inside = min(ranks, system.ipus_of_pod)
     seconds = share(inside) * size / system.link_bytes_per_second + 2 * (inside - 1) * system.link_latency_seconds
     pods = math.ceil(ranks / system.ipus_of_pod)
@@ -59,7 +61,11 @@ def collective_seconds(operation: Operation, system: System, replicas: int) -> f
 
 
 def host_bytes(operation: Operation) -> int:
-    """The bytes that a feed's call passes between host and chip, without the state that names its queue."""
+    """The bytes that a feed's call passes between host and chip, without the states of queues and of their order."""
     if operation.target == INFEED:
-        return sum(part.bytes for part in operation.shape.parts[1:])
-    return sum(each.shape.bytes for each in operation.operands[1:])
+        return _data_bytes(operation.shape.parts)
+    return _data_bytes([each.shape for each in operation.operands])
+
+
+def _data_bytes(shapes: Sequence[Shape]) -> int:
+    return sum(shape.bytes for shape in shapes if shape != _STATE)

@@ -88,8 +88,7 @@ def assert_same() -> Callable[..., None]:
         assert len(left) == len(right) > 0
         for one, other in zip(left, right, strict=True):
             np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
-            other = np.asarray(other)
-            if other.dtype.kind == "f":  # The state of a seed generator is as large as it likes.
+            if np.asarray(other).dtype.kind == "f":  # The state of a seed generator is as large as it likes.
                 assert np.max(np.abs(other), initial=0) < 100, "what diverges is equal by luck, on this processor"
 
     return check

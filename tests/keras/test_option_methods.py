@@ -164,9 +164,10 @@ def test_pipelining_options_that_were_set_are_printed_as_one_would_type_them(sco
     }
 
 
-def test_a_depth_that_a_queue_takes_for_its_default_is_printed_as_what_it_is(scoped: Any) -> None:
+def test_a_depth_that_no_queue_has_is_refused(scoped: Any) -> None:
     model = scoped(tiny)
-    model.set_infeed_queue_options(prefetch_depth=0)
+    with pytest.raises(ValueError, match="prefetch_depth must be greater than zero, but it is 0"):
+        model.set_infeed_queue_options(prefetch_depth=0)
     assert printed(model, "infeed_queue") == DEFAULTS["infeed_queue"]
 
 

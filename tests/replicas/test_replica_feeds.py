@@ -157,7 +157,9 @@ def test_queue_keeps_to_its_number_of_replicas(replicas: Any, numbers: Any) -> N
 
     with pytest.raises(tf.errors.FailedPreconditionError, match="feeds a program of 4 replicas; a program of 2 cannot"):
         strategy.run(halves, (iterator, ipu.IPUOutfeedQueue()))
-    with pytest.raises(tf.errors.FailedPreconditionError, match="serves a program of 4 replicas; a program of 2"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match="holds elements of a program of 4 replicas; a program of 2"
+    ):
         strategy.run(halves, (iterator_of(strategy, numbers()), queue))
     np.testing.assert_array_equal(queue.dequeue(), [[0, 1, 2, 3]])
     strategy.run(echo, (iterator, queue, tf.constant(1)))
