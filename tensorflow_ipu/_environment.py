@@ -11,6 +11,7 @@ from dataclasses import dataclass
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
 FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
+HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
 
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
@@ -75,6 +76,22 @@ def way_out(variable: str, wanted: int) -> str:
     if wanted > _MOST[variable]:
         return f"choose less: `{variable}` goes up to {_MOST[variable]}"
     return f"start the program with the environment variable `{variable}={wanted}` or more"
+
+
+def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether kernels of the host may compute layers of programs (`TENSORFLOW_IPU_HOST_KERNELS`); yes where unset.
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    text = (_raw(HOST_KERNELS_VARIABLE, environ) or "").strip().lower()
+    if text in _FALSE:
+        return False
+    if text not in _TRUE:
+        raise ValueError(
+            f"`{HOST_KERNELS_VARIABLE}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `1`"
+        )
+    return True
 
 
 def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:

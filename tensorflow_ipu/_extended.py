@@ -73,10 +73,11 @@ class _AsReplica:
 class IPUExtended(distribute_lib.StrategyExtendedV1):
     """The side of `IPUStrategy` that TensorFlow's own library code calls."""
 
-    def __init__(self, strategy: Any, ordinal: int, cpu_ordinal: int) -> None:
+    def __init__(self, strategy: Any, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> None:
         super().__init__(strategy)
         self.ordinal = ordinal
         self.ipu_device = device_util.canonicalize(f"/device:IPU:{ordinal}")
+        self.host_kernels = host_kernels
         self.cpu_device = device_util.canonicalize(f"/device:CPU:{cpu_ordinal}")
         self._as_replica: _AsReplica | None = None
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
@@ -85,6 +86,11 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
     def ipus(self) -> int:
         """How many IPUs the device has in the present configuration; 1 where it does not exist."""
         return replicas.ipus_or_one(self.ordinal)
+
+    @property
+    def target(self) -> replicas.Target:
+        """What programs are traced for now."""
+        return replicas.Target(self.ipus, self.host_kernels)
 
     # Variables.
 

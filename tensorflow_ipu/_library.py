@@ -39,6 +39,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_domain_leave": (None, [_INT, _INT]),
     "ipu_domain_waiting": (_INT, [_INT]),
     "ipu_end_process": (None, []),
+    "ipu_host_layers": (ctypes.c_char_p, []),
     "ipu_infeed_drop": (None, [_INT]),
     "ipu_infeed_new": (_INT, [ctypes.c_char_p, _INT, _INT, _FLAG]),
     "ipu_infeed_ready": (_INT, [_INT]),

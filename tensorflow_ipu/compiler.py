@@ -13,7 +13,7 @@ from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import concrete_function, tracing_compilation
 from tensorflow.python.framework import ops as framework_ops
 
-from tensorflow_ipu import _tracebacks, replicas
+from tensorflow_ipu import _environment, _tracebacks, replicas
 from tensorflow_ipu.ops import random_streams
 
 __all__ = ["compile"]
@@ -76,7 +76,8 @@ def _called(program: Any, values: list[Any], device: str | None) -> list[Any]:
         if not tf.executing_eagerly():
             return replicas.insert(program, values, {}, device)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        return replicas.run(replicas.trace(program, values, {}, 1), device_util.canonicalize(device), ordinal)
+        target = replicas.Target(1, _environment.host_kernels())
+        return replicas.run(replicas.trace(program, values, {}, target), device_util.canonicalize(device), ordinal)
 
 
 class _Results:

@@ -61,6 +61,8 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         cpu_device: str = "/device:CPU:0",
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
+        *,
+        host_kernels: bool | None = None,
     ) -> None:
         """Creates the strategy.
 
@@ -71,6 +73,8 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
             the program.
           enable_keras_extensions: Whether Keras models that are made inside the scope get the IPU's extensions: `fit` and
             the like then run their loops on the device. Without, they run Keras's own loops.
+          host_kernels: Whether TensorFlow's own kernels may compute layers of programs where they are faster than what XLA
+            makes of them. None: what the environment variable `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
 
         Raises:
           ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU.
@@ -82,7 +86,10 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         _check_registered(ordinal)
         _check_bool("enable_dataset_iterators", enable_dataset_iterators)
         _check_bool("enable_keras_extensions", enable_keras_extensions)
-        super().__init__(IPUExtended(self, ordinal, cpu_ordinal))
+        if host_kernels is None:
+            host_kernels = _environment.host_kernels()
+        _check_bool("host_kernels", host_kernels)
+        super().__init__(IPUExtended(self, ordinal, cpu_ordinal, host_kernels))
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
 
@@ -138,20 +145,19 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         call = (fn, args, kwargs or {})
         if not eager:
             with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
-                return extended.call_on_device(replicas.insert, (*call, extended.ipu_device), {})
+                return extended.call_on_device(replicas.insert, (*call, extended.ipu_device, extended.host_kernels), {})
         with tf.device(extended.ipu_device):
-            return replicas.run(self._prepare(call), extended.ipu_device, extended.ordinal)
+            return replicas.run(self._prepare(call, extended.target), extended.ipu_device, extended.ordinal)
 
-    def _prepare(self, call: tuple[Any, Sequence[Any], Mapping[str, Any]]) -> Any:
+    def _prepare(self, call: tuple[Any, Sequence[Any], Mapping[str, Any]], target: replicas.Target) -> Any:
         """Finds or traces the program of a function and its arguments. The caller has entered the device."""
         extended = self.extended
-        ipus = extended.ipus
         with extended.as_replica():
-            prepared = replicas.find(*call, ipus)
+            prepared = replicas.find(*call, target)
         if prepared is None:
             with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
                 try:
-                    prepared = extended.call_on_device(replicas.trace, (*call, ipus), {})
+                    prepared = extended.call_on_device(replicas.trace, (*call, target), {})
                 except Exception as exc:
                     raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
         return prepared
@@ -195,7 +201,9 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         options = records[ordinal].options if ordinal < len(records) else None
         system = model.configured_system(machine, options)
         with tf.device(device):
-            program, inputs = self._prepare((fn, args, kwargs or {}))
+            # XLA's own convolutions are what the report can read.
+            target = self.extended.target._replace(host_kernels=False)
+            program, inputs = self._prepare((fn, args, kwargs or {}), target)
         per_replica = replicas.ipus_of_replica(program)
         if per_replica > 1:
             raise NotImplementedError(

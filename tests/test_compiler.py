@@ -277,6 +277,19 @@ def test_program_that_was_left_off_the_ipu_says_so_when_it_meets_a_queue(graph: 
 
 
 # Initial values were random numbers of the program, which nothing outside of one can draw.
+def test_initial_values_are_none_of_the_layers_of_a_program(graph: tf.Graph) -> None:
+    def draw(*_args: Any, **_kwargs: Any) -> tf.Tensor:
+        return tf.random.stateless_uniform([3], [1, 2])
+
+    run = _on_ipu(lambda: [tf.identity(v1.get_variable("weights", [3], initializer=draw)), draw()])
+    drawn = [operation for operation in graph.get_operations() if operation.type == "StatelessRandomUniformV2"]
+    assert ["_ipu_host_kernel" in operation.node_def.attr for operation in drawn] == [False]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        on_host, on_ipu = session.run(run)
+    np.testing.assert_array_equal(on_host, on_ipu)
+
+
 def test_initial_values_are_those_of_plain_tensorflow(graph: tf.Graph) -> None:
     def computation() -> tf.Tensor:
         weights = v1.get_variable("weights", [3], initializer=v1.glorot_uniform_initializer())

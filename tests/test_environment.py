@@ -5,21 +5,28 @@ from __future__ import annotations
 import pytest
 
 from tensorflow_ipu import _environment
-from tensorflow_ipu._environment import PoplarFlags, ipu_count, poplar_flags
+from tensorflow_ipu._environment import PoplarFlags, host_kernels, ipu_count, poplar_flags
 
 
 def test_defaults():
-    assert (ipu_count({}), poplar_flags({})) == (64, PoplarFlags())
+    assert (ipu_count({}), poplar_flags({}), host_kernels({})) == (64, PoplarFlags(), True)
 
 
 def test_empty_values_are_defaults():
-    environ = {"TENSORFLOW_IPU_COUNT": " ", "TF_POPLAR_FLAGS": ""}
-    assert (ipu_count(environ), poplar_flags(environ)) == (64, PoplarFlags())
+    environ = {"TENSORFLOW_IPU_COUNT": " ", "TF_POPLAR_FLAGS": "", "TENSORFLOW_IPU_HOST_KERNELS": " "}
+    assert (ipu_count(environ), poplar_flags(environ), host_kernels(environ)) == (64, PoplarFlags(), True)
 
 
 def test_values_are_read():
     assert ipu_count({"TENSORFLOW_IPU_COUNT": " 16 "}) == 16
     assert poplar_flags({"TF_POPLAR_FLAGS": "--use_ipu_model"}) == PoplarFlags(use_ipu_model=True)
+    assert not host_kernels({"TENSORFLOW_IPU_HOST_KERNELS": " Off "})
+    assert host_kernels({"TENSORFLOW_IPU_HOST_KERNELS": "1"})
+
+
+def test_malformed_switch_is_refused_by_name_and_value():
+    with pytest.raises(ValueError, match="`TENSORFLOW_IPU_HOST_KERNELS=maybe` is neither on nor off"):
+        host_kernels({"TENSORFLOW_IPU_HOST_KERNELS": "maybe"})
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "0x10", "²"])

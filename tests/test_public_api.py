@@ -63,7 +63,7 @@ ELSEWHERE = {"tensorflow_ipu.pipelining", "tensorflow_ipu.replicas"}
 SIGNATURES = {
     "IPUStrategy": """
         (ipu_device='/device:IPU:0', cpu_device='/device:CPU:0', enable_dataset_iterators=True,
-        enable_keras_extensions=True)
+        enable_keras_extensions=True, *, host_kernels=None)
     """,
     "IPUStrategy.run": "(self, fn, args=(), kwargs=None, options=None)",
     "IPUStrategy.scope": "(self)",

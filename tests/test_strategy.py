@@ -93,6 +93,21 @@ def test_switch_that_is_no_bool_is_refused(name: str, value: Any) -> None:
         ipu.IPUStrategy(**{name: value})
 
 
+def test_strategies_trace_a_function_once_for_each_choice_of_kernels() -> None:
+    traced = []
+
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> Any:
+        traced.append(x)
+        return tf.nn.max_pool(x, 2, 2, "VALID")
+
+    for choice in (None, True, False, True, False):
+        ipu.IPUStrategy(host_kernels=choice).run(program, (tf.ones([1, 4, 4, 1]),))
+    assert len(traced) == 2
+    with pytest.raises(TypeError, match="`host_kernels` must be True or False, but is 'no'"):
+        ipu.IPUStrategy(host_kernels="no")  # pyright: ignore[reportArgumentType]
+
+
 def test_scope_makes_the_strategy_current_and_gives_it(strategy: Any) -> None:
     assert not tf.distribute.has_strategy()
     with strategy.scope() as current:

@@ -83,13 +83,14 @@ class Loop:
     def _execute(self, program: Any, arguments: tuple[Any, ...]) -> None:
         """Runs a program. The executions of an epoch have the same queues, so one look for what they run will do."""
         extended = self._strategy.extended
-        key = (program, extended.ipus, *arguments)
+        target = extended.target
+        key = (program, target, *arguments)
         latest = self._latest
         if latest is not None and latest.is_of(key):
             with tf.device(extended.ipu_device):
                 if latest.prepared is None:
                     with extended.as_replica():
-                        latest.prepared = replicas.find(program, arguments, {}, extended.ipus)
+                        latest.prepared = replicas.find(program, arguments, {}, target)
                 if latest.prepared is not None:
                     replicas.run(latest.prepared, extended.ipu_device, extended.ordinal)
                     return

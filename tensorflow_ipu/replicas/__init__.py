@@ -1,11 +1,12 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
 from tensorflow_ipu.replicas import _convolutions as _convolutions
+from tensorflow_ipu.replicas import _host_kernels as _host_kernels
 from tensorflow_ipu.replicas._captures import in_condition, in_function, in_plain_graph
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._program import find, is_graph_function, trace
+from tensorflow_ipu.replicas._program import Target, find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
@@ -14,6 +15,7 @@ from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_hos
 
 __all__ = [
     "ReplicaGroups",
+    "Target",
     "active",
     "check_size",
     "find",

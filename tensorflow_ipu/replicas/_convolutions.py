@@ -3,8 +3,9 @@
 XLA:CPU has fast code for convolutions of one order of dimensions: batch, rows, columns, features. It brings those of any
 order into that one, but looks for them outside of loops alone
 (https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc). TensorFlow's gradients have other
-orders, and a training loop that stays on the device would run them by its slowest code. This can go when XLA looks into
-loops.
+orders, and a training loop that stays on the device would run them by its slowest code. Kernels of the host compute most
+gradients of programs; this is for those that they do not know, with dilations, and for programs without such kernels. It
+can go when XLA looks into loops.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_v2_func_graphs
 
-from tensorflow_ipu.replicas._tracing import is_tracing
+from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
 _TYPE = "Conv2D"
 _numbers: Any = xla_data_pb2
@@ -38,8 +39,9 @@ _plain = _registry.lookup(_TYPE)
 
 
 def gradient(op: Any, upstream: Any) -> Any:
-    """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but in a program's loop."""
-    geometry = _geometry(op, upstream) if is_tracing() and _in_loop() else None
+    """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but where XLA would be slow."""
+    served = wants_host_kernels() and set(op.get_attr("dilations")) == {1}
+    geometry = _geometry(op, upstream) if is_tracing() and not served and _in_loop() else None
     if geometry is None:
         return _plain(op, upstream)
     inputs, weights = op.inputs

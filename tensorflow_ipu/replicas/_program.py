@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import (
@@ -29,6 +29,18 @@ _twins: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 # A program and its flat inputs, without those that it captured.
 Prepared = tuple[Any, list[Any]]
+
+
+class Target(NamedTuple):
+    """What a program is traced for: another one needs another trace.
+
+    Attributes:
+      ipus: How many IPUs the device has; None for any number, which the run will find.
+      host_kernels: Whether kernels of the host may compute layers of the program.
+    """
+
+    ipus: int | None
+    host_kernels: bool
 
 
 def is_graph_function(fn: object) -> bool:
@@ -78,7 +90,7 @@ class _Untraced(Exception):  # noqa: N818  (No error: the answer of a look-up.)
     """There is no program for these arguments yet."""
 
 
-def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | None) -> Prepared | None:
+def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target) -> Prepared | None:
     """Finds the program of `fn` for these arguments.
 
     It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
@@ -88,7 +100,7 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | No
       fn: A `tf.function` or concrete function.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
-      ipus: How many IPUs the device has.
+      target: What the program is for.
 
     Returns:
       The program and its flat inputs; None where it has to be traced first.
@@ -102,14 +114,14 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | No
     bound = _bind(function, args, kwargs)
     try:
         program = tracing_compilation.trace_function(
-            bound.args, bound.kwargs, _options(function, config, ipus, look_up=True)
+            bound.args, bound.kwargs, _options(function, config, target, look_up=True)
         )
     except _Untraced:
         return None
     return program, _flat(program, bound)
 
 
-def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | None) -> Prepared:
+def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target) -> Prepared:
     """Finds or traces the program of `fn` for these arguments.
 
     This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
@@ -119,25 +131,24 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ipus: int | N
       fn: A `tf.function`, a concrete function, or a callable.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
-      ipus: How many IPUs the device has: what is traced for one number holds for no other. None traces for any number,
-        which the run will find.
+      target: What the program is for.
 
     Returns:
       The program, and its flat inputs without the captured ones.
     """
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
-        prepared = find(function, args, kwargs, ipus)
+        prepared = find(function, args, kwargs, target)
         assert prepared is not None
         return prepared
-    with tracing_program(ipus):
+    with tracing_program(target.ipus, target.host_kernels):
         with function._lock:  # Another thread may be at the first call, and make the variables.
             if _config(function) is None:
-                vars(function).setdefault("_ipu_first", ipus)
+                vars(function).setdefault("_ipu_first", target)
                 function.get_concrete_function(*args, **kwargs)
             created = bool(function._created_variables)
         bound = _bind(function, args, kwargs)
-        options = _options(function, _config(function), ipus)
+        options = _options(function, _config(function), target)
         program = tracing_compilation.trace_function(bound.args, bound.kwargs, options)
         if function._created_variables and not created:
             raise ValueError(
@@ -171,22 +182,22 @@ def _config(function: Any) -> Any:
     return function._variable_creation_config
 
 
-def _options(function: Any, config: Any, ipus: int | None, look_up: bool = False) -> Any:
-    """What the program for a device of so many IPUs is traced by, or with `look_up`, found by: then it raises instead."""
+def _options(function: Any, config: Any, target: Target, look_up: bool = False) -> Any:
+    """What the program for a target is traced by, or with `look_up`, found by: then it raises instead."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
-    # TensorFlow's own key is for the number that the function was first traced for.
-    vars(function).setdefault("_ipu_first", ipus)
+    # TensorFlow's own key is for the target that the function was first traced for.
+    vars(function).setdefault("_ipu_first", target)
     known = getattr(function, "_ipu_options", None)
     if known is None or known[0] is not config:
         known = function._ipu_options = (config, {})
-    options = known[1].get((ipus, look_up))
+    options = known[1].get((target, look_up))
     if options is None:
         options = config
-        if ipus != function._ipu_first:  # Of all that makes up the key of a trace, this is free for anything.
-            options = dataclasses.replace(options, scope_type=(options.scope_type, ipus))
+        if target != function._ipu_first:  # Of all that makes up the key of a trace, this is free for anything.
+            options = dataclasses.replace(options, scope_type=(options.scope_type, target))
         if look_up:
             options = dataclasses.replace(options, python_function=_miss, autograph=False)
-        known[1][ipus, look_up] = options
+        known[1][target, look_up] = options
     return options
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.replicas import _checks, _program, _runs, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._program import Prepared
+from tensorflow_ipu.replicas._program import Prepared, Target
 
 _forked = False
 
@@ -58,7 +59,9 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
     raise tf.errors.FailedPreconditionError(None, None, _never(device))
 
 
-def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
+def insert(
+    fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, host_kernels: bool | None = None
+) -> Any:
     """Puts `fn` as one compiled program into the graph that is being built.
 
     The caller has entered the device and the context in which `fn` is to be traced. What depends on the configured
@@ -70,6 +73,7 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
       args: Its positional arguments.
       kwargs: Its keyword arguments.
       device: The full name of the IPU device.
+      host_kernels: Whether kernels of the host may compute layers of the program. None: what the environment says.
 
     Returns:
       What `fn` returns, with tensors of the graph.
@@ -79,7 +83,9 @@ def insert(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str)
       ValueError: The program uses variables of another device.
       tf.errors.InvalidArgumentError: XLA cannot compile the program.
     """
-    program, inputs = _program.trace(fn, args, kwargs, None)
+    if host_kernels is None:
+        host_kernels = _environment.host_kernels()
+    program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels))
     _checks.check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.

@@ -13,6 +13,7 @@ from tensorflow.python.eager.polymorphic_function import attributes, concrete_fu
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_ops
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu.replicas import _ranges, _shards
 
 # Graphs of functions that hold a program.
@@ -25,10 +26,12 @@ class _Kind(NamedTuple):
     Attributes:
       on_ipu: Whether it is a program's: always, never, or by the device that each operation is placed on.
       ipus: How many IPUs the program's device has; None where that is known when it runs.
+      host_kernels: Whether kernels of the host may compute layers of the program.
     """
 
     on_ipu: bool | None
     ipus: int | None = None
+    host_kernels: bool = False
 
 
 _HOSTS = _Kind(on_ipu=False)
@@ -80,18 +83,21 @@ def _mark_of(graph: Any) -> _Mark | None:
 
 
 @contextlib.contextmanager
-def tracing_program(ipus: int | None, placed: bool = True) -> Iterator[None]:
+def tracing_program(ipus: int | None, host_kernels: bool | None = None, placed: bool = True) -> Iterator[None]:
     """A block that traces a program; one inside of another is part of that program.
 
     Args:
       ipus: How many IPUs the device has; None where that is known when the program runs, and not before.
+      host_kernels: Whether kernels of the host may compute layers of the program. None: what the environment says.
       placed: Whether all of it is on an IPU device. Else it is a program of those operations that name one.
     """
     if is_tracing():
         yield
         return
+    if host_kernels is None:
+        host_kernels = _environment.host_kernels()
     _note_callers()
-    with _marked(_Kind(placed or None, ipus)):
+    with _marked(_Kind(placed or None, ipus, host_kernels)):
         yield
 
 
@@ -104,18 +110,32 @@ def on_host() -> Iterator[None]:
 
 def is_tracing() -> bool:
     """Whether what is called now becomes a part of a program."""
+    return _kind_of_program() is not None
+
+
+def _kind_of_program() -> _Kind | None:
+    """What is known of the program that what is called now becomes a part of; None where it becomes a part of none."""
     if tf.executing_eagerly():
-        return False
+        return None
     mark = _mark_of(framework_ops.get_default_graph())
-    if mark is None or mark.kind.on_ipu is not None:
-        return mark is not None and mark.kind.on_ipu is True
-    return tf.DeviceSpec.from_string(device_util.current() or "").device_type == "IPU"
+    if mark is None:
+        return None
+    on_ipu = mark.kind.on_ipu
+    if on_ipu is None:
+        on_ipu = tf.DeviceSpec.from_string(device_util.current() or "").device_type == "IPU"
+    return mark.kind if on_ipu else None
 
 
 def ipus_traced_for() -> int | None:
     """How many IPUs the device has for which a program is being traced; None where that is not known, or none is."""
     mark = None if tf.executing_eagerly() else _mark_of(framework_ops.get_default_graph())
     return None if mark is None else mark.kind.ipus
+
+
+def wants_host_kernels() -> bool:
+    """Whether what is called now becomes a part of a program whose layers kernels of the host may compute."""
+    kind = _kind_of_program()
+    return kind is not None and kind.host_kernels
 
 
 def _note_callers() -> None:

@@ -1,4 +1,4 @@
-"""Convolutions that train in a loop on the device."""
+"""Gradients of convolutions in a loop on the device, where no kernel of the host computes them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_gradients_in_a_loop_equal_those_of_tensorflow(options: dict[str, Any]) 
     plain = {name: value for name, value in options.items() if name != "dilations"}
     dilations = options.get("dilations", [1, 1])
     expected = gradients(tf.constant(IMAGES), tf.constant(FILTER), plain, lambda weights: spread(weights, dilations))
-    strategy = ipu.IPUStrategy()
+    strategy = ipu.IPUStrategy(host_kernels=False)
 
     @tf.function(jit_compile=True)
     def program(images: Any, weights: Any) -> Any:
@@ -78,7 +78,7 @@ def test_grouped_convolutions_keep_the_gradients_of_tensorflow() -> None:
             result = gradients(images, weights, options)
         return result
 
-    for result, wanted in zip(ipu.IPUStrategy().run(program, (images, weights)), plain, strict=True):
+    for result, wanted in zip(ipu.IPUStrategy(host_kernels=False).run(program, (images, weights)), plain, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -100,7 +100,7 @@ def test_gradients_of_gradients_in_a_loop_equal_those_of_tensorflow() -> None:
             result = twice(images, weights)
         return result
 
-    results = ipu.IPUStrategy().run(program, (tf.constant(IMAGES), tf.constant(FILTER)))
+    results = ipu.IPUStrategy(host_kernels=False).run(program, (tf.constant(IMAGES), tf.constant(FILTER)))
     for result, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-3)
 
@@ -123,7 +123,7 @@ def test_convolutions_in_a_loop_have_the_form_that_xla_has_fast_code_for(run_scr
                 images, weights = images - by_images, weights - by_weights
             return images
 
-        ipu.IPUStrategy().run(program, (tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4])))
+        ipu.IPUStrategy(host_kernels=False).run(program, (tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4])))
         """,
         env={"XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text"},
     )

@@ -7,6 +7,7 @@
 
 #define EIGEN_USE_THREADS
 
+#include "tensorflow/core/platform/threadpool_interface.h"
 #include "unsupported/Eigen/CXX11/Tensor"
 
 namespace tensorflow_ipu {
@@ -15,7 +16,7 @@ namespace tensorflow_ipu {
 // hand the parts to the pool. This one says that it has fewer than it has: for one thread they make no parts.
 //
 // Thread-safe. Must not outlive the pool.
-class FewerThreads : public Eigen::ThreadPoolInterface {
+class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
  public:
   FewerThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(pool), count_(count), device_(this, count) {}
 

@@ -1,0 +1,67 @@
+// The custom call that runs a kernel of the host.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/ffi/reply.h"
+#include "tensorflow_ipu/kernels/host/kernel.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// What XLA keeps for a call in a program, from before its first run to its end.
+struct KernelOfCall {
+  static ffi::TypeId id;
+  std::shared_ptr<const HostKernel> kernel;
+};
+ffi::TypeId KernelOfCall::id = {};
+
+ffi::Error Failed(const absl::Status& status, std::string_view place) {
+  return ToError({static_cast<core::Code>(status.code()), absl::StrCat(place, ": ", status.message())});
+}
+
+ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view place) {
+  absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
+  if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), place));
+  return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel)});
+}
+
+HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
+  const auto dimensions = buffer.dimensions();
+  return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
+}
+
+ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+               std::string_view, std::string_view place) {
+  absl::InlinedVector<HostBuffer, 4> from, to;
+  for (std::size_t i = 0; i < arguments.size(); ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
+  for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
+  const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
+  return done.ok() ? ffi::Error::Success() : Failed(done, place);
+}
+
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
+                       ffi::Ffi::BindInstantiate()
+                           .Attr<std::string_view>("node")     // node
+                           .Attr<std::string_view>("place"));  // place
+XLA_FFI_DEFINE_HANDLER(kRun, Run,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::State<KernelOfCall>>()    // call
+                           .Ctx<ffi::ThreadPool>()             // threads
+                           .RemainingArgs()                    // arguments
+                           .RemainingRets()                    // results
+                           .Attr<std::string_view>("node")     // which is instantiated by now
+                           .Attr<std::string_view>("place"));  // place
+
+XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host",
+                         (XLA_FFI_Handler_Bundle{kInstantiate, nullptr, nullptr, kRun}));
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,86 @@
+#include "tensorflow_ipu/kernels/host/device.h"
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/env.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// The bits of an allocation's attributes that TensorFlow leaves to devices.
+constexpr int kDeviceBits = 24;
+
+}  // namespace
+
+void LentMemory::Lend(void* data, std::size_t bytes) {
+  data_ = data;
+  bytes_ = bytes;
+  free_ = true;
+}
+
+void* LentMemory::AllocateRaw(std::size_t alignment, std::size_t bytes) {
+  const bool fits = bytes == bytes_ && reinterpret_cast<std::uintptr_t>(data_) % alignment == 0;
+  if (fits && free_.exchange(false)) return data_;
+  return tf::cpu_allocator()->AllocateRaw(alignment, bytes);
+}
+
+void LentMemory::DeallocateRaw(void* data) {
+  if (data == data_) {
+    free_ = true;
+  } else {
+    tf::cpu_allocator()->DeallocateRaw(data);
+  }
+}
+
+KernelDevice::KernelDevice() : DeviceBase(tf::Env::Default()) {}
+
+void KernelDevice::Lend(std::size_t result, void* data, std::size_t bytes) {
+  while (results_.size() <= result) results_.push_back(std::make_unique<LentMemory>());
+  results_[result]->Lend(data, bytes);
+}
+
+tf::AllocatorAttributes KernelDevice::OfResult(std::size_t result) {
+  tf::AllocatorAttributes attributes;
+  attributes.value = static_cast<uint32_t>(result + 1) << kDeviceBits;
+  return attributes;
+}
+
+tf::Allocator* KernelDevice::GetAllocator(tf::AllocatorAttributes attributes) {
+  const std::size_t result = attributes.value >> kDeviceBits;
+  return result == 0 ? tf::cpu_allocator() : results_[result - 1].get();
+}
+
+const tf::DeviceAttributes& KernelDevice::attributes() const {
+  static const auto* const attributes = [] {
+    auto* const made = new tf::DeviceAttributes();
+    made->set_name("/job:localhost/replica:0/task:0/device:CPU:0");
+    made->set_device_type(tf::DEVICE_CPU);
+    return made;
+  }();
+  return *attributes;
+}
+
+const tf::DeviceNameUtils::ParsedName& KernelDevice::parsed_name() const {
+  static const auto* const parsed = [this] {
+    auto* const made = new tf::DeviceNameUtils::ParsedName();
+    tf::DeviceNameUtils::ParseFullName(name(), made);
+    return made;
+  }();
+  return *parsed;
+}
+
+absl::Status KernelDevice::MakeTensorFromProto(const tf::TensorProto& proto, tf::AllocatorAttributes attributes,
+                                               tf::Tensor* tensor) {
+  tf::Tensor made(proto.dtype());
+  if (!made.FromProto(GetAllocator(attributes), proto)) {
+    return absl::InvalidArgumentError("A constant of the node is malformed.");
+  }
+  *tensor = std::move(made);
+  return absl::OkStatus();
+}
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,71 @@
+// The device that a kernel of the host believes to run on: it hands out a program's memory for the kernel's results.
+#ifndef TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
+#define TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/device_attributes.pb.h"
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/util/device_name_utils.h"
+#include "tensorflow_ipu/kernels/host/threads.h"
+
+namespace tensorflow_ipu {
+
+// Gives one piece of memory to the first that asks for as much, and TensorFlow's own to others.
+//
+// Thread-safe, but for Lend.
+class LentMemory : public tensorflow::Allocator {
+ public:
+  // What was allocated has been freed by then.
+  void Lend(void* data, std::size_t bytes);
+
+  std::string Name() override { return "ipu_program"; }
+  void* AllocateRaw(std::size_t alignment, std::size_t bytes) override;
+  void DeallocateRaw(void* data) override;
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::atomic<bool> free_{false};
+};
+
+// A device serves one call of a kernel at a time. The kernel may ask it from several threads.
+class KernelDevice : public tensorflow::DeviceBase {
+ public:
+  KernelDevice();
+
+  // The number of results for which the device can hand out a program's memory.
+  static constexpr std::size_t kLendable = 255;
+
+  // Begins a call: `threads` is what the kernel may use.
+  void Begin(const HostThreads& threads) { threads_ = &threads; }
+
+  // Has the next tensor that is allocated with the attributes `OfResult(i)` lie in this memory.
+  void Lend(std::size_t result, void* data, std::size_t bytes);
+  static tensorflow::AllocatorAttributes OfResult(std::size_t result);
+
+  const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override { return threads_->workers(); }
+  bool has_eigen_cpu_device() const override { return true; }
+  const Eigen::ThreadPoolDevice* eigen_cpu_device() override { return threads_->device(); }
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
+  const tensorflow::DeviceAttributes& attributes() const override;
+  const std::string& name() const override { return attributes().name(); }
+  const std::string& device_type() const override { return attributes().device_type(); }
+  const tensorflow::DeviceNameUtils::ParsedName& parsed_name() const override;
+  absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto, tensorflow::AllocatorAttributes attributes,
+                                   tensorflow::Tensor* tensor) override;
+
+ private:
+  const HostThreads* threads_ = &HostThreads::Of(0);
+  std::vector<std::unique_ptr<LentMemory>> results_;
+};
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_

@@ -1,0 +1,50 @@
+#include "tensorflow_ipu/kernels/host/threads.h"
+
+#include <vector>
+
+#include "tensorflow/core/platform/cpu_info.h"
+#include "tensorflow/core/platform/env.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// The entry of n - 1 is for n threads.
+const std::vector<const HostThreads*>& ByCount() {
+  static const auto* const all = [] {
+    auto* const made = new std::vector<const HostThreads*>();
+    const int cores = tf::port::MaxParallelism();
+    auto* const pool = new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", cores);
+    for (int count = 1; count < cores; ++count) made->push_back(new HostThreads(pool, count));
+    made->push_back(new HostThreads(pool));
+    return made;
+  }();
+  return *all;
+}
+
+}  // namespace
+
+const HostThreads& HostThreads::Of(int64_t count) {
+  const std::vector<const HostThreads*>& all = ByCount();
+  const auto most = static_cast<int64_t>(all.size());
+  return *all[(count < 1 || count > most ? most : count) - 1];
+}
+
+HostThreads::HostThreads(tf::thread::ThreadPool* pool)
+    : all_(std::make_unique<Eigen::ThreadPoolDevice>(pool->AsEigenThreadPool(), pool->NumThreads())),
+      device_(all_.get()) {
+  workers_.num_threads = pool->NumThreads();
+  workers_.workers = pool;
+}
+
+HostThreads::HostThreads(tf::thread::ThreadPool* pool, int count)
+    : fewer_(std::make_unique<FewerThreads>(pool->AsEigenThreadPool(), count)),
+      named_(std::make_unique<tf::thread::ThreadPool>(fewer_.get())),
+      device_(fewer_->device()) {
+  workers_.num_threads = count;
+  workers_.workers = named_.get();
+}
+
+}  // namespace tensorflow_ipu

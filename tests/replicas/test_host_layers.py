@@ -1,0 +1,190 @@
+"""Layers that kernels of the host compute inside of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+
+RANDOM = np.random.default_rng(1)
+IMAGES = RANDOM.normal(size=[4, 13, 11, 4]).astype(np.float32)
+VOLUMES = RANDOM.normal(size=[2, 5, 6, 7, 3]).astype(np.float32)
+
+
+def of_filter(*shape: int) -> np.ndarray:
+    return np.random.default_rng(2).normal(size=shape, scale=0.3).astype(np.float32)
+
+
+def convolution(**options: Any) -> Callable[..., Any]:
+    return lambda x, w: tf.nn.convolution(x, w, **options)
+
+
+def pooling(pool: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+    return lambda x: pool(x, *arguments)
+
+
+# A layer: what computes it, and what of.
+LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "conv1d": (convolution(padding="SAME"), [IMAGES[:, 0], of_filter(3, 4, 5)]),
+    "conv2d": (convolution(padding="SAME"), [IMAGES, of_filter(3, 2, 4, 5)]),
+    "conv2d, strides": (convolution(padding="VALID", strides=[2, 3]), [IMAGES, of_filter(3, 2, 4, 5)]),
+    "conv2d, 1x1": (convolution(padding="VALID"), [IMAGES, of_filter(1, 1, 4, 5)]),
+    "conv2d, explicit padding": (
+        lambda x, w: tf.nn.conv2d(x, w, 1, [[0, 0], [1, 2], [0, 1], [0, 0]]),
+        [IMAGES, of_filter(3, 2, 4, 5)],
+    ),
+    "conv2d, transposed": (
+        lambda x, w: tf.nn.conv2d_transpose(x, w, [4, 26, 22, 3], 2),
+        [IMAGES, of_filter(3, 3, 3, 4)],
+    ),
+    "conv3d": (convolution(padding="SAME"), [VOLUMES, of_filter(2, 2, 3, 3, 4)]),
+    "depthwise": (
+        lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 2, 2, 1], "SAME"),
+        [IMAGES, of_filter(3, 3, 4, 2)],
+    ),
+    "max pool": (pooling(tf.nn.max_pool, 3, 2, "SAME"), [IMAGES]),
+    "average pool": (pooling(tf.nn.avg_pool, 3, 2, "SAME"), [IMAGES]),
+    "max pool 3d": (pooling(tf.nn.max_pool, 2, 2, "VALID"), [VOLUMES]),
+    "average pool 3d": (pooling(tf.nn.avg_pool, 2, 1, "SAME"), [VOLUMES]),
+}
+
+
+def results(call: Callable[..., Any], values: list[Any]) -> list[Any]:
+    """What the layer gives, and its gradients."""
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        result = call(*values)
+        loss = tf.reduce_sum(tf.sin(result))
+    return [result, *tape.gradient(loss, values)]
+
+
+def second(call: Callable[..., Any], values: list[Any]) -> list[Any]:
+    """The gradients of a function of the layer's gradients."""
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        loss = tf.add_n([tf.reduce_sum(tf.sin(gradient)) for gradient in results(call, values)[1:]])
+    return tape.gradient(loss, values)
+
+
+def assert_near(actual: list[Any], wanted: list[Any], tolerance: float = 1e-5) -> None:
+    for one, other in zip(actual, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * np.max(np.abs(other)))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(name: str, strategy: ipu.IPUStrategy) -> None:
+    call, arrays = LAYERS[name]
+    values = [tf.constant(array) for array in arrays]
+
+    @tf.function(jit_compile=True)
+    def program(*values: Any) -> Any:
+        once = results(call, list(values))
+        inside = [tf.zeros_like(value) for value in once]
+        for _ in tf.range(2):
+            inside = results(call, list(values))
+        return once, inside
+
+    once, inside = strategy.run(program, values)
+    wanted = tf.function(lambda *values: results(call, list(values)))(*values)
+    assert_near(once, wanted)
+    assert_near(inside, wanted)
+
+
+@pytest.mark.parametrize("name", ["conv2d, strides", "depthwise", "max pool", "average pool"])
+def test_second_derivatives_equal_those_of_tensorflow_without_xla(name: str, strategy: ipu.IPUStrategy) -> None:
+    call, arrays = LAYERS[name]
+    values = [tf.constant(array) for array in arrays]
+    program = tf.function(lambda *values: second(call, list(values)), jit_compile=True)
+    assert_near(strategy.run(program, values), tf.function(program.python_function)(*values), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "arrays"),
+    [
+        (convolution(padding="VALID", dilations=[2, 3]), [IMAGES, of_filter(3, 2, 4, 5)]),
+        (convolution(padding="SAME"), [IMAGES, of_filter(3, 3, 2, 6)]),
+    ],
+    ids=["dilations", "groups"],
+)
+def test_gradients_that_no_kernel_of_the_host_knows_are_those_of_xla(call: Any, arrays: Any) -> None:
+    values = [tf.constant(array) for array in arrays]
+    plain = tf.function(lambda *values: results(call, list(values)), jit_compile=True)
+
+    @tf.function(jit_compile=True)
+    def program(*values: Any) -> Any:
+        inside = [tf.zeros_like(value) for value in results(call, list(values))]
+        for _ in tf.range(1):
+            inside = results(call, list(values))
+        return results(call, list(values)), inside
+
+    for found in ipu.IPUStrategy().run(program, values):
+        assert_near(found, plain(*values), 1e-4)
+
+
+def test_an_inner_functions_gradients_are_those_of_tensorflow_too(strategy: ipu.IPUStrategy) -> None:
+    call, arrays = LAYERS["conv2d"]
+    values = [tf.constant(array) for array in arrays]
+    inner = tf.function(call)
+    program = tf.function(lambda *values: results(inner, list(values)), jit_compile=True)
+    assert_near(strategy.run(program, values), results(call, values))
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_types_other_than_float32_are_computed_as_without_xla(dtype: Any, strategy: ipu.IPUStrategy) -> None:
+    call, arrays = LAYERS["conv2d"]
+    values = [tf.constant(array) for array in arrays]
+
+    def narrow(*values: Any) -> Any:
+        return tf.cast(call(*(tf.cast(value, dtype) for value in values)), tf.float32)
+
+    program = tf.function(narrow, jit_compile=True)
+    assert_near([strategy.run(program, values)], [narrow(*values)], 1e-5 if dtype is tf.float64 else 2e-2)
+
+
+# XLA:CPU ran the gradients of convolutions in loops by its slowest code.
+def test_programs_call_kernels_of_the_host_unless_these_are_switched_off(run_script: Any, tmp_path: Any) -> None:
+    script = """
+        import sys
+        import tensorflow as tf
+        import tensorflow_ipu as ipu
+
+        def train(images, weights):
+            for _ in tf.range(3):
+                with tf.GradientTape() as tape:
+                    tape.watch([images, weights])
+                    loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(images, weights, strides=2, padding="SAME")))
+                by_images, by_weights = tape.gradient(loss, [images, weights])
+                images, weights = images - by_images, weights - by_weights
+            return images
+
+        values = (tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4]))
+
+        # The size of the batch is known when the program is compiled, and not before.
+        @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None, 8, 8, 3]), tf.TensorSpec([3, 3, 3, 4])])
+        def program(images, weights):
+            return train(images, weights)
+
+        @tf.function(jit_compile=True)
+        def elsewhere(images, weights):
+            return train(images, weights)
+
+        ipu.IPUStrategy().run(program, values)
+        ipu.IPUStrategy(host_kernels=False).run(program, values)
+        elsewhere(*values)
+        """
+    calls: dict[str, list[int]] = {}
+    for switch in ("1", "0"):
+        dump = tmp_path / switch
+        flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+        run_script(script, env={"XLA_FLAGS": flags, "TENSORFLOW_IPU_HOST_KERNELS": switch})
+        texts = {file.name: file.read_text() for file in sorted(dump.glob("*after_optimizations.txt"))}
+        for name in ("program", "elsewhere"):
+            calls[name + switch] = [
+                text.count('custom_call_target="ipu_host_kernel"') for file, text in texts.items() if name in file
+            ]
+    assert calls == {"program1": [3, 0], "elsewhere1": [0], "program0": [0], "elsewhere0": [0]}
