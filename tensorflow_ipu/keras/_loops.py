@@ -84,7 +84,7 @@ class Loop:
         """Runs a program. The executions of an epoch have the same queues, so one look for what they run will do."""
         extended = self._strategy.extended
         target = extended.target
-        key = (program, target, *arguments)
+        key = (program, *target, *arguments)  # One by one: they are compared by identity.
         latest = self._latest
         if latest is not None and latest.is_of(key):
             with tf.device(extended.ipu_device):
