@@ -2,6 +2,7 @@
 #include "tensorflow_ipu/kernels/core/executor.h"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -143,23 +144,30 @@ TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
   CHECK_EQ(threads.size(), std::size_t{1});
 }
 
+// Once of many times: a thread that an earlier task was too slow to wake may come first.
 TEST(a_thread_that_lingers_takes_the_next_task) {
-  check::Count ran;
-  std::thread::id first;
-  std::thread::id second;
-  Executor::Global().Run([&](const Outcome&) {
-    first = std::this_thread::get_id();
-    Executor::LingerAfterTask(check::kDeadline);
-    ran.Add();
-  });
-  CHECK(ran.Await());
-  Executor::Global().AwaitLingerer(check::kDeadline);
-  Executor::Global().Run([&](const Outcome&) {
-    second = std::this_thread::get_id();
-    ran.Add();
-  });
-  CHECK(ran.Await(2));
-  if (std::thread::hardware_concurrency() > 1) CHECK(first == second);
+  if (std::thread::hardware_concurrency() < 2) return;
+  const auto end = std::chrono::steady_clock::now() + check::kDeadline;
+  bool same = false;
+  while (!same && std::chrono::steady_clock::now() < end) {
+    check::Count ran;
+    std::thread::id first;
+    std::thread::id second;
+    Executor::Global().Run([&](const Outcome&) {
+      first = std::this_thread::get_id();
+      Executor::LingerAfterTask(check::kDeadline);
+      ran.Add();
+    });
+    CHECK(ran.Await());
+    Executor::Global().AwaitLingerer(check::kDeadline);
+    Executor::Global().Run([&](const Outcome&) {
+      second = std::this_thread::get_id();
+      ran.Add();
+    });
+    CHECK(ran.Await(2));
+    same = first == second;
+  }
+  CHECK(same);
 }
 
 TEST(waiting_for_a_thread_that_lingers_has_an_end) {
