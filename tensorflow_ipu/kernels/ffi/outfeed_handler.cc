@@ -13,10 +13,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// The leaves of an element that is to be appended. Keeps its memory from call to call.
-std::vector<core::Leaf>* EmptyLeaves() {
+// The leaves of an element that is to be appended, to be filled in. Keeps its memory from call to call.
+std::vector<core::Leaf>* Leaves(std::size_t count) {
   static thread_local std::vector<core::Leaf> leaves;
-  leaves.clear();
+  leaves.resize(count);
   return &leaves;
 }
 
@@ -38,11 +38,11 @@ core::Outcome Enqueue(const OrderedState& states, int64_t layout, const std::vec
 
 ffi::Error EnqueueBound(int64_t layout, ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state) {
   const OrderedState states = OrderedStateAt(StatesOf(arguments));
-  std::vector<core::Leaf>* const leaves = EmptyLeaves();
-  for (std::size_t i = states.states; i < arguments.size(); ++i) {
-    const auto leaf = arguments.get<ffi::AnyBuffer>(i);
+  std::vector<core::Leaf>* const leaves = Leaves(arguments.size() - states.states);
+  for (std::size_t i = 0; i < leaves->size(); ++i) {
+    const auto leaf = arguments.get<ffi::AnyBuffer>(i + states.states);
     if (leaf.has_error()) return ToError({core::Code::kInternal, leaf.error().message()});
-    leaves->push_back({leaf->untyped_data(), leaf->size_bytes()});
+    (*leaves)[i] = {leaf->untyped_data(), leaf->size_bytes()};
   }
   return ToError(Enqueue(states, layout, *leaves, next_state->untyped_data()));
 }
@@ -55,10 +55,11 @@ XLA_FFI_DEFINE_HANDLER(kEnqueue, EnqueueBound,
 
 bool EnqueueFromFrame(const XLA_FFI_CallFrame& frame) {
   const OrderedState states = OrderedStateAt(StatesOf(frame));
-  std::vector<core::Leaf>* const leaves = EmptyLeaves();
-  for (int64_t i = states.states; i < frame.args.size; ++i) {
-    const Memory leaf = MemoryOf(frame.args.args[i]);
-    leaves->push_back({leaf.data, leaf.bytes});
+  std::vector<core::Leaf>* const leaves = Leaves(static_cast<std::size_t>(frame.args.size - states.states));
+  for (std::size_t i = 0; i < leaves->size(); ++i) {
+    const Memory leaf = MemoryOf(frame.args.args[i + states.states]);
+    (*leaves)[i].data = leaf.data;
+    (*leaves)[i].bytes = leaf.bytes;
   }
   return Enqueue(states, IntegerOf(frame.attrs.attrs[0]), *leaves, MemoryOf(frame.rets.rets[0]).data).ok();
 }

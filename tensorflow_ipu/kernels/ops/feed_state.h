@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_IPU_KERNELS_OPS_FEED_STATE_H_
 #define TENSORFLOW_IPU_KERNELS_OPS_FEED_STATE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -21,16 +22,21 @@ inline FeedState StateAt(const void* data) {
   return state;
 }
 
-// Writes the state after the use of which `at` is the state before.
-inline void Advance(FeedState at, void* next) {
-  ++at.count;
-  std::memcpy(next, &at, sizeof(at));
+// Writes the state after the use of which `at` is the state before; often both are the same memory. The count is
+// written, and read by the next use, as the one number that it is: a wider load of what two stores wrote would wait.
+inline void Advance(const void* at, void* next) {
+  constexpr std::size_t kCountAt = offsetof(FeedState, count);
+  if (next != at) std::memcpy(next, at, kCountAt);
+  int64_t count;
+  std::memcpy(&count, static_cast<const char*>(at) + kCountAt, sizeof(count));
+  ++count;
+  std::memcpy(static_cast<char*>(next) + kCountAt, &count, sizeof(count));
 }
 
 // What a use of a feed is called with before its values: the feed's state, or ahead of it the order of the program. The
 // first of the two is what the use advances.
 struct OrderedState {
-  FeedState advanced;
+  const void* advanced;
   FeedState feed;
   int64_t states;  // How many there are, 1 or 2: where the values begin.
 };
@@ -38,8 +44,10 @@ struct OrderedState {
 // `state(i)` is the memory of argument i.
 template <typename StateOf>
 OrderedState OrderedStateAt(StateOf state) {
-  const FeedState first = StateAt(state(0));
-  if (first.feed >= 0) return {first, first, 1};
+  const void* const first = state(0);
+  int64_t number;
+  std::memcpy(&number, first, sizeof(number));
+  if (number >= 0) return {first, StateAt(first), 1};
   return {first, StateAt(state(1)), 2};
 }
 
