@@ -31,6 +31,7 @@ LAYERS = {
     "_autograph": 1,
     "_environment": 1,
     "_faults": 1,
+    "_units": 1,
     "_poplar_options": 1,
     "_tracebacks": 1,
     "errors": 0,

@@ -10,11 +10,9 @@ from tensorflow_ipu.machine._fusion import fused_operations
 from tensorflow_ipu.machine._grids import best_grid
 from tensorflow_ipu.machine._hlo import Computation, Operation, Shape
 from tensorflow_ipu.machine._machine import Machine
-from tensorflow_ipu.machine._opcodes import ELEMENTWISE, PRODUCTS, UPDATING
+from tensorflow_ipu.machine._opcodes import ELEMENTWISE, NAMING, PRODUCTS, UPDATING
 from tensorflow_ipu.machine._schedule import frugal_order
 
-# Their results are (parts of) what they work on.
-_NAMING = frozenset({"bitcast", "reshape", "broadcast", "opt-barrier", "copy", "set-dimension-size", "domain"})
 _IN_PLACE = ELEMENTWISE | UPDATING
 
 
@@ -136,7 +134,7 @@ class _Liveness:
             return whole[operation.number] if isinstance(whole, list) else whole
         if opcode == "while":
             return _written(operation, values[operands[0]], operation.shape)
-        if opcode in _NAMING:
+        if opcode in NAMING:
             return values[operands[0]]
         if opcode == "custom-call":
             return _new(operation, operation.shape)

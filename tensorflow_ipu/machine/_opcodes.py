@@ -12,6 +12,8 @@ FREE = _words("""
     parameter constant tuple get-tuple-element bitcast reshape iota after-all opt-barrier broadcast add-dependency
     get-dimension-size set-dimension-size partition-id replica-id domain
 """)
+# Their results are (parts of) their first operand, as far as memory goes.
+NAMING = _words("bitcast reshape broadcast opt-barrier copy set-dimension-size domain")
 # They hold other computations, which are costed by themselves.
 HOLDERS = _words("while call conditional fusion map")
 # The matrix units run them.

@@ -6,10 +6,8 @@ import heapq
 
 from tensorflow_ipu.machine._fusion import fused_operations
 from tensorflow_ipu.machine._hlo import Computation, Operation
-from tensorflow_ipu.machine._opcodes import FREE
+from tensorflow_ipu.machine._opcodes import FREE, NAMING
 
-# Their results are those of their operands.
-_NAMING = frozenset({"reshape", "bitcast", "broadcast", "get-tuple-element", "copy"})
 # A parameter or a constant is there anyway; what a tuple names is elsewhere; a loop works in place.
 _PLACELESS = FREE | {"while"}
 
@@ -98,7 +96,7 @@ def _bases(computation: Computation) -> dict[Operation, tuple[Operation, ...]]:
     for operation in computation.operations:
         if operation in fused:
             bases[operation] = tuple(dict.fromkeys(base for each in operation.operands for base in bases[each]))
-        elif operation.opcode in _NAMING:
+        elif operation.opcode in NAMING or operation.opcode == "get-tuple-element":
             bases[operation] = bases[operation.operands[0]]
         else:
             bases[operation] = () if operation.opcode in _PLACELESS else (operation,)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.machine._walk import OperationTime
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def _memory(report: Report) -> Iterator[str]:
     perhaps = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(full))
     bar = (full + perhaps).ljust(_BAR, ".")
     low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
-    yield f"memory of an IPU  [{bar}] {low} to {high} of {_bytes(memory.capacity)}: {memory.verdict}"
+    yield f"memory of an IPU  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
     yield (
-        f"  variables and arguments {_bytes(memory.variables)}, constants {_bytes(memory.constants)}, other data at the"
-        f" peak {_bytes(memory.data)}, code {_bytes(memory.code_low)} to {_bytes(memory.code_high)}"
+        f"  variables and arguments {format_bytes(memory.variables)}, constants {format_bytes(memory.constants)}, other data at"
+        f" the peak {format_bytes(memory.data)}, code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
     )
 
 
@@ -94,14 +95,6 @@ def _merged(operations: tuple[OperationTime, ...]) -> list[OperationTime]:
             source=have.source or each.source,
         )
     return list(found.values())
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"
 
 
 def _seconds(time: float) -> str:

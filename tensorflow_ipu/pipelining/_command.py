@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.pipelining._check import check_plan
-from tensorflow_ipu.pipelining._compare import compare_plans, format_bytes
+from tensorflow_ipu.pipelining._compare import compare_plans
 from tensorflow_ipu.pipelining._cost import PlanCost, StageCost, plan_cost
 from tensorflow_ipu.pipelining._enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining._instructions import stage_letters

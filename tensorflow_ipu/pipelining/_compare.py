@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.pipelining._cost import PlanCost, StageCost, StageCosts, plan_cost
 from tensorflow_ipu.pipelining._enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining._order import overlap_length
@@ -256,12 +257,3 @@ def _against(cost: PlanCost, candidate: Candidate) -> str:
     if cost.peak_stash_bytes:
         times += f" and {other.peak_stash_bytes / cost.peak_stash_bytes:.0%} of the stash"
     return times
-
-
-def format_bytes(size: float) -> str:
-    """A size in words, for instance `1.5 MiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.pipelining._boxes import INK, draw_box, draw_bubble
-from tensorflow_ipu.pipelining._compare import format_bytes
 from tensorflow_ipu.pipelining._cost import PlanCost, Span, StageCosts, plan_cost, timeline
 from tensorflow_ipu.pipelining._instructions import Backward, Forward, Load, Recompute, Save, Update
 from tensorflow_ipu.pipelining._plan import Plan, Section
