@@ -19,6 +19,30 @@ using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
+// Has the one thread of the deadlines make no further call for as long as it lives: what is added meanwhile is there as
+// a whole when the first of it comes due, however long this thread has to wait for a processor.
+class Held {
+ public:
+  Held() {
+    Deadlines::Global().Add(Clock::now(), [this] {
+      came_.Add();
+      CHECK(go_on_.Await());
+      gone_.Add();
+    });
+    CHECK(came_.Await());
+  }
+
+  ~Held() {
+    go_on_.Add();
+    CHECK(gone_.Await());
+  }
+
+ private:
+  Count came_;
+  Count go_on_;
+  Count gone_;
+};
+
 TEST(calls_come_due_in_the_order_of_their_times_and_not_before) {
   std::vector<int> order;  // Written on the one thread of the deadlines.
   Count due;
@@ -30,9 +54,12 @@ TEST(calls_come_due_in_the_order_of_their_times_and_not_before) {
       due.Add();
     });
   };
-  add(3, milliseconds(30));
-  add(1, milliseconds(10));
-  add(2, milliseconds(20));
+  {
+    const Held held;
+    add(3, milliseconds(30));
+    add(1, milliseconds(10));
+    add(2, milliseconds(20));
+  }
   if (!CHECK(due.Await(3))) return;
   CHECK(order == std::vector<int>({1, 2, 3}));
 }
@@ -70,9 +97,13 @@ TEST(what_is_taken_back_never_runs_and_its_captures_go) {
   Count after;
   auto held = std::make_shared<int>(0);
   const Clock::time_point when = Clock::now() + milliseconds(10);
-  const Deadlines::Ticket ticket = Deadlines::Global().Add(when, [&ran, held] { ran.Add(); });
-  Deadlines::Global().Add(when, [&] { after.Add(); });
-  Deadlines::Global().Remove(ticket);
+  Deadlines::Ticket ticket;
+  {
+    const Held no_call;
+    ticket = Deadlines::Global().Add(when, [&ran, held] { ran.Add(); });
+    Deadlines::Global().Add(when, [&] { after.Add(); });
+    Deadlines::Global().Remove(ticket);
+  }
   CHECK_EQ(held.use_count(), 1);
   CHECK(after.Await());
   CHECK_EQ(ran.value(), 0);

@@ -261,15 +261,23 @@ TEST(the_limit_for_waits_ends_a_wait) {
   CHECK_EQ(run.domain->waiting(), 0);
 }
 
+// Once of many times: this thread may have to wait longer for a processor than the limit is.
 TEST(a_wait_that_ends_in_time_is_not_given_up) {
-  tensorflow_ipu::core::wait_limit_ns = 5000000;
-  Run run(2);
-  const auto zero = Arrive(*run.site, 0, 2, {1});
-  Arrive(*run.site, 1, 2, {1});
-  tensorflow_ipu::core::wait_limit_ns = 0;
-  const auto later = Arrive(*run.site, 0, 2, {1});
-  CHECK(!later->answered.Await(1, check::kMoment));
-  CHECK(zero->Await() && zero->outcome.ok());
+  const auto end = std::chrono::steady_clock::now() + check::kDeadline;
+  bool in_time = false;
+  while (!in_time && std::chrono::steady_clock::now() < end) {
+    tensorflow_ipu::core::wait_limit_ns = 5000000;
+    Run run(2);
+    const auto zero = Arrive(*run.site, 0, 2, {1});
+    tensorflow_ipu::core::wait_limit_ns = 0;
+    const auto one = Arrive(*run.site, 1, 2, {1});
+    in_time = zero->Await() && zero->outcome.ok();
+    if (!in_time) continue;
+    CHECK(one->outcome.ok());
+    const auto later = Arrive(*run.site, 0, 2, {1});
+    CHECK(!later->answered.Await(1, check::kMoment));
+  }
+  CHECK(in_time);
 }
 
 TEST(an_interrupted_run_gets_no_further) {
