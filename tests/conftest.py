@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,15 +34,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _native_threads(prefix: str) -> list[str]:
-    """Names the native threads of this process whose names start so."""
+def _native_threads() -> set[str]:
+    """Numbers of the native threads of this process."""
+    return set(os.listdir("/proc/self/task"))
+
+
+def _pumps(threads: set[str]) -> list[str]:
+    """Names those of these native threads that read datasets."""
     names = []
-    for comm in Path("/proc/self/task").glob("*/comm"):
+    for thread in threads:
         try:
-            name = comm.read_text().strip()
+            name = Path("/proc/self/task", thread, "comm").read_text().strip()
         except OSError:  # The thread ended meanwhile.
             continue
-        if name.startswith(prefix):
+        if name.startswith(PUMP_THREADS):
             names.append(name)
     return names
 
@@ -57,11 +62,17 @@ def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+def pytest_collection_finish() -> None:
+    """Takes the many objects of what tests import out of the collector's sight: each look at them takes half a second."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     """Fails a test that leaves a thread behind: a Python one, or a pump that still reads a dataset."""
     before = set(threading.enumerate())
-    pumps = len(_native_threads(PUMP_THREADS))
+    native_before = _native_threads()
     yield
 
     def left() -> list[str]:
@@ -70,7 +81,7 @@ def no_thread_left() -> Iterator[None]:
             for thread in threading.enumerate()
             if thread not in before and not thread.name.startswith(LASTING_THREADS)
         ]
-        return python + _native_threads(PUMP_THREADS)[pumps:]
+        return python + _pumps(_native_threads() - native_before)
 
     if left():
         gc.collect()  # A queue in a cycle, or in the traceback of a test that failed, still has its pump.
@@ -127,11 +138,46 @@ def strategy() -> ipu.IPUStrategy:
     return ipu.IPUStrategy()
 
 
+@pytest.fixture
+def compiled_text() -> Callable[..., str]:
+    """`compiled_text(strategy, function, *args)` is what XLA makes of the program that the strategy would run, as text."""
+
+    def text(strategy: ipu.IPUStrategy, function: Any, *args: object) -> str:
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        running: Any = context.context()
+        device = strategy.extended.ipu_device
+        with tf.device(device):
+            program, inputs = strategy._prepare((function, args, {}), strategy.extended.target)
+            return running.get_compiler_ir(
+                device_name=device,
+                platform_name=None,
+                function_name=program.name,
+                flat_args=list(inputs),
+                captured_inputs=program.captured_inputs,
+                stage="optimized_hlo",
+            ).decode()
+
+    return text
+
+
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(scope="session")
+def quick_imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the environment of an interpreter has so that it imports TensorFlow sooner, by a fifth.
+
+    Keras imports scikit-learn where that is installed, for its wrappers. It does without where the import fails.
+    """
+    folder = tmp_path_factory.mktemp("without")
+    (folder / "sklearn.py").write_text("raise ImportError('scripts of tests do without')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
 @pytest.fixture
-def run_script(tmp_path: Path) -> RunScript:
+def run_script(tmp_path: Path, quick_imports: Mapping[str, str]) -> RunScript:
     """Runs a script in a new interpreter, from an empty folder, so that it sees the installed package alone.
 
     Call it as `run_script(code, *arguments, timeout=300, env=None, check=True)`: `code` is dedented, `env` adds
@@ -149,7 +195,7 @@ def run_script(tmp_path: Path) -> RunScript:
         folder.mkdir(exist_ok=True)
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
-        variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        variables = {**os.environ, **quick_imports, "PYTHONUNBUFFERED": "1", **(env or {})}
         try:
             done = subprocess.run(
                 [sys.executable, str(script), *arguments],
@@ -187,7 +233,7 @@ def run_here(
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", [str(path), *arguments])
         if "keras" in sys.modules:
-            sys.modules["keras"].backend.clear_session()
+            sys.modules["keras"].backend.clear_session(free_memory=False)
         capsys.readouterr()
         main = ModuleType("__main__")
         main.__file__ = str(path)

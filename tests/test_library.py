@@ -129,13 +129,17 @@ def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_w
 def test_import_starts_no_runtime_and_changes_nothing_of_tensorflow(run_script: Any) -> None:
     done = run_script(
         """
+        import sys
+
         import tensorflow as tf
         from tensorflow.python.eager import context
 
         before = tf.data.Dataset.__iter__, tf.distribute.get_strategy(), tf.config.get_soft_device_placement
         import tensorflow_ipu
+        import tensorflow_ipu.compat
 
         assert not context.context()._initialized
+        assert "tensorflow_ipu.keras.optimizers" not in sys.modules  # It takes time to import.
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,16 @@ def door() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(tmp_path: Path, quick_imports: Mapping[str, str]) -> Command:
     """Runs `python -m tensorflow_ipu` with these words in an empty folder: `command(*words, timeout=300)`."""
 
-    def run(*words: str | Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+    def run(*words: str | Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         folder = tmp_path / "empty"
         folder.mkdir(exist_ok=True)
         return subprocess.run(
             [sys.executable, "-m", "tensorflow_ipu", *map(str, words)],
             cwd=folder,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **quick_imports, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -46,13 +46,51 @@ def command(tmp_path: Path) -> Command:
     return run
 
 
+# Runs scripts one after the other as the command does each: in an interpreter's main thread and module, and from a
+# fresh system, graph and Keras.
+_RUN_ALL = """
+import sys
+from tensorflow_ipu import __main__
+
+for path in sys.argv[1:]:
+    print("script", path, flush=True)
+    try:
+        assert not __main__.main([path]), path
+    except SystemExit as exc:
+        assert not exc.code, exc.code
+    sys.modules["tensorflow_ipu"].config.reset_ipu_configuration()
+    sys.modules["tensorflow"].compat.v1.reset_default_graph()
+"""
+
+
+@pytest.fixture(scope="module")
+def _outputs(tmp_path_factory: pytest.TempPathFactory, quick_imports: Mapping[str, str]) -> dict[str, list[str]]:
+    """What each of the scripts beside this file prints. To start an interpreter takes longer than all of them do."""
+    # Those that leave TensorFlow 2 behind come last.
+    scripts = ["feed_loop", "iterator_loop", "dequeue_thread", "old_keras", "session", "pipeline"]
+    paths = [str(SCRIPTS / f"{name}.py") for name in scripts]
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN_ALL, *paths],
+        cwd=tmp_path_factory.mktemp("empty"),
+        env={**os.environ, **quick_imports},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    outputs: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        word, _, path = line.partition(" ")
+        if word == "script":
+            outputs[Path(path).name] = []
+        else:
+            outputs[Path(paths[len(outputs) - 1]).name].append(line)
+    return outputs
+
+
 @pytest.fixture
-def script_output(command: Command) -> Callable[[str], list[str]]:
-    """Runs one of the scripts beside this file and gives the lines that it printed; one that fails fails the test."""
-
-    def run(name: str) -> list[str]:
-        done = command(SCRIPTS / name)
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout.splitlines()
-
-    return run
+def script_output(_outputs: dict[str, list[str]]) -> Callable[[str], list[str]]:
+    """Gives the lines that one of the scripts beside this file prints."""
+    return _outputs.__getitem__

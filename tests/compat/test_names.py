@@ -29,11 +29,11 @@ HERE = [(module, name, target) for module, name, target in ROWS if isinstance(ta
 ABSENT = [(module, name, target) for module, name, target in ROWS if isinstance(target, Absent)]
 
 
-@pytest.mark.parametrize("name", ON_IPU)
-def test_module_is_on_ipu_and_importable_by_its_path(name: str) -> None:
+def test_modules_are_on_ipu_and_importable_by_their_paths() -> None:
     from tensorflow.python import ipu
 
-    assert getattr(ipu, name) is importlib.import_module(f"{IPU}.{name}")
+    for name in ON_IPU:
+        assert getattr(ipu, name) is importlib.import_module(f"{IPU}.{name}"), name
 
 
 def test_alias_is_the_module_itself() -> None:
@@ -75,31 +75,30 @@ def test_module_that_served_the_extensions_alone_says_so() -> None:
             importlib.import_module(f"{package}.polling_thread")
 
 
-@pytest.mark.parametrize(("module", "name", "target"), HERE, ids=str)
-def test_row_leads_to_what_it_says(module: str, name: str, target: str) -> None:
-    assert getattr(importlib.import_module(module), name) is resolve(target)
+def test_rows_lead_to_what_they_say() -> None:
+    for module, name, target in HERE:
+        assert getattr(importlib.import_module(module), name) is resolve(target), (module, name)
 
 
-@pytest.mark.parametrize(("module", "name", "target"), ABSENT, ids=lambda value: getattr(value, "reason", str(value)))
-def test_absent_name_says_why_on_access_and_on_import(module: str, name: str, target: Absent) -> None:
-    old = importlib.import_module(module)
-    with pytest.raises(AttributeError) as accessed:
-        getattr(old, name)
-    with pytest.raises(ImportError) as imported:
-        exec(f"from {module} import {name}")
-    for message in (str(accessed.value), str(imported.value)):
-        assert message == f"`{module}.{name}` cannot be used: {target.reason}"
-    assert not hasattr(old, name)
+def test_absent_names_say_why_on_access_and_on_import() -> None:
+    for module, name, target in ABSENT:
+        old = importlib.import_module(module)
+        with pytest.raises(AttributeError) as accessed:
+            getattr(old, name)
+        with pytest.raises(ImportError) as imported:
+            exec(f"from {module} import {name}")
+        for message in (str(accessed.value), str(imported.value)):
+            assert message == f"`{module}.{name}` cannot be used: {target.reason}"
+        assert not hasattr(old, name), (module, name)
 
 
-@pytest.mark.parametrize("module", sorted(_names.MODULES))
-def test_dir_lists_what_exists_and_nothing_else(module: str) -> None:
-    old = importlib.import_module(module)
-    usable = {name for where, name, _ in HERE if where == module}
-    assert usable <= set(dir(old))
-    for name in dir(old):
-        assert getattr(old, name) is not None
-    assert not {name for where, name, _ in ABSENT if where == module} & set(dir(old))
+def test_dir_lists_what_exists_and_nothing_else() -> None:
+    for module in _names.MODULES:
+        old = importlib.import_module(module)
+        assert {name for where, name, _ in HERE if where == module} <= set(dir(old)), module
+        for name in dir(old):
+            assert getattr(old, name) is not None, (module, name)
+        assert not {name for where, name, _ in ABSENT if where == module} & set(dir(old)), module
 
 
 def test_name_that_nobody_knows_is_answered_with_the_nearest_one() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -169,13 +167,3 @@ def test_move_variable_initialization_does_nothing_and_checks_its_graph():
 def test_public_names_are_sorted_and_exist():
     assert config.__all__ == sorted(config.__all__)
     assert all(hasattr(config, name) for name in config.__all__)
-
-
-def test_importing_the_configuration_starts_no_runtime():
-    script = (
-        "import sys, tensorflow_ipu.config\n"
-        "if 'tensorflow' in sys.modules:\n"
-        "    from tensorflow.python.eager import context\n"
-        "    assert not context.context()._initialized\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

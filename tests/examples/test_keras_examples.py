@@ -29,16 +29,14 @@ def test_keras_digits_learns_the_same_in_each_mode(source_of, capsys):
     alone = digits["make_model"]()
     digits["compile_model"](alone, 0.05, 4)
     losses, _ = digits["train"](alone, 64, 1)
-    for mode in [(1, 1, 1), (4, 1, 1), (1, 4, 1), (1, 4, 2)]:
+    for mode in [(4, 1, 1), (1, 4, 2)]:
         model, (own_losses, _) = digits["train_on_ipus"](*mode, epochs=1)
         np.testing.assert_allclose(own_losses, losses, rtol=1e-5, err_msg=str(mode))
         for own, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
             np.testing.assert_allclose(own, weight, atol=1e-5, err_msg=str(mode))
         digits["describe"](model, *mode)
     assert [line for line in capsys.readouterr().out.splitlines() if "IPU(s)" in line] == [
-        "1 IPU(s); an update: 1 replica(s) x 1 batch(es) x 64 images = 64 images",
         "4 IPU(s); an update: 4 replica(s) x 1 batch(es) x 16 images = 64 images",
-        "1 IPU(s); an update: 1 replica(s) x 4 batch(es) x 16 images = 64 images",
         "2 IPU(s); an update: 1 replica(s) x 4 batch(es) x 16 images = 64 images",
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import weakref
@@ -20,13 +19,6 @@ from tensorflow_ipu._library import native
 from tensorflow_ipu.config import reset_ipu_configuration
 
 DEADLINE = 60.0
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_collections() -> None:
-    """Takes TensorFlow's own many objects out of the collector's sight: a test that collects is to wait for its own."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -153,7 +153,8 @@ def test_closed_session_ends_a_benchmark(benchmark: Any, start: Any) -> None:
             run.result(DEADLINE)
 
 
-_INTERRUPTED = """
+def test_ctrl_c_ends_a_benchmark(run_script: Any) -> None:
+    script = """
     import os, signal
     import numpy as np
     import tensorflow_ipu as ipu
@@ -165,20 +166,14 @@ _INTERRUPTED = """
         return np.int32(n)
 
     dataset = tf.data.Dataset.range(10**9).map(lambda n: tf.ensure_shape(tf.numpy_function(element, [n], tf.int32), []))
-    try:
-        ipu.feeds.{benchmark}({source}, 1, 10**9, print_stats=False)
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-
-
-@pytest.mark.parametrize(
-    ("benchmark_name", "source"),
-    [("dataset_benchmark", "dataset"), ("infeed_benchmark", "ipu.IPUInfeedQueue(dataset)")],
-)
-def test_ctrl_c_ends_a_benchmark(benchmark_name: str, source: str, run_script: Any) -> None:
-    done = run_script(_INTERRUPTED.format(benchmark=benchmark_name, source=source))
-    assert done.stdout == "interrupted\n"
+    queue = ipu.IPUInfeedQueue(dataset)
+    for benchmark, source in ((ipu.feeds.dataset_benchmark, dataset), (ipu.feeds.infeed_benchmark, queue)):
+        try:
+            benchmark(source, 1, 10**9, print_stats=False)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    assert run_script(script).stdout == "interrupted\ninterrupted\n"
 
 
 @pytest.mark.parametrize(

@@ -151,24 +151,8 @@ print("own handler")
     ]
 
 
-def test_ctrl_c_that_nobody_handles_ends_the_process(run_script: Any) -> None:
+def test_ctrl_c_that_nobody_handles_ends_the_process_in_time_whatever_its_pumps_do(run_script: Any) -> None:
     script = """
-source, sink = infeed_of(tap), ipu.IPUOutfeedQueue()
-def press():
-    until_waiting(source, sink, 0)
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=press).start()
-run(source, sink, 1)
-"""
-    done = run_script(PREAMBLE + script, check=False)
-    assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT, 1)
-    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
-
-
-def test_process_exits_in_time_whatever_its_pumps_do(run_script: Any) -> None:
-    script = """
-import atexit
-
 sink = ipu.IPUOutfeedQueue()
 
 def from_python(generate):
@@ -203,14 +187,23 @@ waited_for, waiting_sink = infeed_of(tap), ipu.IPUOutfeedQueue()
 thread = threading.Thread(target=in_a_thread, daemon=True)
 thread.start()
 until_waiting(waited_for, waiting_sink, 0)
-print(time.time(), flush=True)
-sys.exit(3)
+last, last_sink = infeed_of(tap), ipu.IPUOutfeedQueue()
+
+def press():
+    until_waiting(last, last_sink, 0)
+    print(time.time(), flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press).start()
+run(last, last_sink, 1)
 """
     done = run_script(PREAMBLE + script, check=False)
     took = time.time() - float(done.stdout)
-    assert done.returncode == 3, done.stderr
+    assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT, 1)
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert took < 60
-    for word in ("Fatal", "Exception ignored", "terminate", "Traceback"):
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    for word in ("Fatal", "Exception ignored", "terminate"):
         assert word not in done.stderr, done.stderr
 
 

@@ -31,9 +31,6 @@ class Optimizers:
         make = {"keras": keras.optimizers.SGD, "legacy": legacy_sgd.SGD}.get(kind)
         self.once = make and make(lambda: self.rate, momentum=0.9)
 
-    def sgd(self) -> Any:
-        return v1.GradientDescentOptimizer(self.rate)
-
     def momentum(self) -> Any:
         return v1.MomentumOptimizer(self.rate, 0.9)
 
@@ -50,8 +47,8 @@ def expected(kind: str) -> list[float]:
     variables = [tf.Variable(start) for start in STARTS]
     if kind == "wrapped":
         optimizer = v1.AdamOptimizer(lambda: rate)
-    elif kind in ("sgd", "momentum"):
-        optimizer = v1.MomentumOptimizer(lambda: rate, 0.9 if kind == "momentum" else 0.0)
+    elif kind == "momentum":
+        optimizer = v1.MomentumOptimizer(lambda: rate, 0.9)
     else:
         optimizer = keras.optimizers.SGD(lambda: rate, momentum=0.9)
     for number in range(PASSES):
@@ -88,7 +85,6 @@ def piped(variables: Any, kind: str, infeed: Any, outfeed: Any, optimizers: Opti
 @pytest.mark.parametrize(
     ("kind", "schedule"),
     [
-        ("sgd", PipelineSchedule.Grouped),
         ("momentum", PipelineSchedule.Sequential),
         ("momentum", PhasedExecution.Parallel),
         ("wrapped", PipelineSchedule.Interleaved),

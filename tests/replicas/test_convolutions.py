@@ -106,28 +106,19 @@ def test_gradients_of_gradients_in_a_loop_equal_those_of_tensorflow() -> None:
 
 
 # XLA:CPU ran them by its slowest code: a training loop of a small network took three times as long as its steps alone.
-def test_convolutions_in_a_loop_have_the_form_that_xla_has_fast_code_for(run_script: Any, tmp_path: Any) -> None:
-    dump = tmp_path / "dump"
-    run_script(
-        """
-        import tensorflow as tf
-        import tensorflow_ipu as ipu
+def test_convolutions_in_a_loop_have_the_form_that_xla_has_fast_code_for(compiled_text: Any) -> None:
+    @tf.function(jit_compile=True)
+    def program(images: Any, weights: Any) -> Any:
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                tape.watch([images, weights])
+                loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(images, weights, strides=2, padding="SAME")))
+            by_images, by_weights = tape.gradient(loss, [images, weights])
+            images, weights = images - by_images, weights - by_weights
+        return images
 
-        @tf.function(jit_compile=True)
-        def program(images, weights):
-            for _ in tf.range(3):
-                with tf.GradientTape() as tape:
-                    tape.watch([images, weights])
-                    loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(images, weights, strides=2, padding="SAME")))
-                by_images, by_weights = tape.gradient(loss, [images, weights])
-                images, weights = images - by_images, weights - by_weights
-            return images
-
-        ipu.IPUStrategy(host_kernels=False).run(program, (tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4])))
-        """,
-        env={"XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text"},
-    )
-    (text,) = [file.read_text() for file in dump.glob("*program*after_optimizations.txt")]
+    strategy = ipu.IPUStrategy(host_kernels=False)
+    text = compiled_text(strategy, program, tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4]))
     orders = re.findall(r" convolution\(.*dim_labels=(\S+?)[,\s]", text)
     assert len(orders) == 3
     assert set(orders) == {"b01f_01io->b01f"}

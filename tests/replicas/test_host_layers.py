@@ -147,44 +147,33 @@ def test_types_other_than_float32_are_computed_as_without_xla(dtype: Any, strate
 
 
 # XLA:CPU ran the gradients of convolutions in loops by its slowest code.
-def test_programs_call_kernels_of_the_host_unless_these_are_switched_off(run_script: Any, tmp_path: Any) -> None:
-    script = """
-        import sys
-        import tensorflow as tf
-        import tensorflow_ipu as ipu
+@pytest.mark.parametrize("switch", [None, "0"])
+def test_programs_call_kernels_of_the_host_unless_these_are_switched_off(
+    switch: str | None, compiled_text: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENSORFLOW_IPU_HOST_KERNELS", raising=False)
+    if switch is not None:
+        monkeypatch.setenv("TENSORFLOW_IPU_HOST_KERNELS", switch)
 
-        def train(images, weights):
-            for _ in tf.range(3):
-                with tf.GradientTape() as tape:
-                    tape.watch([images, weights])
-                    loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(images, weights, strides=2, padding="SAME")))
-                by_images, by_weights = tape.gradient(loss, [images, weights])
-                images, weights = images - by_images, weights - by_weights
-            return images
+    def train(images: Any, weights: Any) -> Any:
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                tape.watch([images, weights])
+                loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(images, weights, strides=2, padding="SAME")))
+            by_images, by_weights = tape.gradient(loss, [images, weights])
+            images, weights = images - by_images, weights - by_weights
+        return images
 
-        values = (tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4]))
+    def calls(text: str) -> int:
+        return text.count('custom_call_target="ipu_host_kernel"')
 
-        # The size of the batch is known when the program is compiled, and not before.
-        @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None, 8, 8, 3]), tf.TensorSpec([3, 3, 3, 4])])
-        def program(images, weights):
-            return train(images, weights)
-
-        @tf.function(jit_compile=True)
-        def elsewhere(images, weights):
-            return train(images, weights)
-
-        ipu.IPUStrategy().run(program, values)
-        ipu.IPUStrategy(host_kernels=False).run(program, values)
-        elsewhere(*values)
-        """
-    calls: dict[str, list[int]] = {}
-    for switch in ("1", "0"):
-        dump = tmp_path / switch
-        flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
-        run_script(script, env={"XLA_FLAGS": flags, "TENSORFLOW_IPU_HOST_KERNELS": switch})
-        texts = {file.name: file.read_text() for file in sorted(dump.glob("*after_optimizations.txt"))}
-        for name in ("program", "elsewhere"):
-            calls[name + switch] = [
-                text.count('custom_call_target="ipu_host_kernel"') for file, text in texts.items() if name in file
-            ]
-    assert calls == {"program1": [3, 0], "elsewhere1": [0], "program0": [0], "elsewhere0": [0]}
+    values = (tf.ones([2, 8, 8, 3]), tf.ones([3, 3, 3, 4]))
+    # The size of the batch is known when the program is compiled, and not before.
+    signature = [tf.TensorSpec([None, 8, 8, 3]), tf.TensorSpec([3, 3, 3, 4])]
+    program = tf.function(train, jit_compile=True, input_signature=signature)
+    assert calls(compiled_text(ipu.IPUStrategy(), program, *values)) == (0 if switch == "0" else 3)
+    if switch != "0":
+        assert calls(compiled_text(ipu.IPUStrategy(host_kernels=False), program, *values)) == 0
+    if switch is None:
+        elsewhere = tf.function(train, jit_compile=True)
+        assert calls(elsewhere.experimental_get_compiler_ir(*values)(stage="optimized_hlo")) == 0

@@ -96,11 +96,14 @@ def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replica
 
     x = tf.random.stateless_normal([256, 256], (1, 2))
     strategy.run(multiply, (x,))
-    before = seconds_of_threads()
-    strategy.run(multiply, (x,))
-    used = {thread: seconds - before.get(thread, 0.0) for thread, seconds in seconds_of_threads().items()}
-    own = sum(seconds for (name, _), seconds in used.items() if name == "ipu-program")
-    assert own > 0.9 * sum(used.values())
+    shares: list[float] = []
+    while len(shares) < 3 and not any(share > 0.9 for share in shares):  # Others of the process may compute for once.
+        before = seconds_of_threads()
+        strategy.run(multiply, (x,))
+        used = {thread: seconds - before.get(thread, 0.0) for thread, seconds in seconds_of_threads().items()}
+        own = sum(seconds for (name, _), seconds in used.items() if name == "ipu-program")
+        shares.append(own / sum(used.values()))
+    assert max(shares) > 0.9
 
 
 def seconds_of_threads() -> dict[tuple[str, str], float]:
