@@ -241,7 +241,7 @@ class Extension:
             micro_batches=self.steps_per_update if mode == "train" else None,
             device_mapping=self.options.pipelining.device_mapping,
             accumulate_outfeed=self.accumulates(mode),
-            options=self.options.pipelining.arguments(accumulates=self.accumulates(mode)),
+            options=self.options.pipelining.arguments(),
         )
 
 

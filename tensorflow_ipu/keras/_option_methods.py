@@ -102,11 +102,11 @@ class OptionMethods:
             `evaluate`): as they are after the last of them; None for not. `predict` always hands over each step's.
           gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
             `"running_mean"`. Each call of this method and of `set_gradient_accumulation_options` sets it, for both.
-          **pipelining_kwargs: Further arguments of `pipeline`.
+          **pipelining_kwargs: Further arguments of `pipeline`. `accumulate_outfeed_dtype` is the type in which results are
+            kept where `accumulate_outfeed` keeps some.
 
         Raises:
-          ValueError: An argument is out of range, set by the model, or of no use: `accumulate_outfeed_dtype` without
-            `accumulate_outfeed=True`.
+          ValueError: An argument is out of range, or set by the model.
           TypeError: An argument is unknown, or of a wrong kind.
         """
         group = PipeliningOptions.checked(

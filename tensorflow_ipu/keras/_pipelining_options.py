@@ -73,15 +73,9 @@ class PipeliningOptions(OptionGroup):
     replicated_weight_sharding: bool | None = None
     weight_update_poplar_options: Any = None
 
-    def arguments(self, *, accumulates: bool) -> dict[str, Any]:
-        """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed.
-
-        Args:
-          accumulates: Whether results are kept for several steps: without, there is nothing that could have a type.
-        """
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
         given = {name: value for name, value in self.in_effect().items() if name not in _EXPLICIT}
-        if not accumulates:
-            del given["accumulate_outfeed_dtype"]
         return {**given, "reduction_method": self.gradient_accumulation_reduction_method}
 
     @classmethod
@@ -106,13 +100,6 @@ class PipeliningOptions(OptionGroup):
         checks.check_names("set_pipelining_options", kwargs, known, _REFUSED, faults)
         for name in ("accumulate_outfeed_dtype", "gradient_accumulation_dtype"):
             checks.check_dtype(name, kwargs.get(name), faults)
-        if kwargs.get("accumulate_outfeed_dtype") is not None and not accumulate_outfeed:
-            faults.add(
-                ValueError,
-                f"`accumulate_outfeed_dtype` is {kwargs['accumulate_outfeed_dtype']!r}, the type in which results are"
-                f" kept for several steps, and `accumulate_outfeed` is {accumulate_outfeed!r}, so that none are: set"
-                " `accumulate_outfeed=True`, or leave `accumulate_outfeed_dtype` out",
-            )
         checks.check_sharding(kwargs, faults)
         faults.raise_any()
         # The user's list may change; what the program is compiled by does not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,14 @@ def checked_count(name: str, value: Any, faults: Faults) -> None:
         faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
     elif not 1 <= value <= LARGEST_COUNT:
         faults.add(ValueError, f"`{name}` must be from 1 to {LARGEST_COUNT}, but is {value}")
+
+
+def checked_product(counts: dict[str, int], faults: Faults) -> None:
+    """Records a fault where sound counts, by name, are more than the largest int32 in all."""
+    total = math.prod(counts.values())
+    if total > LARGEST_COUNT:
+        named = " and ".join(f"`{name}` is {count}" for name, count in counts.items())
+        faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
 
 
 def checked_bool(name: str, value: Any, faults: Faults) -> None:
@@ -157,13 +166,17 @@ def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapp
 
     below = micro_batches // multiple * multiple
     nearest = [str(count) for count in (below, below + multiple) if count]
-    raise FailedPreconditionError(
-        None,
-        None,
-        f"the number of micro-batches of a {schedule.name} pipeline of {len(mapping)} stages that"
-        f" {'trains' if training else 'does not train'} must be a multiple of {multiple}, but is {micro_batches}; use"
-        f" {' or '.join(nearest)}. It is called `micro_batches`, `gradient_accumulation_count`,"
-        " `gradient_accumulation_steps_per_replica` or `steps_per_execution`, depending on what you call",
+    before, behind = words_of_multiple(schedule.name, len(mapping), training, multiple)
+    raise FailedPreconditionError(None, None, f"{before}{micro_batches}; use {' or '.join(nearest)}{behind}")
+
+
+def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:
+    """What is said of a number of micro-batches that is no such multiple, before it and behind it."""
+    return (
+        f"the number of micro-batches of a {schedule} pipeline of {stages} stages that"
+        f" {'trains' if training else 'does not train'} must be a multiple of {multiple}, but is ",
+        ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
+        " `steps_per_execution`, depending on what you call",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -10,6 +11,7 @@ from tensorflow_ipu.pipelining._buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining._enums import RecomputationMode
 from tensorflow_ipu.pipelining._plan import Plan
 from tensorflow_ipu.pipelining._stage import StagePart, split_outputs
+from tensorflow_ipu.pipelining._stage_trace import spec_of
 
 Place = tuple[int, int | None]
 
@@ -51,7 +53,8 @@ class Layout:
             return self.output_specs(stage - 1)
         if kind is BufferKind.BACKWARD_LINK:
             specs = self.output_specs(stage)
-            return [specs[number] for number in dict(self.output_gradients(stage))[part]]
+            with_gradients = [specs[number] for number in dict(self.output_gradients(stage))[part]]
+            return [*with_gradients, *map(spec_of, self.carried(stage))]
         runner = self._parts[stage, part]
         return runner.residuals if kind is BufferKind.RECOMPUTED else runner.stash
 
@@ -74,6 +77,11 @@ class Layout:
                 return begin, begin + width
             begin += width
         raise KeyError((stage, part))
+
+    def carried(self, stage: int) -> list[Any]:
+        """The tensors of the last stage that go back to a stage, for it and for those before; theirs come first."""
+        parts = (self._parts[each, part] for each in range(stage + 1) for part, _ in self._plan.parts(each))
+        return list({id(one): one for runner in parts for one in runner.carried}.values())
 
     def output_gradients(self, stage: int) -> list[tuple[int | None, list[int]]]:
         """For each part of a stage which outputs of the whole stage have gradients, of those that are its own."""

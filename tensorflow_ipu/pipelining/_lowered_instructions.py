@@ -42,6 +42,10 @@ class Feeds(Protocol):
         ...
 
 
+# In the place of the number of an output whose gradient a part hands back: the last stage's tensors besides.
+_CARRIED = -1
+
+
 class LoweredInstructions:
     """The instructions of one pass of a plan."""
 
@@ -64,7 +68,7 @@ class LoweredInstructions:
         self._head = head
         self._memory = memory
         self._layout = Layout(plan, parts)
-        self._begun: set[tuple[int, int, int]] = set()  # Gradients of a step that a part has handed back already.
+        self._begun: set[tuple[int, int, int]] = set()  # What a part has handed back in a step already.
         self._elements: dict[int, list[Any]] = {}
 
     def run_step(self, tasks: Sequence[Task], base: Any, active: Callable[[Any], Any]) -> None:
@@ -220,15 +224,21 @@ class LoweredInstructions:
         links = dict(self._layout.output_gradients(stage - 1)) if stage else {}
         number_of_step = instruction.micro_batch
         begun = set(self._begun)
+        carried = [] if link is None and not of_link else self._layout.carried(stage)
+        carried_on = len(self._layout.carried(stage - 1)) if stage else 0
 
         def body(order: Any, given: Values, state: Contents) -> Contents:
             residuals = self._memory.read(source, micro_batch, order, given[: len(of_residuals)])
             if self._layout.recomputes_within(stage):
                 residuals = runner.recompute(residuals)
-            gradients = given[len(of_residuals) :]
+            gradients = list(given[len(of_residuals) :])
             if link is not None:
                 gradients = self._memory.read(link, micro_batch, order, gradients)
-            of_inputs, of_variables, captures = runner.backward(residuals, list(gradients))
+            arrived = gradients[len(gradients) - len(carried) :]
+            used = {id(tensor): value for tensor, value in zip(carried, arrived, strict=True)}
+            gradients[len(gradients) - len(carried) :] = [used[id(tensor)] for tensor in runner.carried]
+            of_inputs, of_variables, captures, returned = runner.backward(residuals, gradients)
+            carry = (arrived or returned)[:carried_on]
             by_number = dict(zip(runner.input_gradients, of_inputs, strict=True))
             new: Contents = {accumulator: self._accumulation.add(state[accumulator], of_variables, micro_batch)}
             for key in targets[1:]:
@@ -238,7 +248,8 @@ class LoweredInstructions:
                     new[key] = [*before[:first], *mine, *before[end:]]
                     continue
                 new[key] = []
-                for number, old in zip(links[key.part], state[key], strict=True):
+                numbers = links[key.part]
+                for number, old in zip(numbers, state[key][: len(numbers)], strict=True):
                     gradient = by_number.get(number)
                     if gradient is None:
                         new[key].append(old)
@@ -246,10 +257,14 @@ class LoweredInstructions:
                         new[key].append(old + gradient)  # The other parts' gradient of the same input.
                     else:
                         new[key] += self._memory.written(key, [old], micro_batch, order, [gradient])
+                behind = state[key][len(numbers) :]
+                if (stage, number_of_step, _CARRIED) not in begun:
+                    behind = self._memory.written(key, behind, micro_batch, order, carry)
+                new[key] += behind
             return new
 
         self._memory.change(active(micro_batch), [*of_residuals, *of_link], targets, body)
-        self._begun |= {(stage, number_of_step, number) for number in runner.input_gradients}
+        self._begun |= {(stage, number_of_step, number) for number in (*runner.input_gradients, _CARRIED)}
 
     def _finish_last_stage(self, tasks: Sequence[Task], base: Any, active: Callable[[Any], Any]) -> None:
         """Hands on the outputs of a last stage of several parts, once all of them are there."""
@@ -267,9 +282,9 @@ class LoweredInstructions:
             if self._head is None:
                 return {SUMS: self._feeds.give(list(outputs), None, state[SUMS])}
             _, loss, handed, stash = self._head.forward(list(outputs))
-            gradients, _, _ = self._head.backward(stash, [])
+            gradients, _, _, carried = self._head.backward(stash, [])
             sums = self._feeds.give(list(outputs), loss, state[SUMS])
-            return {SUMS: sums, OUTPUT_GRADIENTS: gradients, HANDED: handed}
+            return {SUMS: sums, OUTPUT_GRADIENTS: [*gradients, *carried], HANDED: handed}
 
         self._memory.change(active(base + done[0].micro_batch), self._memory.contents[OUTPUTS], targets, body)
 
@@ -285,8 +300,10 @@ class LoweredInstructions:
         if self._head is None:
             return []
         first, end = self._layout.range_of_outputs(stage, part)
-        numbered = zip(self._head.input_gradients, self._memory.contents[OUTPUT_GRADIENTS], strict=True)
-        return [gradient for number, gradient in numbered if first <= number < end]
+        gradients = self._memory.contents[OUTPUT_GRADIENTS]
+        width = len(self._head.input_gradients)
+        numbered = zip(self._head.input_gradients, gradients[:width], strict=True)
+        return [*(gradient for number, gradient in numbered if first <= number < end), *gradients[width:]]
 
 
 def always(_: Any) -> bool:

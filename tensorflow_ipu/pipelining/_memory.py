@@ -14,8 +14,9 @@ from tensorflow_ipu.pipelining._plan import Plan
 from tensorflow_ipu.pipelining._stage import StagePart
 from tensorflow_ipu.pipelining._stage_trace import spec_of
 
-# What a program keeps besides the plan's buffers: sums for the outfeed; of a last stage of several parts the outputs and
-# their gradients, for one micro-batch; gradients that were captured; what the last micro-batch hands to the update.
+# What a program keeps besides the plan's buffers: sums for the outfeed; of a last stage of several parts the outputs, and
+# their gradients with what goes back beside these, for one micro-batch; gradients that were captured; what the last
+# micro-batch hands to the update.
 SUMS, OUTPUTS, OUTPUT_GRADIENTS, CAPTURED, HANDED = "sums", "outputs", "output gradients", "captured", "handed"
 Key = Buffer | str
 Contents = dict[Key, list[Any]]
@@ -149,7 +150,8 @@ def empty_contents(
     if len(plan.parts(last)) > 1:
         contents[OUTPUTS] = _rings.empty_ring(layout.output_specs(last), 1)
         if head is not None:
-            contents[OUTPUT_GRADIENTS] = [contents[OUTPUTS][number] for number in head.input_gradients]
+            carried = _rings.empty_ring([spec_of(one) for one in layout.carried(last)], 1)
+            contents[OUTPUT_GRADIENTS] = [contents[OUTPUTS][number] for number in head.input_gradients] + carried
     return contents
 
 

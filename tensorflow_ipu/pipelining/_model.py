@@ -12,7 +12,7 @@ from tensorflow_ipu.feeds import body_arguments
 from tensorflow_ipu.pipelining._accumulation import Accumulation
 from tensorflow_ipu.pipelining._arguments import ALL_IPUS
 from tensorflow_ipu.pipelining._cost import StageCost
-from tensorflow_ipu.pipelining._layout import Place
+from tensorflow_ipu.pipelining._layout import Layout, Place
 from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
 from tensorflow_ipu.pipelining._pipeline_arguments import Arguments
 from tensorflow_ipu.pipelining._plan import Plan
@@ -130,8 +130,10 @@ class Model:
                     training.captured,
                     of_inputs=stage > 0,
                     recompute=self._plan.recomputation is not None and stage < last,
+                    loss=self._loss_trace,
                 )
             wanted = sorted({number for _, runner in parts for number in runner.input_gradients})
+        self._owner.hand_back(Layout(self._plan, self.parts).carried(last))
 
     def _trace_head(self) -> StageTrace:
         """The loss of a last stage of several parts: a stage behind them, as it needs the outputs of all."""
@@ -171,10 +173,14 @@ class Model:
         assert self._loss is not None
         training.prepare(self._loss.function, self._loss_trace.graph)
         update = Update(apply, accumulation.specs(variables), self._loss_trace)
-        last = self._plan.stages - 1
-        owner = self.parts[last, self._plan.parts(last)[0][0]] if self.head is None else self.head
-        owner.handed = update.handed
+        self._owner.handed = update.handed
         return update
+
+    @property
+    def _owner(self) -> StagePart:
+        """What computes the loss."""
+        last = self._plan.stages - 1
+        return self.parts[last, self._plan.parts(last)[0][0]] if self.head is None else self.head
 
     def costs(self) -> tuple[StageCost | tuple[StageCost, ...], ...]:
         """The bytes of each stage."""

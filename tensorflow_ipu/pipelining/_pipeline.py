@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from tensorflow_ipu import _tracebacks
+from tensorflow_ipu import _library, _tracebacks
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, program_order
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining import _rings
+from tensorflow_ipu.pipelining import _arguments, _rings
 from tensorflow_ipu.pipelining._accumulation import Accumulation
 from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
 from tensorflow_ipu.pipelining._feeds import PipelineFeeds
@@ -76,8 +76,7 @@ def pipeline(
       computational_stages: The stages, two or more functions. A list of functions in place of one is a stage of parts that
         run concurrently: all get the same arguments, and their results are concatenated.
       gradient_accumulation_count: How many micro-batches one pass has; a multiple of `overlap_length(...)`. A whole
-        number, or an integer scalar. One that is known at run time only is rounded down to what the schedule can do, and
-        up to the least of it.
+        number, or an integer scalar. One that is known at run time only is checked then.
       gradient_accumulation_dtype: The type in which gradients are accumulated, and handed to the optimizer: None for that
         of the variable, a dtype, or a function from a variable to one.
       gradient_accumulation_for_captured_grads: Whether captured gradients are summed over the micro-batches of a pass;
@@ -112,8 +111,8 @@ def pipeline(
       outfeed_loss: Whether the outfeed gets the loss in place of the outputs.
       accumulate_outfeed: Whether what the outfeed gets is summed over the micro-batches of a pass, and enqueued once: in
         inference, in a list where it is a single tensor.
-      accumulate_outfeed_dtype: The type of these sums: None for that of the results, a dtype, or a function from a
-        result to one.
+      accumulate_outfeed_dtype: The type of these sums, where there are such: None for that of the results, a dtype, or a
+        function from a result to one.
       outfeed_mask: For each output of the last stage whether it is left out of the outfeed.
       reduction_method: How gradients of micro-batches become one: a `GradientAccumulationReductionMethod` or its name.
       name: A name for the pipeline.
@@ -193,6 +192,22 @@ def _plan(arguments: Arguments) -> Plan:
     return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
 
 
+def _count(arguments: Arguments) -> Any:
+    """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
+    if isinstance(arguments.count, int):
+        return arguments.count
+    schedule, training = arguments.schedule, arguments.training
+    phased = isinstance(schedule, PhasedExecution)
+    multiple = 1 if phased else overlap_length(schedule, arguments.mapping, training)
+    largest = _arguments.LARGEST_COUNT // arguments.serialization
+    before, behind = _arguments.words_of_multiple(
+        schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
+    )
+    return _library.ops.ipu_micro_batches(
+        tf.cast(arguments.count, tf.int64), multiple=multiple, largest=largest, before=before, behind=behind
+    )
+
+
 def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
     """The order of the queues in the pipeline.
 
@@ -207,13 +222,12 @@ def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
 def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     """Builds the program: all passes."""
     feeds = _feeds(arguments, model)
-    count = arguments.count * arguments.serialization
+    total = _count(arguments) * arguments.serialization
     steady = plan.section("steady")
     iterations: Any = steady.repeat
-    if not isinstance(arguments.count, int):
-        iterations = tf.maximum((count - plan.unlooped_micro_batches) // steady.advance, 0)
+    if not isinstance(total, int):
+        iterations = (total - plan.unlooped_micro_batches) // steady.advance
     training = model.training
-    total = count if isinstance(count, int) else plan.unlooped_micro_batches + iterations * steady.advance
     accumulation = Accumulation(
         arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
     )

@@ -51,7 +51,7 @@ class Arguments:
 
     Attributes:
       stages: For each stage the functions of its parts.
-      count: How many micro-batches one pass has: a whole number, or an int32 scalar known at run time only.
+      count: How many micro-batches one pass has: a whole number, or an integer scalar known at run time only.
       mapping: For each stage its IPU, or the IPUs of its parts.
       everywhere: The stages that are mapped to all IPUs.
     """
@@ -107,6 +107,10 @@ def checked(given: dict[str, Any]) -> Arguments:
     _arguments.checked_count("batch_serialization_iterations", serialization, faults)
     _arguments.checked_count("repeat_count", given["repeat_count"], faults)
     serialized = _arguments.is_count(serialization) and serialization > 1
+    if serialized and serialization <= _arguments.LARGEST_COUNT and _arguments.is_count(count):
+        _arguments.checked_product(
+            {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}, faults
+        )
     if serialized and method is not GradientAccumulationReductionMethod.SUM:
         faults.add(
             ValueError,
@@ -132,13 +136,6 @@ def checked(given: dict[str, Any]) -> Arguments:
     _check_queues(given, training, faults)
     for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
         _check_dtype(name, given[name], faults)
-    if given["accumulate_outfeed_dtype"] is not None and not given["accumulate_outfeed"]:
-        faults.add(
-            ValueError,
-            f"`accumulate_outfeed_dtype` is {given['accumulate_outfeed_dtype']!r}, the type of sums of results, and"
-            f" `accumulate_outfeed` is {given['accumulate_outfeed']!r}, so that none are summed: set"
-            " `accumulate_outfeed=True`, or leave `accumulate_outfeed_dtype` out",
-        )
     options = _options(given, None if stages is None else len(stages), faults)
     faults.raise_any()
     assert stages is not None
@@ -190,7 +187,7 @@ def _count(value: Any, faults: Faults) -> Any:
             return None
         known = tf.get_static_value(value)
         if known is None:
-            return tf.cast(value, tf.int32)
+            return tf.convert_to_tensor(value)
         value = int(known)
     if hasattr(value, "__index__") and not isinstance(value, bool):
         value = int(value)

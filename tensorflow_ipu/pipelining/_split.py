@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import gradients_util, handle_data_util
 
-from tensorflow_ipu.pipelining._stage_trace import StageTrace, is_of_stage
+from tensorflow_ipu.pipelining._stage_trace import StageTrace, check_static, is_of_stage
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"
@@ -117,36 +117,52 @@ class DerivedGraph(func_graph.FuncGraph):
 
     Attributes:
       stashed: The stage's tensors that are inputs, in order.
+      carried: The tensors of the optimizer function's graph that are inputs too, each with its placeholder.
     """
 
-    def __init__(self, name: str, sources: Sources, *, recompute: bool) -> None:
+    def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StageTrace | None = None) -> None:
         """Makes an empty graph.
 
         Args:
           name: Its name.
           sources: What the stage's tensors depend on.
           recompute: Whether what can be computed again is not to be stashed.
+          loss: The stage in which the optimizer function was called, where that is another one.
         """
         super().__init__(name)
         self._sources = sources
         self._recompute = recompute
+        self._loss = loss
         self._here: dict[int, Any] = {}
         self._kept: list[Any] = []  # Ids are those of living tensors.
         self.stashed: list[Any] = []
         self.placeholders: list[Any] = []
+        self.carried: list[tuple[Any, Any]] = []
 
     def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
         """Gives a tensor of another graph as one of this graph."""
         graph = getattr(tensor, "graph", None)
         if graph is self._sources.trace.graph:
             return self.restored(tensor)
+        if self._loss is not None and graph is self._loss.graph:
+            outside = self._loss.outside(tensor)
+            return self._of_last_stage(tensor) if outside is None else super().capture(outside, name=name, shape=shape)
         if is_of_stage(graph):
             raise ValueError(
-                f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of the pipeline's last stage for the"
-                f" gradients of {self._sources.trace.name}: at that time the last stage is at another micro-batch. Use it in"
-                " `apply_gradients`, or for the loss"
+                f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of an inner stage of the pipeline for"
+                f" the gradients of {self._sources.trace.name}, and only what the last stage returns reaches the optimizer:"
+                " hand it on from stage to stage, and take it as an argument of `optimizer_function`"
             )
         return super().capture(tensor, name=name, shape=shape)
+
+    def _of_last_stage(self, tensor: Any) -> Any:
+        """A tensor of the last stage, which comes with the gradients of the micro-batch that it belongs to."""
+        for known, placeholder in self.carried:
+            if known is tensor:
+                return placeholder
+        check_static(tensor)
+        self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
+        return self.carried[-1][1]
 
     def add_input(self, spec: tf.TensorSpec, name: str) -> Any:
         """A new placeholder, which is no input of the graph yet."""

@@ -62,6 +62,8 @@ class StagePart:
       variables: The variables whose gradients it gives.
       captures: The gradients that were captured in the backward pass: for each tag their specs.
       handed: The tensors of its graph that the weight update uses; set before it first runs.
+      carried: The tensors of the optimizer function's graph that the backward pass takes behind the gradients of the
+        outputs: values of the same micro-batch.
     """
 
     def __init__(self, trace: StageTrace) -> None:
@@ -77,14 +79,17 @@ class StagePart:
         self.variables: list[Any] = []
         self.captures: dict[str, list[tf.TensorSpec]] = {}
         self.handed: list[Any] = []
+        self.carried: list[Any] = []
         self._constants = [one for one in trace.constant if one is not None]
         self._backward: GraphFunction | None = None
+        self._backward_graph: DerivedGraph | None = None
+        self._backward_results: list[Any] = []
         self._recompute: GraphFunction | None = None
         self._results = [*trace.flat_outputs, *([] if trace.loss is None else [trace.loss])]
         self._forward: GraphFunction | None = None
         self._stashed: list[Any] = []
         self._assigned: Collection[int] = ()
-        self._gradient_specs: list[tf.TensorSpec] = []
+        self._gradient_placeholders: list[Any] = []
 
     @property
     def varying_input_specs(self) -> list[tf.TensorSpec]:
@@ -120,22 +125,47 @@ class StagePart:
 
     def backward(
         self, residuals: Sequence[Any], output_gradients: Sequence[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Runs backward.
 
         Args:
           residuals: What `recompute` gave, or the stash.
-          output_gradients: The gradients of the outputs that `differentiate` was told of.
+          output_gradients: The gradients of the outputs that `differentiate` was told of, then values of `carried`.
 
         Returns:
-          The gradients of the inputs in `input_gradients`; those of `variables`; those of `captures`.
+          The gradients of the inputs in `input_gradients`; those of `variables`; those of `captures`; what `hand_back`
+          was told of.
         """
-        if self._backward is None:
-            return [], [], []
-        found = self._backward([*residuals, *output_gradients])
-        first = len(self.input_gradients)
-        second = first + len(self.variables)
-        return found[:first], found[first:second], found[second:]
+        backward = self._backward_function()
+        if backward is None:
+            return [], [], [], []
+        found = iter(backward([*residuals, *output_gradients]))
+        widths = (len(self.input_gradients), len(self.variables), sum(map(len, self.captures.values())))
+        of_inputs, of_variables, captures = (list(itertools.islice(found, width)) for width in widths)
+        return of_inputs, of_variables, captures, list(found)
+
+    def hand_back(self, tensors: Sequence[Any]) -> None:
+        """Has the backward pass give tensors of the graph too, for the backward passes of earlier stages.
+
+        Args:
+          tensors: Those of a stage that has gradients and does not recompute; none for any other.
+        """
+        if not tensors:
+            return
+        graph = self._backward_graph
+        assert graph is not None
+        self._backward_results += [graph.restored(one) for one in tensors]
+        self._stashed = graph.stashed
+        self.residuals = self.stash = [spec_of(one) for one in graph.stashed]
+        self._check_static()
+
+    def _backward_function(self) -> GraphFunction | None:
+        """The backward pass, made when it is first asked for: all that it returns is known then."""
+        graph = self._backward_graph
+        if self._backward is None and graph is not None:
+            inputs = [*graph.placeholders, *self._gradient_placeholders, *(inside for _, inside in graph.carried)]
+            self._backward = GraphFunction(graph, inputs, self._backward_results)
+        return self._backward
 
     def differentiate(
         self,
@@ -147,6 +177,7 @@ class StagePart:
         *,
         of_inputs: bool,
         recompute: bool,
+        loss: StageTrace | None = None,
     ) -> None:
         """Makes the backward pass, and decides what is stashed for it.
 
@@ -158,6 +189,7 @@ class StagePart:
           captured: Gives the gradients that were captured last, by their tags.
           of_inputs: Whether the gradients of the inputs are wanted too.
           recompute: Whether the stage recomputes.
+          loss: The stage in which the optimizer function was called, where that is another one.
 
         Raises:
           ValueError: A tensor to be stashed has no static shape.
@@ -175,7 +207,7 @@ class StagePart:
         sources = Sources(trace, assigned)
         # What a loop within the stage leaves for its gradient is no tensor, and cannot be stashed: it is recomputed.
         for again in (False, True):
-            graph = DerivedGraph(f"{trace.graph.name}_backward", sources, recompute=again)
+            graph = DerivedGraph(f"{trace.graph.name}_backward", sources, recompute=again, loss=loss)
             grad_ys = None if output_gradients is None else [graph.add_input(spec_of(one), "gradient") for one in ys]
             found = gradients(graph, ys, xs, grad_ys, trace)
             if all(map(_can_be_stashed, graph.stashed)):
@@ -196,8 +228,9 @@ class StagePart:
             self._make_recompute(sources, graph.stashed)
         self.stash = [spec_of(one) for one in self._stashed]
         self._check_static()
-        self._gradient_specs = [spec_of(one) for one in grad_ys or ()]
-        self._backward = GraphFunction(graph, [*graph.placeholders, *(grad_ys or [])], results)
+        self.carried = [tensor for tensor, _ in graph.carried]
+        self._gradient_placeholders = list(grad_ys or ())
+        self._backward_graph, self._backward_results = graph, results
 
     @property
     def device(self) -> str:
@@ -216,8 +249,10 @@ class StagePart:
         found = {"forward": (forward, [spec_of(one) for one in graph.placeholders])}
         if self._recompute is not None:
             found["recompute"] = (self._recompute, self.stash)
-        if self._backward is not None:
-            found["backward"] = (self._backward, [*self.residuals, *self._gradient_specs])
+        backward = self._backward_function()
+        if backward is not None:
+            behind = [spec_of(one) for one in (*self._gradient_placeholders, *self.carried)]
+            found["backward"] = (backward, [*self.residuals, *behind])
         return {
             name: (lambda *values, function=function: function.elsewhere(values), specs)
             for name, (function, specs) in found.items()

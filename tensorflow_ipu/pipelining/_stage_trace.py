@@ -53,6 +53,10 @@ class StageTrace:
             found.setdefault(id(variable.handle), variable)
         return list(found.values())
 
+    def outside(self, tensor: Any) -> Any:
+        """The tensor outside that one of the graph stands for; None for one that is the graph's own."""
+        return next((outside for outside, inside in self.graph.captures if inside is tensor), None)
+
     def internal(self, variable: Any) -> Any:
         """The handle of a variable as the graph sees it; None where the stage does not use it."""
         for outside, inside in self.graph.captures:
@@ -97,6 +101,15 @@ class _StageGraph(func_graph.FuncGraph):
             with self.as_default(), tf.control_dependencies(None):
                 self._taken[id(tensor)] = tensor, tf.constant(tensor.numpy(), tensor.dtype, tensor.shape)
         return self._taken[id(tensor)][1]
+
+
+def check_static(tensor: Any) -> None:
+    """Refuses a tensor that an optimizer uses and whose shape is not known."""
+    if not tensor.shape.is_fully_defined():
+        raise ValueError(
+            f"`optimizer_function` has an optimizer use a tensor of shape {tensor.shape} of the pipeline's last stage, and"
+            " such a tensor needs a static shape: state it with `tf.ensure_shape`"
+        )
 
 
 def is_of_stage(graph: Any) -> bool:

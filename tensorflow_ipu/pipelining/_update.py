@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
 from tensorflow_ipu.pipelining._stage import GraphFunction
-from tensorflow_ipu.pipelining._stage_trace import StageTrace
+from tensorflow_ipu.pipelining._stage_trace import StageTrace, check_static
 
 
 class _UpdateGraph(func_graph.FuncGraph):
@@ -31,15 +31,11 @@ class _UpdateGraph(func_graph.FuncGraph):
         """Gives a tensor of another graph as one of this graph."""
         if getattr(tensor, "graph", None) is not self._trace.graph:
             return super().capture(tensor, name, shape)
-        for outside, inside in self._trace.graph.captures:
-            if inside is tensor:
-                return super().capture(outside, name, shape)
+        outside = self._trace.outside(tensor)
+        if outside is not None:
+            return super().capture(outside, name, shape)
         if id(tensor) not in self._here:
-            if not tensor.shape.is_fully_defined():
-                raise ValueError(
-                    f"`optimizer_function` has an optimizer use a tensor of shape {tensor.shape} of the pipeline's last"
-                    " stage, and such a tensor needs a static shape: state it with `tf.ensure_shape`"
-                )
+            check_static(tensor)
             with self.as_default(), tf.control_dependencies(None):
                 self._here[id(tensor)] = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, name="handed")
             self.handed.append(tensor)

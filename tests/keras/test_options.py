@@ -172,16 +172,6 @@ def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
         (lambda m: m.set_pipelining_options(inputs=[]), ValueError, "`inputs` cannot be set here"),
         (lambda m: m.set_pipelining_options(outfeed_loss=True), ValueError, "`outfeed_loss` cannot be set here"),
         (lambda m: m.set_pipelining_options(schedule=1), TypeError, "no option `schedule`"),
-        (
-            lambda m: m.set_pipelining_options(2, accumulate_outfeed_dtype=tf.float32),
-            ValueError,
-            "`accumulate_outfeed_dtype` is tf.float32.*`accumulate_outfeed` is None.* `accumulate_outfeed=True`, or leave",
-        ),
-        (
-            lambda m: m.set_pipelining_options(2, None, False, accumulate_outfeed_dtype="float32"),
-            ValueError,
-            "`accumulate_outfeed_dtype` is 'float32'.*`accumulate_outfeed` is False.* `accumulate_outfeed=True`, or leave",
-        ),
         (lambda m: m.set_pipelining_options(2, gradient_accumulation_dtype="floaty"), TypeError, "accumulation_dtype`"),
         (lambda m: m.set_infeed_queue_options(dataset=None), ValueError, "`dataset` cannot be set here"),
         (lambda m: m.set_infeed_queue_options(prefetch_depth=256), ValueError, "prefetch_depth"),

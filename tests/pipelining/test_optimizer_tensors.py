@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -168,20 +169,103 @@ def test_rate_goes_through_a_last_stage_of_parts(toy: Any) -> None:
     np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
 
 
-def test_a_tensor_of_the_last_stage_is_refused_for_the_gradients_of_an_earlier_one(toy: Any) -> None:
-    def body(variables: Any, infeed: Any, outfeed: Any) -> None:
-        def optimizer_function(x: Any, rate: Any) -> OptimizerFunctionOutput:
-            inner = v1.GradientDescentOptimizer(1.0)
-            return OptimizerFunctionOutput(
-                ipu.optimizers.MapGradientOptimizer(inner, lambda gradient, _: gradient * rate), x
+def scaled(rate: Any) -> Any:
+    """An optimizer that has a rate of each micro-batch on its gradients, in `compute_gradients`."""
+    inner = v1.GradientDescentOptimizer(1.0)
+    return ipu.optimizers.MapGradientOptimizer(inner, lambda gradient, _: gradient * rate * rate)
+
+
+def scaled_alone() -> list[float]:
+    """The weights that plain TensorFlow comes to, with each micro-batch's own rate on its gradients."""
+    variables = [tf.Variable(start) for start in (*STARTS, 0.7)]
+    elements = zip(itertools.cycle(XS), itertools.cycle(RATES))
+    for _ in range(PASSES):
+        sums = np.zeros(3)
+        for x, rate in itertools.islice(elements, 6):
+            with tf.GradientTape() as tape:
+                loss = (tf.tanh(x * variables[0]) * variables[2] * variables[1] - 1.0) ** 2
+            sums += [float(rate * rate * one) for one in tape.gradient(loss, variables)]
+        for variable, total in zip(variables, sums, strict=True):
+            variable.assign_sub(total)
+    return [float(variable) for variable in variables]
+
+
+LAST: dict[str, Any] = {
+    "a function": lambda hidden, w, rate: ((hidden * w - 1.0) ** 2, tf.identity(rate)),
+    "parts": [lambda hidden, w, _: hidden * w, lambda _hidden, _w, rate: tf.identity(rate)],
+}
+
+
+@pytest.mark.parametrize(
+    ("last", "options"),
+    [
+        ("a function", {"pipeline_schedule": PipelineSchedule.Sequential}),
+        ("a function", {"recomputation_mode": pipelining.RecomputationMode.RecomputeThenBackpropagate}),
+        ("parts", {"device_mapping": [0, [1, 2], [3, 0]], "pipeline_schedule": PipelineSchedule.Sequential}),
+        ("a function", {"device_mapping": [0, [1, 2], 0], "pipeline_schedule": PhasedExecution.Parallel}),
+    ],
+)
+def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_micro_batch(
+    last: str, options: dict[str, Any], toy: Any
+) -> None:
+    toy.configure(4)
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        v, w, u = variables = [tf.Variable(start) for start in (*STARTS, 0.7)]
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)).repeat())
+        outfeed = ipu.IPUOutfeedQueue()
+        middle: Any = lambda hidden, rate: (hidden * u, rate)
+        if isinstance(options.get("device_mapping", [0, 0])[1], list):
+            middle = [lambda hidden, _: hidden * u, lambda _, rate: tf.identity(rate)]
+        final = LAST[last]
+
+        def with_w(function: Any) -> Any:
+            return lambda hidden, rate: function(hidden, w, rate)
+
+        def optimizer_function(out: Any, rate: Any) -> OptimizerFunctionOutput:
+            return OptimizerFunctionOutput(scaled(rate), (out - 1.0) ** 2 if last == "parts" else out)
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            pipelining.pipeline(
+                [
+                    lambda x, rate: (tf.tanh(x * v), rate),
+                    middle,
+                    [with_w(one) for one in final] if last == "parts" else with_w(final),
+                ],
+                6,
+                repeat_count=PASSES,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                optimizer_function=optimizer_function,
+                **options,
             )
 
-        stages = [lambda x, rate: (x * variables[0], rate), lambda x, rate: (x, rate)]
-        options = {"infeed_queue": infeed, "outfeed_queue": outfeed, "optimizer_function": optimizer_function}
-        pipelining.pipeline(stages, COUNT, **options)
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        strategy.run(program)
+        found = [float(one) for one in variables]
+    np.testing.assert_allclose(found, scaled_alone(), rtol=1e-5)
 
-    toy.configure(2)
-    with pytest.raises(ValueError, match="for the gradients of stage 0: .*Use it in `apply_gradients`"):
+
+def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy: Any) -> None:
+    def body(variables: Any, infeed: Any, outfeed: Any) -> None:
+        kept = []
+
+        def middle(x: Any, rate: Any) -> Any:
+            kept.append(tf.identity(rate))
+            return x, rate
+
+        stages = [lambda x, rate: (x * variables[0], rate), middle, lambda x, rate: (x, rate)]
+        pipelining.pipeline(
+            stages,
+            6,
+            infeed_queue=infeed,
+            outfeed_queue=outfeed,
+            optimizer_function=lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x),
+        )
+
+    toy.configure(4)
+    with pytest.raises(ValueError, match="for the gradients of stage 0, .*: hand it on from stage to stage"):
         in_graph(body, (XS, RATES))
 
 

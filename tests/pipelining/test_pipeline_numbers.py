@@ -143,6 +143,11 @@ def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy):
         strategy.run(program, (tf.constant(12),))
         assert outfeed.dequeue()[0].shape == [12]
         found = [variable.numpy() for variable in variables]
+        for wrong in (10, 0, -6):
+            words = f"a Grouped pipeline of 3 stages that trains must be a multiple of 6 from 6 to .* but is {wrong}"
+            with pytest.raises(tf.errors.FailedPreconditionError, match=words):
+                strategy.run(program, (tf.constant(wrong),))
+        toy.assert_close([variable.numpy() for variable in variables], found)
     expected, _ = toy.accumulated(momentum, 12, 1, mean=True)
     toy.assert_close(found, expected)
 
