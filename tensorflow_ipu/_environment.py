@@ -16,8 +16,10 @@ HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
 
-# TensorFlow makes each device anew for each session. No machine had more IPUs than that, and a replica is a thread.
-_MOST = {DEVICES_VARIABLE: 1024, COUNT_VARIABLE: 65536}
+# No machine had more, and a replica is a thread.
+MOST_IPUS = 65536
+# TensorFlow makes each device anew for each session.
+_MOST = {DEVICES_VARIABLE: 1024, COUNT_VARIABLE: MOST_IPUS}
 
 _TRUE = frozenset({"", "1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})

@@ -12,6 +12,7 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu.replicas import note_shards
 
 __all__ = [
@@ -118,7 +119,7 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
 
     Raises:
       TypeError: `index` is neither an int nor a list of them.
-      ValueError: A number is negative, or the list is empty.
+      ValueError: A number is negative or above 65535, or the list is empty.
     """
     shards = _shards(index)
     note_shards(max(0, *shards))
@@ -204,6 +205,10 @@ def _shards(index: Any) -> list[int]:
         if shard < 0 and shards != [ALL_IPUS]:
             raise ValueError(
                 f"`index` must not be negative, but is {index!r}: IPUs of a device count from 0, and -1 alone is all of them"
+            )
+        if shard >= _environment.MOST_IPUS:
+            raise ValueError(
+                f"`index` must be below {_environment.MOST_IPUS}, the most IPUs that there can be, but is {index!r}"
             )
     if not shards:
         raise ValueError("`index` must name at least one IPU, but is an empty list")

@@ -75,6 +75,8 @@ def test_sharded_program_computes_the_same() -> None:
     ("index", "kind"),
     [
         (-2, ValueError),
+        (65536, ValueError),
+        ([0, 2**31], ValueError),
         ([-1, 0], ValueError),
         ([], ValueError),
         (1.0, TypeError),

@@ -119,7 +119,7 @@ def _steps(given: Any) -> int:
     """`steps_per_execution` as a number: users give the size of a dataset, which is a tensor.
 
     Raises:
-      ValueError: It is no positive integer.
+      ValueError: It is no positive integer, or no int32.
     """
     try:
         steps = operator.index(given.numpy() if tf.is_tensor(given) else given)
@@ -130,6 +130,8 @@ def _steps(given: Any) -> int:
             f"`steps_per_execution` must be a positive integer, but is {steps}; for `dataset.cardinality()`, -1 and -2 mean"
             " that the dataset is infinite, or of unknown size"
         )
+    if steps > tf.int32.max:
+        raise ValueError(f"`steps_per_execution` must be at most {tf.int32.max}, but is {steps}")
     return steps
 
 

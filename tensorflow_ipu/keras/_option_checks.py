@@ -24,6 +24,11 @@ def check_steps(steps: Any, faults: Faults) -> int | None:
         message = f"Expected `gradient_accumulation_steps_per_replica` to be a positive integer, but got {steps!r}"
         faults.add(ValueError, message)
         return None
+    if int(steps) > tf.int32.max:
+        faults.add(
+            ValueError, f"`gradient_accumulation_steps_per_replica` must be at most {tf.int32.max}, but is {steps}"
+        )
+        return None
     return int(steps)
 
 

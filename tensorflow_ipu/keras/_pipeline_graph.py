@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu.keras import _pipeline_trace
 from tensorflow_ipu.keras._pipeline_places import Key, Place, places_of, too_late
 from tensorflow_ipu.keras._stages import (
@@ -342,6 +343,11 @@ def _check_stage(stage: Any, name: str) -> int:
     if isinstance(stage, bool) or not isinstance(stage, int) or stage < 0:
         raise ValueError(
             f"Layer `{name}` has not been assigned a pipeline stage, but {stage!r}: stages are numbered from 0"
+        )
+    if stage >= _environment.MOST_IPUS:
+        raise ValueError(
+            f"Layer `{name}` is assigned to pipeline stage {stage}: numbers of stages must be below"
+            f" {_environment.MOST_IPUS}"
         )
     return stage
 

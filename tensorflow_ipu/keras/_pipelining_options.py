@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.keras import _option_checks as checks
 from tensorflow_ipu.keras._option_group import OptionGroup
@@ -94,6 +95,12 @@ class PipeliningOptions(OptionGroup):
             isinstance(device_mapping, list) and all(type(device) is int for device in device_mapping)
         ):
             faults.add(ValueError, f"Expected `device_mapping` to be a list of integers, but it is {device_mapping!r}")
+        elif not all(-1 <= device < _environment.MOST_IPUS for device in device_mapping or ()):
+            faults.add(
+                ValueError,
+                f"Expected `device_mapping` to have numbers of IPUs, from 0 to {_environment.MOST_IPUS - 1} or -1 for all of"
+                f" them, but it is {device_mapping!r}",
+            )
         checks.check_flag("accumulate_outfeed", accumulate_outfeed, faults, optional=True)
         parsed = checks.check_method(method, faults)
         known = [name for name in cls.names() if name not in _EXPLICIT]

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu import strategy as strategies
 
 # Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
@@ -55,6 +56,10 @@ class PipelineStage:
 
         if isinstance(self._stage, bool) or not isinstance(self._stage, int) or self._stage < 0:
             raise ValueError(f"{self._stage!r} is not a valid pipeline stage: stages are numbered from 0")
+        if self._stage >= _environment.MOST_IPUS:
+            raise ValueError(
+                f"{self._stage} is not a valid pipeline stage: `stage` must be below {_environment.MOST_IPUS}"
+            )
         if not isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1):
             raise RuntimeError(
                 "`PipelineStage` may only be used from within the scope of an `IPUStrategy`: enter it first"

@@ -29,8 +29,8 @@ def while_loop(
         values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
       inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
       infeed_queue: The queue that `body` takes one element an iteration from.
-      maximum_iterations: An upper limit to the iterations, as an int or an integer scalar. The gradient of a loop needs
-        one that is known when the program is traced.
+      maximum_iterations: An upper limit to the iterations, as an int of up to 2**31 - 1, or an integer scalar, of which
+        that is the most. The gradient of a loop needs one that is known when the program is traced.
       use_while_v1: Accepted: TensorFlow 2 has one kind of loop left, and False logs a warning, as in the original.
 
     Returns:
@@ -39,12 +39,13 @@ def while_loop(
     Raises:
       TypeError: `condition` or `body` cannot be called with these arguments; `body` returns other types than it takes, or
         another number of tensors; `condition` returns no bool scalar; or an argument is of a wrong kind.
-      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes.
+      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes; or
+        `maximum_iterations` is no scalar, or too high.
     """
     _signature.note_while_version(use_while_v1)
     most = None
     if maximum_iterations is not None:
-        most = tf.cast(_signature.iterations("maximum_iterations", maximum_iterations), tf.int32)
+        most = _signature.most_iterations(maximum_iterations)
     carried = carried_values(inputs)
     _signature.check_queue(infeed_queue)
     _signature.check_condition(condition, len(carried))
@@ -72,8 +73,8 @@ def repeat(
     """Repeats `body` `n` times.
 
     Args:
-      n: The number of iterations, as an int or an integer scalar; there are none for 0 or less. The gradient of a loop
-        needs a number that is known when the program is traced.
+      n: The number of iterations, as an int of 64 bits or an integer scalar; there are none for 0 or less. The gradient of
+        a loop needs a number that is known when the program is traced.
       body: From the carried values, then the element of the infeed (a tuple by position, a dict by name), to the carried
         values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
       inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
@@ -86,7 +87,8 @@ def repeat(
     Raises:
       TypeError: `body` cannot be called with these arguments, or returns other types than it takes, or another number of
         tensors; or an argument is of a wrong kind.
-      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes; or `n` is no scalar.
+      ValueError: `body` returns tensors after operations, or tensors of other shapes than it takes; or `n` is no scalar,
+        or does not fit into 64 bits.
     """
     _signature.note_while_version(use_while_v1)
     count = _signature.iterations("n", n)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
@@ -26,21 +27,31 @@ def note_while_version(use_while_v1: bool) -> None:
         _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
 
 
-def iterations(argument: str, value: Any) -> Any:
-    """A number of iterations as an integer scalar.
+def iterations(argument: str, value: Any, most: int = tf.int64.max) -> Any:
+    """A number of iterations, which may be as high as `most`, as an integer scalar.
 
     Raises:
       TypeError: `value` is no whole number.
-      ValueError: `value` is no scalar.
+      ValueError: `value` is no scalar, or too high.
     """
     if value is None or isinstance(value, (bool, float)):
         raise TypeError(f"`{argument}` must be a whole number of iterations, but is {value!r}")
+    if isinstance(value, (int, np.integer)) and not tf.int64.min <= value <= most:
+        raise ValueError(f"`{argument}` must be from {tf.int64.min} to {most}, but is {value}")
     count = tf.convert_to_tensor(value)
     if not count.dtype.is_integer:
         raise TypeError(f"`{argument}` must be a whole number of iterations, but is of type {count.dtype.name}")
     if count.shape.rank not in (0, None):
         raise ValueError(f"`{argument}` must be a scalar, but has shape {count.shape}")
     return count
+
+
+def most_iterations(value: Any) -> Any:
+    """`maximum_iterations` as an int32 scalar, the type in which TensorFlow counts them."""
+    most = iterations("maximum_iterations", value, tf.int32.max)
+    if most.dtype.max > tf.int32.max:
+        most = tf.minimum(most, tf.constant(tf.int32.max, most.dtype))
+    return tf.cast(most, tf.int32)
 
 
 def limit(count: Any) -> int | None:

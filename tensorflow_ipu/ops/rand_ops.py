@@ -71,9 +71,12 @@ def _pair(seed: Any) -> Any:
     """The pair of integers that a user gave as a seed, as a tensor.
 
     Raises:
-      ValueError: It is no pair.
+      ValueError: It is no pair, or does not fit into 64 bits.
       TypeError: It holds no integers.
     """
+    for each in tf.nest.flatten(seed):
+        if isinstance(each, int) and not tf.int64.min <= each <= tf.int64.max:
+            raise ValueError(f"`seed` must be two integers of 64 bits, but is {seed!r}")
     value = tf.convert_to_tensor(seed, name="seed")
     if value.shape.rank is not None and value.shape != [2]:
         raise ValueError(f"`seed` must be two integers, of shape [2], but has shape {value.shape}")

@@ -60,8 +60,8 @@ def checked(
     """The options of an optimizer, from the arguments of its constructor.
 
     Raises:
-      ValueError: `num_mini_batches` is below 1, `reduction_method` is none, or the state is to be sharded where it is not
-        offloaded.
+      ValueError: `num_mini_batches` is below 1 or no int32, `reduction_method` is none, or the state is to be sharded where
+        it is not offloaded.
       TypeError: An argument is of a wrong type. All faults are reported together.
     """
     faults = Faults()
@@ -69,6 +69,8 @@ def checked(
         faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")
     elif num_mini_batches < 1:
         faults.add(ValueError, f"`num_mini_batches` must be a positive number, at least 1, but is {num_mini_batches}")
+    elif num_mini_batches > tf.int32.max:
+        faults.add(ValueError, f"`num_mini_batches` must be at most {tf.int32.max}, but is {num_mini_batches}")
     offloaded = offload_weight_update_variables
     if offloaded is not None and not isinstance(offloaded, bool):
         faults.add(TypeError, f"`offload_weight_update_variables` must be True, False or None, but is {offloaded!r}")

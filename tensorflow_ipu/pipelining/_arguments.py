@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tensorflow_ipu._environment import MOST_IPUS
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining._enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining._order import order_of
 
 LARGEST_COUNT = 2**31 - 1
+MOST_STAGES = 1024  # The steps of a plan are as many, and each has as many tasks.
 ALL_IPUS = -1  # In the place of an IPU's number.
 
 Mapping = tuple[tuple[int, ...], ...]
@@ -21,16 +23,18 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def checked_count(name: str, value: Any, faults: Faults) -> None:
-    """Records a fault where `value` is no whole number from 1 to the largest int32."""
+def checked_count(name: str, value: Any, faults: Faults, most: int = LARGEST_COUNT) -> None:
+    """Records a fault where `value` is no whole number from 1 to the most that is possible."""
     if not is_count(value):
         faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
-    elif not 1 <= value <= LARGEST_COUNT:
-        faults.add(ValueError, f"`{name}` must be from 1 to {LARGEST_COUNT}, but is {value}")
+    elif not 1 <= value <= most:
+        faults.add(ValueError, f"`{name}` must be from 1 to {most}, but is {value}")
 
 
-def checked_product(counts: dict[str, int], faults: Faults) -> None:
-    """Records a fault where sound counts, by name, are more than the largest int32 in all."""
+def checked_product(counts: dict[str, Any], faults: Faults) -> None:
+    """Records a fault where counts, by name, are sound one by one and more than the largest int32 in all."""
+    if not all(is_count(count) and 1 <= count <= LARGEST_COUNT for count in counts.values()):
+        return
     total = math.prod(counts.values())
     if total > LARGEST_COUNT:
         named = " and ".join(f"`{name}` is {count}" for name, count in counts.items())
@@ -77,6 +81,8 @@ def _mapping_fault(name: str, item: Any, ipus: tuple[Any, ...]) -> tuple[type[Ex
         return TypeError, f"`{name}` must be an IPU's number, or a list of them for concurrent parts, but is {item!r}"
     if not ipus:
         return ValueError, f"`{name}` is an empty list; name the IPU of each concurrent part"
+    if max(ipus) >= MOST_IPUS:
+        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0 to {MOST_IPUS - 1}"
     if min(ipus) < 0:
         return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0, and -1 alone is all of them"
     if len(set(ipus)) < len(ipus):
@@ -172,12 +178,15 @@ def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapp
 
 def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:
     """What is said of a number of micro-batches that is no such multiple, before it and behind it."""
-    return (
-        f"the number of micro-batches of a {schedule} pipeline of {stages} stages that"
-        f" {'trains' if training else 'does not train'} must be a multiple of {multiple}, but is ",
-        ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
-        " `steps_per_execution`, depending on what you call",
+    trains = "trains" if training else "does not train"
+    before = (
+        f"the number of micro-batches of a {schedule} pipeline of {stages} stages that {trains} must be a multiple of"
     )
+    behind = (
+        ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
+        " `steps_per_execution`, depending on what you call"
+    )
+    return f"{before} {multiple}, but is ", behind
 
 
 def _plain(mapping: Mapping) -> list[int | list[int]]:

@@ -107,10 +107,8 @@ def checked(given: dict[str, Any]) -> Arguments:
     _arguments.checked_count("batch_serialization_iterations", serialization, faults)
     _arguments.checked_count("repeat_count", given["repeat_count"], faults)
     serialized = _arguments.is_count(serialization) and serialization > 1
-    if serialized and serialization <= _arguments.LARGEST_COUNT and _arguments.is_count(count):
-        _arguments.checked_product(
-            {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}, faults
-        )
+    counts = {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}
+    _arguments.checked_product(counts, faults)
     if serialized and method is not GradientAccumulationReductionMethod.SUM:
         faults.add(
             ValueError,

@@ -56,8 +56,8 @@ def pipeline_plan(
       FailedPreconditionError: Of `tf.errors`; `micro_batches` is not such a multiple.
     """
     faults = Faults()
+    _arguments.checked_count("stages", stages, faults, _arguments.MOST_STAGES)
     for name, value in (
-        ("stages", stages),
         ("micro_batches", micro_batches),
         ("repeat_count", repeat_count),
         ("batch_serialization_iterations", batch_serialization_iterations),
@@ -65,11 +65,15 @@ def pipeline_plan(
         _arguments.checked_count(name, value, faults)
     if stages == 1:
         faults.add(ValueError, "`stages` is 1; a pipeline has at least two, `sharded_plan` plans a single one")
+    counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch_serialization_iterations}
+    _arguments.checked_product(counts, faults)
     _arguments.checked_bool("training", training, faults)
-    if device_mapping is None and _arguments.is_count(stages):
+    if device_mapping is None and _arguments.is_count(stages) and stages <= _arguments.MOST_STAGES:
         serialized = _arguments.is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
         device_mapping = [0] * stages if serialized else list(range(stages))
-    full = _arguments.checked_mapping("device_mapping", device_mapping, faults)
+    full = None
+    if device_mapping is not None:
+        full = _arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and _arguments.is_count(stages) and len(full[0]) != stages:
         faults.add(
             ValueError,

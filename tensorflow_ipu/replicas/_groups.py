@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tensorflow_ipu import _environment
+
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaGroups:
@@ -31,7 +33,7 @@ class ReplicaGroups:
 
         Raises:
           TypeError: `size` is no int, or `orthogonal` no bool.
-          ValueError: `size` is below 1.
+          ValueError: `size` is below 1 or above 65536.
         """
         check_size("size", self.size, optional=True)
         if not isinstance(self.orthogonal, bool):
@@ -43,7 +45,7 @@ def check_size(argument: str, size: Any, optional: bool) -> None:
 
     Raises:
       TypeError: It is no int, nor None where that is allowed.
-      ValueError: It is below 1.
+      ValueError: It is below 1, or above the most replicas that there can be.
     """
     if size is None and optional:
         return
@@ -51,3 +53,5 @@ def check_size(argument: str, size: Any, optional: bool) -> None:
         raise TypeError(f"`{argument}` must be a number of replicas or a `ReplicaGroups` that has one, but is {size!r}")
     if size < 1:
         raise ValueError(f"`{argument}` is {size}, and a group has at least one replica")
+    if size > _environment.MOST_IPUS:
+        raise ValueError(f"`{argument}` is {size}, and there are at most {_environment.MOST_IPUS} replicas")

@@ -14,6 +14,7 @@ namespace {
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::StartThread;
+using tensorflow_ipu::core::TryThreads;
 
 TEST(a_thread_bears_its_name_and_lets_its_work_go) {
   check::Count gone;
@@ -43,6 +44,15 @@ TEST(where_the_system_gives_no_thread_the_outcome_says_so_and_what_to_do) {
     CHECK(started.message.find(word) != std::string::npos);
   }
   CHECK(StartThread("ipu-test", [] {}).ok());
+}
+
+TEST(a_try_says_whether_there_are_threads) {
+  CHECK(TryThreads("ipu-try", 0).ok());
+  CHECK(TryThreads("ipu-try", 5).ok());
+  const check::NoThreads none;
+  const Outcome tried = TryThreads("ipu-try", 5);
+  CHECK(tried.code == Code::kResourceExhausted);
+  CHECK(tried.message.find("`ipu-try`") != std::string::npos);
 }
 
 }  // namespace

@@ -45,6 +45,13 @@ with no_threads():
     refused(lambda: queue.initializer, "no further thread (`ipu-deadlines`", "ulimit -u")
 assert native.ipu_infeed_ready(queue._feed.number) == -1
 queue.initializer
+of_map = tf.data.Dataset.range(9).map(lambda x: tf.cast(x, tf.float32), num_parallel_calls=2)
+options = tf.data.Options()
+options.threading.private_threadpool_size = 30
+other = ipu.IPUInfeedQueue(of_map.with_options(options))
+with no_threads():  # All that outlasts a queue is there: the next to ask for a thread would be TensorFlow's dataset.
+    refused(lambda: other.initializer, "no further thread (`ipu-try`", "ulimit -u")
+other.initializer
 end = time.monotonic() + 60
 while native.ipu_infeed_ready(queue._feed.number) < 3:
     assert time.monotonic() < end, "the queue does not fill"

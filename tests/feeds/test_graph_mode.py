@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,6 +174,68 @@ def test_second_enqueue_in_a_graph_is_refused() -> None:
         outfeed.enqueue(2)
     with tf.Graph().as_default():
         assert isinstance(outfeed.enqueue(3), tf.Operation)
+        with pytest.raises(ValueError, match="can only be enqueued once"):
+            outfeed.enqueue(4)
+
+
+def test_int8_elements_keep_their_values_and_are_taken_a_few_at_a_time() -> None:
+    values = np.array([[-128, 127], [-1, 0], [5, -7]], np.int8)
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(values))
+    outfeed = ipu.IPUOutfeedQueue()
+
+    def body(x: Any) -> Any:
+        return outfeed.enqueue({"x": x, "wide": tf.cast(x, tf.int32)})
+
+    with ipu.scopes.ipu_scope("/device:IPU:0"):
+        program = ipu.compiler.compile(lambda: ipu.loops.repeat(3, body, [], infeed))
+    initializer, two = infeed.initializer, outfeed.dequeue(max_elements=2)
+    with Session() as session:
+        session.run(initializer)
+        session.run(program)
+        taken = [session.run(two) for _ in range(3)]
+    assert [len(part["x"]) for part in taken] == [2, 1, 0]
+    assert {part["x"].dtype for part in taken} == {np.dtype(np.int8)}
+    for name in ("x", "wide"):
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in taken]), values)
+
+
+@pytest.fixture
+def looked_up() -> Any:
+    """A table that has no values yet, an infeed that reads it, and the event that it begins to."""
+    entries = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([5, 6]))
+    table = tf.lookup.StaticHashTable(entries, 0)
+    begun = threading.Event()
+
+    def read(key: Any) -> Any:
+        def note(key: Any) -> Any:
+            begun.set()
+            return key
+
+        return table.lookup(tf.ensure_shape(tf.numpy_function(note, [key], tf.int64), []))
+
+    return table, ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(read)), begun
+
+
+def test_table_of_a_dataset_may_be_initialized_after_the_initializer_ran(looked_up: Any) -> None:
+    table, infeed, begun = looked_up
+    program, initializer = program_of(infeed), infeed.initializer
+    with Session() as session:
+        session.run(initializer)
+        assert begun.wait(60)
+        session.run(table.initializer)
+        assert session.run(program) == 5 + 6 + 0
+        assert session.run(program) == 0
+
+
+def test_table_that_is_never_initialized_is_named_by_the_program(looked_up: Any) -> None:
+    _, infeed, _ = looked_up
+    program, initializer, deleter = program_of(infeed), infeed.initializer, infeed.deleter
+    with Session() as session:
+        session.run(initializer)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="Table not initialized"):
+            session.run(program)
+        session.run(initializer)
+        session.run(deleter)  # Nobody has asked for an element: the pump ends all the same.
 
 
 def test_enqueue_on_its_own_runs_in_a_session() -> None:

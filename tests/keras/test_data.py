@@ -137,6 +137,8 @@ def test_steps_an_execution_may_be_the_size_of_a_dataset(features: Any, scoped: 
     for steps in (data.repeat().cardinality(), 0, 2.5, "all"):
         with pytest.raises(ValueError, match="`steps_per_execution` must be a positive integer, but is"):
             scoped(lambda: make(steps))  # noqa: B023
+    with pytest.raises(ValueError, match="`steps_per_execution` must be at most 2147483647, but is 2147483648"):
+        scoped(lambda: make(2**31))
 
 
 # What does not fit.

@@ -166,6 +166,16 @@ def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
             "`offload_weight_update_variables=True`",
         ),
         (lambda m: m.set_pipelining_options(-1), ValueError, "positive integer, but got -1"),
+        (
+            lambda m: m.set_pipelining_options(2**31),
+            ValueError,
+            "per_replica` must be at most 2147483647, but is 2147483648",
+        ),
+        (
+            lambda m: m.set_pipelining_options(2, [0, 65536]),
+            ValueError,
+            r"from 0 to 65535 or -1 .* but it is \[0, 65536\]",
+        ),
         (lambda m: m.set_pipelining_options(2, (0, 1)), ValueError, "`device_mapping` to be a list of integers"),
         (lambda m: m.set_pipelining_options(2, [0, "1"]), ValueError, "`device_mapping` to be a list of integers"),
         (lambda m: m.set_pipelining_options(gradient_accumulation_count=2), ValueError, "steps_per_replica` instead"),

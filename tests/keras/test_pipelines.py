@@ -300,6 +300,8 @@ def test_stage_scopes_that_make_no_sense_are_refused(scoped: Any) -> None:
     def use() -> None:
         with pytest.raises(ValueError, match="-1 is not a valid pipeline stage"), PipelineStage(-1):
             pass
+        with pytest.raises(ValueError, match="2147483648 is not a valid .* must be below 65536"), PipelineStage(2**31):
+            pass
         with PipelineStage(1), pytest.raises(RuntimeError, match="in stage 1 already"), PipelineStage(2):
             pass
 

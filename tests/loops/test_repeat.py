@@ -155,6 +155,12 @@ def test_number_of_iterations_that_is_not_whole_is_refused(n: Any, run: Any) -> 
         run(lambda: repeat(n, lambda x: x + 1, [5]))
 
 
+@pytest.mark.parametrize("n", [2**63, -(2**63) - 1, np.uint64(2**63)], ids=repr)
+def test_number_of_iterations_of_more_than_64_bits_is_refused(n: Any, run: Any) -> None:
+    with pytest.raises(ValueError, match=rf"`n` must be from -9223372036854775808 to 9223372036854775807, but is {n}"):
+        run(lambda: repeat(n, lambda x: x + 1, [5]))
+
+
 @pytest.mark.parametrize("n", [[3], np.array([1, 2])], ids=repr)
 def test_number_of_iterations_that_is_no_scalar_is_refused(n: Any, run: Any) -> None:
     with pytest.raises(ValueError, match=r"`n` must be a scalar, but has shape"):

@@ -103,6 +103,21 @@ def test_limit_that_is_not_whole_is_refused(most: Any, run: Any) -> None:
         run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=most))
 
 
+@pytest.mark.parametrize("most", [2**31, 2**63], ids=repr)
+def test_limit_above_the_largest_int32_is_refused(most: int, run: Any) -> None:
+    with pytest.raises(ValueError, match=rf"`maximum_iterations` must be from .* to 2147483647, but is {most}"):
+        run(lambda: while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=most))
+
+
+def test_limit_that_only_the_run_knows_may_be_an_int64(strategy: Any) -> None:
+    @tf.function(jit_compile=True)
+    def program(most: Any) -> Any:
+        return while_loop(lambda x: x < 10, lambda x: x + 1, [0], maximum_iterations=most)
+
+    found = [int(strategy.run(program, (tf.constant(most, tf.int64),))) for most in (3, 2**32, 2**63 - 1)]
+    assert found == [3, 10, 10]  # A limit that was cut to 32 bits was 0.
+
+
 # It was found by XLA, which does not say whose fault it is.
 def test_limit_that_is_no_scalar_is_refused(run: Any) -> None:
     with pytest.raises(ValueError, match=r"`maximum_iterations` must be a scalar, but has shape \(1,\)"):

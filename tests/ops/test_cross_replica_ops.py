@@ -253,6 +253,8 @@ def test_bad_arguments_are_refused_when_the_program_is_traced():
         ReplicaGroups(2, orthogonal=1)
     with pytest.raises(ValueError, match="`size`"):
         ReplicaGroups(0)
+    with pytest.raises(ValueError, match="`size` is 9223372036854775808, and there are at most 65536 replicas"):
+        ReplicaGroups(2**63)
 
 
 @pytest.mark.parametrize("function", [cross_replica_sum, cross_replica_mean, cross_replica_broadcast])

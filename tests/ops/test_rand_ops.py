@@ -78,6 +78,11 @@ def test_seed_of_another_shape_is_refused(seed):
         dropout(ONES, seed=seed)
 
 
+def test_seed_of_more_than_64_bits_is_refused():
+    with pytest.raises(ValueError, match=r"`seed` must be two integers of 64 bits, but is \[1, 18446744073709551616\]"):
+        dropout(ONES, seed=[1, 2**64])
+
+
 def test_things_of_other_types_are_refused():
     with pytest.raises(TypeError, match="`seed` must be two integers"):
         dropout(ONES, seed=[0.5, 1.5])

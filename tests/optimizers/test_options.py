@@ -58,6 +58,11 @@ def test_a_number_below_one_is_refused(kind, number):
         kind(SGD(0.1), number)
 
 
+def test_a_number_above_the_largest_int32_is_refused():
+    with pytest.raises(ValueError, match="`num_mini_batches` must be at most 2147483647, but is 2147483648"):
+        KINDS[0](SGD(0.1), 2**31)
+
+
 @pytest.mark.parametrize("kind", KINDS + OLD_KINDS)
 def test_a_keras_optimizer_is_refused(kind):
     with pytest.raises(ValueError, match=r"`opt` must be a `tf.compat.v1.train.Optimizer`"):

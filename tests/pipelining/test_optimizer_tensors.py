@@ -214,9 +214,8 @@ def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_mi
         v, w, u = variables = [tf.Variable(start) for start in (*STARTS, 0.7)]
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)).repeat())
         outfeed = ipu.IPUOutfeedQueue()
-        middle: Any = lambda hidden, rate: (hidden * u, rate)
-        if isinstance(options.get("device_mapping", [0, 0])[1], list):
-            middle = [lambda hidden, _: hidden * u, lambda _, rate: tf.identity(rate)]
+        middle: list[Any] = [lambda hidden, _: hidden * u, lambda _, rate: tf.identity(rate)]
+        in_parts = isinstance(options.get("device_mapping", [0, 0])[1], list)
         final = LAST[last]
 
         def with_w(function: Any) -> Any:
@@ -230,7 +229,7 @@ def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_mi
             pipelining.pipeline(
                 [
                     lambda x, rate: (tf.tanh(x * v), rate),
-                    middle,
+                    middle if in_parts else lambda hidden, rate: tuple(part(hidden, rate) for part in middle),
                     [with_w(one) for one in final] if last == "parts" else with_w(final),
                 ],
                 6,

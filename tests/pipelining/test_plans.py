@@ -114,6 +114,13 @@ def test_micro_batches_that_no_repeat_reaches_are_refused():
         ({"stages": True}, TypeError, "`stages` must be a whole number"),
         ({"micro_batches": 0}, ValueError, "`micro_batches` must be from 1"),
         ({"micro_batches": 2**31}, ValueError, "`micro_batches` must be from 1 to 2147483647"),
+        ({"stages": 2**63}, ValueError, "`stages` must be from 1 to 1024, but is 9223372036854775808"),
+        (
+            {"micro_batches": 2**30, "batch_serialization_iterations": 2, "schedule": PipelineSchedule.Sequential},
+            ValueError,
+            "`micro_batches` is 1073741824 and `batch_serialization_iterations` is 2: 2147483648 micro-batches in all",
+        ),
+        ({"device_mapping": [0, 1, 2, 65536]}, ValueError, r"`device_mapping\[3\]` is 65536; .* from 0 to 65535"),
         ({"repeat_count": 0}, ValueError, "`repeat_count` must be from 1"),
         ({"schedule": 0}, TypeError, "`schedule` must be a `PipelineSchedule`"),
         ({"training": 1}, TypeError, "`training` must be True or False"),

@@ -38,10 +38,10 @@ namespace tensorflow_ipu::core {
 //
 // Replicas may share: then a row has an element a group, and all replicas of group g get the row's element g.
 //
-// Only the pump blocks (in Push, until there is room or the queue is closed). A program never does: it takes what is
-// ready, or leaves word where to deliver (TakeLater), which happens on a thread of the executor.
+// Only the pump blocks (in Push and AwaitUse, until there is room or use, or the queue is closed). A program never
+// does: it takes what is ready, or leaves word where to deliver (TakeLater), which happens on a thread of the executor.
 //
-// Thread-safe, but for Push and End, which are one thread's; lives in a shared_ptr.
+// Thread-safe, but for Push, AwaitUse and End, which are one thread's; lives in a shared_ptr.
 template <typename Element>
 class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
  public:
@@ -92,6 +92,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     for (int64_t lane = 0; lane < lanes_; ++lane) {
       FailWaiters(lane, *end_);  // They wait for a row that is not whole, and now never will be.
     }
+  }
+
+  // The pump's call: waits until a program has asked for an element. Returns false where the queue is closed instead.
+  bool AwaitUse() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    room_made_.wait(lock, [this] { return lanes_ != 0 || !open_; });
+    return open_;
   }
 
   // Takes this lane's next element if it is ready; kNothing while it still may come. On kFailed `*why` says why. What

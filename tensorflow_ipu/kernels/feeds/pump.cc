@@ -9,6 +9,7 @@
 
 #include "tensorflow/core/common_runtime/rendezvous_mgr.h"
 #include "tensorflow/core/data/root_dataset.h"
+#include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/device/host_device.h"
 #include "tensorflow_ipu/kernels/feeds/status.h"
@@ -50,6 +51,14 @@ class Running {
 // seldom expects to run later; nothing depends on it.
 constexpr std::chrono::seconds kCourtesy{1};
 
+// TensorFlow aborts the process where a dataset gets no thread. An iteration begins with a pool of as many threads as
+// its options say, and has one for its autotuner, one for a buffer, and the pump; the last is to spare.
+absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
+  constexpr int kOthers = 4;
+  const int pool = dataset.options().threading_options().private_threadpool_size();
+  return ToStatus(core::TryThreads("ipu-try", kOthers + (pool > 0 ? pool : tf::port::MaxParallelism())));
+}
+
 }  // namespace
 
 std::vector<std::size_t> ElementSpec::sizes() const {
@@ -82,6 +91,7 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
 
 absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
                                                                    tf::data::DatasetBase* dataset) {
+  if (absl::Status status = CheckThreads(*dataset); !status.ok()) return status;
   std::unique_ptr<DatasetReader> reader(new DatasetReader());
   if (absl::Status status = reader->MakeLibrary(context); !status.ok()) return status;
   dataset->Ref();
@@ -108,9 +118,15 @@ absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelC
   params.thread_pool = &reader->threads_;
   params.warm_start = finalized->options().warm_start();
   reader->context_ = std::make_unique<tf::data::IteratorContext>(std::move(params));
-  status = finalized->MakeIterator(reader->context_.get(), /*parent=*/nullptr, "Iterator", &reader->iterator_);
+  status = reader->Begin();
   if (!status.ok()) return status;
   return reader;
+}
+
+absl::Status DatasetReader::Begin() {
+  iterator_.reset();
+  if (absl::Status status = CheckThreads(*finalized_); !status.ok()) return status;
+  return finalized_->MakeIterator(context_.get(), /*parent=*/nullptr, "Iterator", &iterator_);
 }
 
 DatasetReader::DatasetReader() : threads_(tf::Env::Default(), "ipu_dataset") {}
@@ -160,7 +176,7 @@ void Pump::Run() {
   InfeedElement element;
   for (int64_t count = 0;; ++count) {
     bool end = false;
-    const absl::Status status = reader_->GetNext(&tensors, &end);
+    const absl::Status status = count == 0 ? GetFirst(&tensors, &end) : reader_->GetNext(&tensors, &end);
     if (!status.ok()) {
       queue_->End(FromStatus(status));
       return;
@@ -185,6 +201,13 @@ void Pump::Run() {
     }
     if (!queue_->Push(std::move(element), bytes).ok()) return;
   }
+}
+
+absl::Status Pump::GetFirst(std::vector<tf::Tensor>* element, bool* end) {
+  absl::Status status = reader_->GetNext(element, end);
+  if (!absl::IsFailedPrecondition(status) || !queue_->AwaitUse()) return status;
+  status = reader_->Begin();
+  return status.ok() ? reader_->GetNext(element, end) : status;
 }
 
 core::Outcome Pump::Check(const std::vector<tf::Tensor>& element) const {

@@ -49,10 +49,10 @@ struct ElementSpec {
 //  * the resources of the session's devices by reference, for the kernels and the dataset to look up and to delete in.
 //    They are cleared when the session ends; from then on what was looked up stays, and a look-up finds nothing.
 //
-// GetNext is for one thread; Cancel for any.
+// GetNext and Begin are for one thread; Cancel for any.
 class DatasetReader {
  public:
-  // `context` is that of an op on the host that was given `dataset`.
+  // Begins. `context` is that of an op on the host that was given `dataset`.
   static absl::StatusOr<std::unique_ptr<DatasetReader>> Make(tensorflow::OpKernelContext* context,
                                                              tensorflow::data::DatasetBase* dataset);
   ~DatasetReader();
@@ -60,6 +60,9 @@ class DatasetReader {
   absl::Status GetNext(std::vector<tensorflow::Tensor>* element, bool* end) {
     return iterator_->GetNext(context_.get(), element, end);
   }
+
+  // Begins anew, with the dataset's first element. Fails where the process may have no more threads.
+  absl::Status Begin();
 
   // Ends a GetNext that waits, and all later ones.
   void Cancel() { cancellation_.StartCancel(); }
@@ -108,6 +111,10 @@ class Pump {
 
  private:
   void Run();
+
+  // Reads the first element. A dataset that needs what is not there yet, a table that is not initialized for one, gets
+  // another chance when a program asks for the element: TensorFlow's own iterators read nothing earlier.
+  absl::Status GetFirst(std::vector<tensorflow::Tensor>* element, bool* end);
 
   // Lets the dataset go, with its threads and its memory: others may keep the pump itself.
   void Release();

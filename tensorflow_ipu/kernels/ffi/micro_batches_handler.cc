@@ -10,8 +10,8 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S32> checked, int64_t multiple, int64_t largest,
-                             std::string_view before, std::string_view behind) {
+ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S32> checked, int64_t multiple,
+                             int64_t largest, std::string_view before, std::string_view behind) {
   const int64_t value = *count.typed_data();
   if (value < multiple || value % multiple != 0 || value > largest) {
     return ToError(

@@ -41,17 +41,17 @@ class MicroBatchesXla : public tf::XlaOpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("largest", &largest));
     OP_REQUIRES_OK(construction, construction->GetAttr("before", &before));
     OP_REQUIRES_OK(construction, construction->GetAttr("behind", &behind));
-    attributes_ = absl::StrCat("{multiple = ", multiple, " : i64, largest = ", largest, " : i64, before = \"", absl::CEscape(before), "\", behind = \"",
-                               absl::CEscape(behind), "\"}");
+    attributes_ = absl::StrCat("{multiple = ", multiple, " : i64, largest = ", largest, " : i64, before = \"",
+                               absl::CEscape(before), "\", behind = \"", absl::CEscape(behind), "\"}");
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    context->SetOutput(0, xla::CustomCallWithLayout(
-                              context->builder(), "ipu_micro_batches", {context->Input(0)},
-                              xla::ShapeUtil::MakeShape(xla::S32, {}), {xla::ShapeUtil::MakeShape(xla::S64, {})},
-                              attributes_, /*has_side_effect=*/true, /*output_operand_aliasing=*/{},
-                              /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
-                              xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+    context->SetOutput(
+        0, xla::CustomCallWithLayout(context->builder(), "ipu_micro_batches", {context->Input(0)},
+                                     xla::ShapeUtil::MakeShape(xla::S32, {}), {xla::ShapeUtil::MakeShape(xla::S64, {})},
+                                     attributes_, /*has_side_effect=*/true, /*output_operand_aliasing=*/{},
+                                     /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+                                     xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
   }
 
  private:
