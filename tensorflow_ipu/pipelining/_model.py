@@ -143,8 +143,7 @@ class Model:
 
     def _differentiate_head(self, trace: StageTrace, training: Training) -> StagePart:
         head = StagePart(trace)
-        options = {"of_inputs": True, "recompute": False}
-        head.differentiate(None, training.variables, (), training.mapped, dict, **options)
+        head.differentiate(None, training.variables, (), training.mapped, dict, of_inputs=True, recompute=False)
         if head.variables:
             raise ValueError(
                 f"`optimizer_function` uses the variable `{head.variables[0].name}`, and the last stage has several parts,"

@@ -61,7 +61,7 @@ class OptimizerFunctionOutput:
         Args:
           opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or one of `tensorflow.python.keras.optimizer_v2`. What it
             uses of the arguments of the optimizer function, a learning rate for one, is what the last micro-batch of a pass
-            has there.
+            has there; in `compute_gradients`, whose gradients are those of one micro-batch, what this one has.
           loss: The loss of a micro-batch, a tensor.
           compute_gradients_args: Further positional arguments of `opt.compute_gradients`, behind the loss. For
             `tf.compat.v1.train` optimizers alone.

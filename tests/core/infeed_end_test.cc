@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "tests/core/check.h"
@@ -38,6 +39,34 @@ class Interrupted {
   Interrupted() { tensorflow_ipu::core::interrupted = true; }
   ~Interrupted() { tensorflow_ipu::core::interrupted = false; }
 };
+
+TEST(a_wait_for_use_ends_with_the_first_take_or_with_the_queue) {
+  for (const bool used : {true, false}) {
+    const auto queue = MakeQueue(2);
+    Count begun;
+    Count ended;
+    std::thread pump([&] {
+      begun.Add();
+      CHECK_EQ(queue->AwaitUse(), used);
+      ended.Add();
+    });
+    CHECK(begun.Await());
+    CHECK_EQ(ended.value(), 0);
+    std::shared_ptr<check::Delivery> waits;
+    if (used) {
+      waits = Later(*queue);
+    } else {
+      queue->Close();
+    }
+    pump.join();
+    CHECK_EQ(queue->AwaitUse(), used);
+    if (used) {
+      CHECK(Push(*queue, 7).ok());
+      CHECK(waits->done.Await());
+      CHECK_EQ(*waits->element, 7);
+    }
+  }
+}
 
 TEST(the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
   const auto queue = MakeQueue(2);

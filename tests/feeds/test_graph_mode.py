@@ -201,7 +201,7 @@ def test_int8_elements_keep_their_values_and_are_taken_a_few_at_a_time() -> None
 
 @pytest.fixture
 def looked_up() -> Any:
-    """A table that has no values yet, an infeed that reads it, and the event that it begins to."""
+    """What initializes a table, an infeed that reads it, and the event that it begins to."""
     entries = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([5, 6]))
     table = tf.lookup.StaticHashTable(entries, 0)
     begun = threading.Event()
@@ -213,16 +213,16 @@ def looked_up() -> Any:
 
         return table.lookup(tf.ensure_shape(tf.numpy_function(note, [key], tf.int64), []))
 
-    return table, ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(read)), begun
+    return tf.compat.v1.tables_initializer(), ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(read)), begun
 
 
 def test_table_of_a_dataset_may_be_initialized_after_the_initializer_ran(looked_up: Any) -> None:
-    table, infeed, begun = looked_up
+    tables, infeed, begun = looked_up
     program, initializer = program_of(infeed), infeed.initializer
     with Session() as session:
         session.run(initializer)
         assert begun.wait(60)
-        session.run(table.initializer)
+        session.run(tables)
         assert session.run(program) == 5 + 6 + 0
         assert session.run(program) == 0
 
