@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ PUMP_THREADS = "ipu-pump"
 # Threads of others that outlive their use on purpose.
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
 GRACE_SECONDS = 60.0
+
+# An example takes as long as it takes beside whatever else the machine does; pytest has a deadline for the test.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which scripts and runs would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
+from keras.src.utils.python_utils import pythonify_logs
 
 from tensorflow_ipu.keras import _data
 from tensorflow_ipu.keras._callbacks import AsynchronousCallbacks
@@ -110,9 +111,12 @@ class LoopMethods:
         return _make(self, "predict", force)
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        """The logs: they hold the metrics as they are after the last step, of the replicas that the options say."""
+        """The logs: they hold the metrics as they are after the last step, of the replicas that the options say.
+
+        They are plain numbers, as Keras's own metrics give them: not every release makes such of what it gets here.
+        """
         del self
-        return logs
+        return pythonify_logs(logs)
 
 
 def _steps(given: Any) -> int:
