@@ -25,8 +25,7 @@ def refused(call, *words):
 
 def test_queues_start_once_there_are_threads_and_keep_what_there_is_no_memory_for(run_script: Any) -> None:
     script = """
-# What becomes of a program that gets no thread to go on with is a test of the executor's; see `tests/core`. Where
-# TensorFlow itself gets no thread for a dataset, it ends the process.
+# What becomes of a program that gets no thread to go on with is a test of the executor's; see `tests/core`.
 libc = ctypes.CDLL(None)
 class no_threads:
     # Has the stack of each new thread be larger than all addresses.
@@ -56,7 +55,7 @@ end = time.monotonic() + 60
 while native.ipu_infeed_ready(queue._feed.number) < 3:
     assert time.monotonic() < end, "the queue does not fill"
     time.sleep(0.001)
-del queue
+del queue, other
 print("threads")
 
 strategy = ipu.IPUStrategy()
