@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import functools
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,80 +15,23 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import tensorflow as tf
-from measure import interleave, median, print_table, ratio
+from layers import LAYERS, Layer
+from measure import print_table
+from tensorflow.compiler.xla.service import hlo_pb2
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu import replicas
+from tensorflow_ipu.replicas import _host_kernels
 
-LOOP = 8  # Steps in a loop.
+LOOP = 4  # Steps in a loop.
 NEAR = 1.05  # A choice that is this much slower than the best counts as the best.
-WAYS = {"XLA": False, "host": True}
+HOPELESS = 2.5  # What takes so many times as long as the best is not measured again, once it has been
+SURE = 4  # so often, or when it takes this many seconds.
+LONG = 0.2
+DEVICE = "/device:IPU:0"
+WAYS = ("XLA", "rewritten", "host", "default")
 
-
-class Layer(NamedTuple):
-    """A function of tensors of these shapes, which has gradients with respect to all of them."""
-
-    name: str
-    call: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: Any = tf.float32
-
-
-def convolution(size: tuple[int, ...], kernel: tuple[int, ...], features: int, **options: Any) -> Layer:
-    """A convolution of a batch [batch, *space, features]."""
-    options = {"strides": 1, "padding": "SAME", **options}
-    name = f"conv{len(kernel)}d {'x'.join(map(str, kernel))}, {features} of {list(size)}"
-    name += "".join(f", {key} {value}" for key, value in options.items() if value not in (1, "SAME"))
-    return Layer(name, lambda x, w: tf.nn.convolution(x, w, **options), (size, (*kernel, size[-1], features)))
-
-
-def depthwise(size: tuple[int, ...], stride: int = 1) -> Layer:
-    """A filter of 3x3 for each feature."""
-    name = f"depthwise 3x3 of {list(size)}" + (f", stride {stride}" if stride > 1 else "")
-    strides = [1, stride, stride, 1]
-    return Layer(name, lambda x, w: tf.nn.depthwise_conv2d(x, w, strides, "SAME"), (size, (3, 3, size[-1], 1)))
-
-
-def transposed(size: tuple[int, ...], features: int) -> Layer:
-    """A transposed convolution that doubles the sides."""
-    batch, rows, columns, _ = size
-    output = [batch, 2 * rows, 2 * columns, features]
-    return Layer(
-        f"transposed 3x3, {features} of {list(size)}",
-        lambda x, w: tf.nn.conv2d_transpose(x, w, output, 2, "SAME"),
-        (size, (3, 3, features, size[-1])),
-    )
-
-
-def pooling(kind: str, size: tuple[int, ...], window: int = 2, stride: int = 2) -> Layer:
-    """A pooling of windows of this side."""
-    pool = getattr(tf.nn, f"{kind}_pool")
-    return Layer(f"{kind} pool {window}/{stride} of {list(size)}", lambda x: pool(x, window, stride, "VALID"), (size,))
-
-
-LAYERS = [
-    convolution((64, 28, 28, 1), (3, 3), 32, padding="VALID"),
-    convolution((64, 13, 13, 32), (3, 3), 64, padding="VALID"),
-    convolution((8, 8, 8, 16), (3, 3), 16),
-    convolution((32, 32, 32, 16), (3, 3), 16),
-    convolution((32, 32, 32, 16), (3, 3), 32, strides=2),
-    convolution((32, 16, 16, 32), (1, 1), 64),
-    convolution((8, 24, 24, 144), (1, 1), 24),
-    convolution((8, 96, 96, 3), (3, 3), 32, strides=2),
-    convolution((4, 64, 64, 32), (5, 5), 32),
-    convolution((32, 128, 32), (3,), 32),
-    convolution((2, 16, 16, 16, 8), (3, 3, 3), 16),
-    depthwise((8, 8, 8, 16)),
-    depthwise((8, 48, 48, 32)),
-    depthwise((8, 24, 24, 144), 2),
-    transposed((8, 16, 16, 32), 16),
-    transposed((32, 8, 8, 16), 8),
-    pooling("max", (8, 8, 8, 16)),
-    pooling("max", (64, 26, 26, 32)),
-    pooling("max", (8, 48, 48, 64), 3),
-    pooling("avg", (8, 8, 8, 16)),
-    pooling("avg", (64, 26, 26, 32)),
-    pooling("avg", (8, 8, 8, 256), 8, 8),
-]
+Call = Callable[[int], object]
 
 
 def stepper(layer: Layer) -> Callable[..., Any]:
@@ -94,49 +41,118 @@ def stepper(layer: Layer) -> Callable[..., Any]:
         with tf.GradientTape() as tape:
             tape.watch(values)
             loss = tf.reduce_sum(tf.square(layer.call(*values)))
-        return [v - tf.cast(1e-6, v.dtype) * g for v, g in zip(values, tape.gradient(loss, values), strict=True)]
+        gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, values)]
+        return [v - tf.cast(1e-6, v.dtype) * g for v, g in zip(values, gradients, strict=True)]
 
     return step
 
 
-def contestants(layer: Layer, loop: bool) -> dict[str, Callable[[], object]]:
-    """A call for each way to compute the layer."""
+class Contest(NamedTuple):
+    """The ways to compute a layer.
+
+    Attributes:
+      calls: A call for each way whose program is not also that of a way before.
+      same: For each way the one that has its program.
+    """
+
+    calls: dict[str, Call]
+    same: dict[str, str]
+
+
+def contest(layer: Layer, loop: bool) -> Contest:
+    """What computes so many steps of the layer, by each way."""
     rng = np.random.default_rng(0)
     values = [tf.constant(rng.normal(size=shape, scale=0.1), layer.dtype) for shape in layer.shapes]
     step = stepper(layer)
-    calls: dict[str, Callable[[], object]] = {}
-    for way, host_kernels in WAYS.items():
-        strategy = ipu.IPUStrategy(host_kernels=host_kernels)
 
-        @tf.function(jit_compile=True)
-        def program(*values: Any) -> Any:
-            if not loop:
-                return step(*values)
-            results = list(values)
-            for _ in tf.range(LOOP):
-                results = step(*results)
-            return results
+    def steps(count: Any, *values: Any) -> Any:
+        if not loop:
+            return step(*values)
+        results = list(values)
+        for _ in tf.range(count):
+            results = step(*results)
+        return results
 
-        calls[way] = lambda strategy=strategy, program=program: strategy.run(program, values)
-    return calls
+    calls: dict[str, Call] = {}
+    same: dict[str, str] = {}
+    known: dict[str, list[Any]] = {}
+    for way in WAYS:
+        program = tf.function(steps, jit_compile=True)
+        arguments = (tf.constant(1), *values)
+        strategy = None if way == "XLA" else ipu.IPUStrategy(host_kernels=way != "rewritten")
+        if strategy is None:
+            code = instructions(program.get_concrete_function(*arguments), list(arguments))
+        else:
+            with strategy.scope(), _host_kernels.wherever_known() if way == "host" else contextlib.nullcontext():
+                code = instructions(*replicas.trace(program, arguments, {}, strategy.extended.target))
+        same[way] = next((other for other in known if known[other] == code), way)
+        known.setdefault(same[way], code)
+        if same[way] == way:
+            calls[way] = functools.partial(run, strategy, program, values)
+    return Contest(calls, same)
+
+
+def run(strategy: ipu.IPUStrategy | None, program: Any, values: list[Any], count: int) -> object:
+    """Runs so many steps, without a strategy as plain TensorFlow does."""
+    arguments = (tf.constant(count), *values)
+    return program(*arguments) if strategy is None else strategy.run(program, arguments)
+
+
+def instructions(program: Any, inputs: list[Any]) -> list[Any]:
+    """What a program consists of: two that have the same run the same code."""
+    module: Any = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]
+    module.ParseFromString(replicas.hlo(program, inputs, DEVICE))
+    everything = [one for part in module.computations for one in part.instructions]
+    return [(one.opcode, one.custom_call_target, one.shape.SerializeToString()) for one in everything]
+
+
+def measure(calls: dict[str, Call], count: int, seconds: float) -> dict[str, float]:
+    """The shortest of interleaved times of a step by each way, in microseconds."""
+
+    def timed(call: Call, count: int) -> float:
+        start = time.perf_counter()
+        call(count)
+        return (time.perf_counter() - start) / count
+
+    for call in calls.values():
+        call(1)
+    shortest = {way: timed(call, 1) for way, call in calls.items()}
+    running = list(calls)
+    end = time.perf_counter() + seconds
+    for turn in range(200):
+        if turn >= SURE and time.perf_counter() > end:
+            break
+        limit = HOPELESS * min(shortest.values())
+        running = [way for way in running if shortest[way] < limit or (turn < SURE and shortest[way] < LONG)]
+        for way in running[turn % len(running) :] + running[: turn % len(running)]:
+            shortest[way] = min(shortest[way], timed(calls[way], count))
+    return {way: seconds * 1e6 for way, seconds in shortest.items()}
 
 
 def main() -> None:
-    """Prints a table of all layers, or of those whose names have the argument in them."""
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    """Prints a table of all layers, or of some."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", default=[], help="layers whose names have this in them; repeatable")
+    parser.add_argument("--seconds", type=float, default=0.8, help="how long to time a row, once it is compiled")
+    options = parser.parse_args()
+    started = time.perf_counter()
     rows: list[list[object]] = []
+    best = 0
     for layer in LAYERS:
-        if wanted not in layer.name:
+        if options.only and not any(part in layer.name for part in options.only):
             continue
         for loop in (False, True):
-            times = interleave(contestants(layer, loop), rounds)
-            count = LOOP if loop else 1
-            columns = [median(times, way, count) for way in WAYS]
-            rows.append([layer.name, "loop" if loop else "once", *columns, ratio(times, "host", "XLA")])
-    print_table("A step, us", ["layer", "where", *WAYS, "XLA / host"], rows)
-    best = sum(row[-1] >= 1 / NEAR for row in rows if isinstance(row[-1], float))
-    print(f"\nthe choice by default is the fastest, to {NEAR - 1:.0%}, in {best} of {len(rows)} rows")
+            ways = contest(layer, loop)
+            times = measure(ways.calls, LOOP if loop else 1, options.seconds)
+            chosen = ways.same["default"]
+            ratio = min(times.values()) / times[chosen]
+            best += ratio >= 1 / NEAR
+            columns = [times[ways.same[way]] for way in WAYS]
+            rows.append([layer.name, "loop" if loop else "once", *columns, chosen.replace("default", "own"), ratio])
+            print(layer.name, rows[-1][1], f"{ratio:.2f}", file=sys.stderr, flush=True)
+    print_table("A step, us", ["layer", "where", *WAYS, "is", "best / default"], rows)
+    print(f"\n{len(rows)} rows in {time.perf_counter() - started:.0f} s")
+    print(f"the choice by default is the fastest, to {NEAR - 1:.0%}, in {10 * best / max(len(rows), 1):.1f} of 10 rows")
 
 
 if __name__ == "__main__":
