@@ -48,6 +48,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_interrupt_disarm": (None, []),
     "ipu_interrupt_now": (None, []),
     "ipu_interrupt_watch": (_FLAG, [_FLAG]),
+    "ipu_one_dnn_computes": (_FLAG, [_FLAG]),
     "ipu_outfeed_drop": (_FLAG, [_INT]),
     "ipu_outfeed_lanes": (_INT, [_INT]),
     "ipu_outfeed_layout": (_INT, [_INT]),

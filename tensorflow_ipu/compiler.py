@@ -30,6 +30,9 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     initial values are computed on the host. All operations with a side effect run, whether or not they are returned, in
     the order in which they were made.
 
+    Kernels of the host compute layers as in `IPUStrategy.run`: as the strategy says whose scope is around, and without one,
+    as the environment variable `TENSORFLOW_IPU_HOST_KERNELS`.
+
     Off the IPU, where neither the scope around nor the computation names an IPU device, nothing is compiled: the
     computation's operations run where they are.
 
@@ -59,24 +62,25 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     )
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     around = _device_around()
-    with replicas.tracing_program(None, placed=around is not None):
+    host_kernels = _host_kernels()
+    with replicas.tracing_program(None, host_kernels, placed=around is not None):
         try:
             program = tracing_compilation.trace_function(tuple(flat), {}, options)
         except Exception as exc:
             raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
-    return results[-1].packed(_called(program, flat, _device_inside(program) or around))
+    return results[-1].packed(_called(program, flat, _device_inside(program) or around, host_kernels))
 
 
-def _called(program: Any, values: list[Any], device: str | None) -> list[Any]:
+def _called(program: Any, values: list[Any], device: str | None, host_kernels: bool) -> list[Any]:
     """Runs the program on its device, or puts it into the graph; without a device, as a plain function."""
     if device is None:
         plain = concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
         return plain._call_flat(values, plain.captured_inputs)
     with tf.device(device):
         if not tf.executing_eagerly():
-            return replicas.insert(program, values, {}, device)
+            return replicas.insert(program, values, {}, device, host_kernels)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        target = replicas.Target(1, _environment.host_kernels())
+        target = replicas.Target(1, host_kernels)
         return replicas.run(replicas.trace(program, values, {}, target), device_util.canonicalize(device), ordinal)
 
 
@@ -158,6 +162,12 @@ def _device_around() -> str | None:
     """The IPU device of the scope around; None where that is not on one."""
     device = device_util.current() or ""
     return device if tf.DeviceSpec.from_string(device).device_type == "IPU" else None
+
+
+def _host_kernels() -> bool:
+    """Whether kernels of the host may compute layers: what the strategy around says, or else the environment."""
+    of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
+    return _environment.host_kernels() if of_strategy is None else of_strategy
 
 
 def _device_inside(program: Any) -> str | None:

@@ -290,6 +290,22 @@ def test_initial_values_are_none_of_the_layers_of_a_program(graph: tf.Graph) -> 
     np.testing.assert_array_equal(on_host, on_ipu)
 
 
+# A strategy's switch had no effect on programs of its scope that `compile` made.
+@pytest.mark.parametrize("host_kernels", [False, True])
+def test_strategy_around_says_whether_kernels_of_the_host_compute_layers(host_kernels: bool) -> None:
+    marked: list[bool] = []
+
+    def draw() -> tf.Tensor:
+        drawn = tf.random.stateless_uniform([3], [1, 2])
+        (operation,) = [one for one in drawn.graph.get_operations() if one.type == "StatelessRandomUniformV2"]
+        marked.append("_ipu_host_kernel" in operation.node_def.attr)
+        return drawn
+
+    with ipu.IPUStrategy(host_kernels=host_kernels).scope(), scopes.ipu_scope("/device:IPU:0"):
+        compiler.compile(draw)
+    assert marked == [host_kernels]
+
+
 def test_initial_values_are_those_of_plain_tensorflow(graph: tf.Graph) -> None:
     def computation() -> tf.Tensor:
         weights = v1.get_variable("weights", [3], initializer=v1.glorot_uniform_initializer())

@@ -4,8 +4,8 @@ XLA:CPU has fast code for convolutions of one order of dimensions: batch, rows, 
 order into that one, but looks for them outside of loops alone
 (https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc). TensorFlow's gradients have other
 orders, and a training loop that stays on the device would run them by its slowest code. Kernels of the host compute most
-gradients of programs; this is for those that they do not know, with dilations, and for programs without such kernels. It
-can go when XLA looks into loops.
+gradients of programs; this is for those that they do not know, with dilations, those of types for which they are slow, and
+for programs without such kernels. It can go when XLA looks into loops.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import control_flow_v2_func_graphs
 
+from tensorflow_ipu._library import native
+from tensorflow_ipu.replicas._loops import in_loop
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
 _TYPE = "Conv2D"
@@ -40,12 +41,25 @@ _plain = _registry.lookup(_TYPE)
 
 def gradient(op: Any, upstream: Any) -> Any:
     """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but where XLA would be slow."""
-    served = wants_host_kernels() and set(op.get_attr("dilations")) == {1}
-    geometry = _geometry(op, upstream) if is_tracing() and not served and _in_loop() else None
+    slow = is_tracing() and not _served(op) and in_loop(framework_ops.get_default_graph())
+    geometry = _geometry(op, upstream) if slow else None
     if geometry is None:
         return _plain(op, upstream)
     inputs, weights = op.inputs
     return _of_inputs(inputs, weights, upstream, geometry), _of_weights(inputs, weights, upstream, geometry)
+
+
+def _served(op: Any) -> bool:
+    """Whether TensorFlow's own gradients are fast, by kernels of the host or as products."""
+    if not wants_host_kernels():
+        return False
+    rows, columns = op.inputs[1].shape[:2]
+    if rows == columns == 1 and set(op.get_attr("strides")) == {1}:
+        return True
+    type_ = op.inputs[0].dtype
+    return set(op.get_attr("dilations")) == {1} and (
+        type_ == tf.float64 or native.ipu_one_dnn_computes(type_.as_datatype_enum)
+    )
 
 
 class _Axis:
@@ -133,15 +147,6 @@ def _of_inputs(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> A
 
 def _padding(pads: list[tuple[int, int]]) -> Any:
     return [[0, 0], *(list(pad) for pad in pads), [0, 0]]
-
-
-def _in_loop() -> bool:
-    graph: Any = framework_ops.get_default_graph()
-    while graph is not None:
-        if isinstance(graph, control_flow_v2_func_graphs.WhileBodyFuncGraph):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
 
 
 # TensorFlow registers a gradient once and for all, so the entry is replaced.

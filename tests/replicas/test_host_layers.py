@@ -15,6 +15,8 @@ RANDOM = np.random.default_rng(1)
 IMAGES = RANDOM.normal(size=[4, 13, 11, 4]).astype(np.float32)
 VOLUMES = RANDOM.normal(size=[2, 5, 6, 7, 3]).astype(np.float32)
 
+LARGE = RANDOM.normal(size=[4, 46, 46, 8]).astype(np.float32)
+
 
 def of_filter(*shape: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=shape, scale=0.3).astype(np.float32)
@@ -47,10 +49,23 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 2, 2, 1], "SAME"),
         [IMAGES, of_filter(3, 3, 4, 2)],
     ),
+    "conv3d, 1x1x1": (convolution(padding="SAME"), [VOLUMES, of_filter(1, 1, 1, 3, 4)]),
     "max pool": (pooling(tf.nn.max_pool, 3, 2, "SAME"), [IMAGES]),
     "average pool": (pooling(tf.nn.avg_pool, 3, 2, "SAME"), [IMAGES]),
     "max pool 3d": (pooling(tf.nn.max_pool, 2, 2, "VALID"), [VOLUMES]),
     "average pool 3d": (pooling(tf.nn.avg_pool, 2, 1, "SAME"), [VOLUMES]),
+    "resize": (lambda x: tf.image.resize(x, [20, 7]), [IMAGES]),
+    "sort": (lambda x: tf.sort(x, axis=-1) * tf.range(4.0), [IMAGES]),
+    # Large enough for oneDNN.
+    "large conv2d": (convolution(padding="SAME", strides=2), [LARGE, of_filter(3, 3, 8, 8)]),
+    "large depthwise": (
+        lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
+        [LARGE, of_filter(3, 3, 8, 1)],
+    ),
+    "large max pool": (lambda x: tf.nn.max_pool(tf.nn.relu(x), 3, 2, "SAME"), [LARGE]),
+    "large max pool 3d": (pooling(tf.nn.max_pool, 2, 2, "VALID"), [LARGE[None]]),
+    "max pool by a window that is larger": (pooling(tf.nn.max_pool, 48, 2, "SAME"), [LARGE]),
+    "large average pool": (pooling(tf.nn.avg_pool, 2, 2, "VALID"), [np.tile(LARGE, [16, 1, 1, 1])]),
 }
 
 
@@ -95,12 +110,41 @@ def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(name: 
     assert_near(inside, wanted)
 
 
-@pytest.mark.parametrize("name", ["conv2d, strides", "depthwise", "max pool", "average pool"])
+@pytest.mark.parametrize(
+    "name", ["conv2d, strides", "conv2d, 1x1", "depthwise", "max pool", "large max pool", "average pool"]
+)
 def test_second_derivatives_equal_those_of_tensorflow_without_xla(name: str, strategy: ipu.IPUStrategy) -> None:
     call, arrays = LAYERS[name]
     values = [tf.constant(array) for array in arrays]
-    program = tf.function(lambda *values: second(call, list(values)), jit_compile=True)
-    assert_near(strategy.run(program, values), tf.function(program.python_function)(*values), 1e-4)
+
+    @tf.function(jit_compile=True)
+    def program(*values: Any) -> Any:
+        inside = [tf.zeros_like(value) for value in values]
+        for _ in tf.range(2):
+            inside = second(call, list(values))
+        return second(call, list(values)), inside
+
+    wanted = tf.function(lambda *values: second(call, list(values)))(*values)
+    for found in strategy.run(program, values):
+        assert_near(found, wanted, 1e-4)
+
+
+def test_gradients_on_replicas_equal_those_of_tensorflow_without_xla(replicas: Any) -> None:
+    strategy = replicas(4)
+    call, arrays = LAYERS["conv2d, strides"]
+    images, weights = (tf.constant(array) for array in arrays)
+
+    def layer(images: Any, weights: Any) -> Any:
+        return tf.nn.max_pool(call(images, weights), 2, 1, "SAME")
+
+    @tf.function(jit_compile=True)
+    def program(images: Any, weights: Any) -> Any:
+        scale = tf.cast(1 + ipu.ops.replication_ops.replication_index(), tf.float32)
+        found = results(layer, [scale * images, weights])
+        return ipu.ops.cross_replica_ops.cross_replica_sum(found[2])
+
+    wanted = tf.add_n([results(layer, [scale * images, weights])[2] for scale in (1.0, 2.0, 3.0, 4.0)])
+    assert_near([strategy.run(program, (images, weights))], [wanted])
 
 
 @pytest.mark.parametrize(

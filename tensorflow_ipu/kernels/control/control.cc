@@ -22,6 +22,7 @@
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/host/twin.h"
 #include "tensorflow_ipu/kernels/ops/host_layers.h"
 #include "tensorflow_ipu/kernels/replicas/random.h"
 
@@ -78,6 +79,11 @@ void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int3
 
 // The ops that programs may have kernels of the host compute, by line.
 const char* ipu_host_layers() { return tensorflow_ipu::HostLayers().c_str(); }
+
+// Whether oneDNN computes layers of this type, a `tf.DType.as_datatype_enum`, on this processor.
+int32_t ipu_one_dnn_computes(int32_t type) {
+  return tensorflow_ipu::OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0;
+}
 
 // A new infeed, not started yet; `depth` elements a replica are kept ready. Groups of `group_size` replicas share each
 // element: neighbours, or with `orthogonal`, replicas as far apart as there are groups. 0 makes one group of all.

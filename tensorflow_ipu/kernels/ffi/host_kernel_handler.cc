@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
+#include "tensorflow_ipu/kernels/host/lines.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -22,13 +23,14 @@ struct KernelOfCall {
 };
 ffi::TypeId KernelOfCall::id = {};
 
-ffi::Error Failed(const absl::Status& status, std::string_view place) {
-  return ToError({static_cast<core::Code>(status.code()), absl::StrCat(place, ": ", status.message())});
+ffi::Error Failed(const absl::Status& status, std::string_view node, std::string_view name) {
+  return ToError(
+      {static_cast<core::Code>(status.code()), absl::StrCat(name, LinesOf(node, name), ": ", status.message())});
 }
 
-ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view place) {
+ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name) {
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
-  if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), place));
+  if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), node, name));
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel)});
 }
 
@@ -38,26 +40,26 @@ HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
 }
 
 ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-               std::string_view, std::string_view place) {
+               std::string_view node, std::string_view name) {
   absl::InlinedVector<HostBuffer, 4> from, to;
   for (std::size_t i = 0; i < arguments.size(); ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
   const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
-  return done.ok() ? ffi::Error::Success() : Failed(done, place);
+  return done.ok() ? ffi::Error::Success() : Failed(done, node, name);
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
                        ffi::Ffi::BindInstantiate()
-                           .Attr<std::string_view>("node")     // node
-                           .Attr<std::string_view>("place"));  // place
+                           .Attr<std::string_view>("node")    // node
+                           .Attr<std::string_view>("name"));  // name
 XLA_FFI_DEFINE_HANDLER(kRun, Run,
                        ffi::Ffi::Bind()
-                           .Ctx<ffi::State<KernelOfCall>>()    // call
-                           .Ctx<ffi::ThreadPool>()             // threads
-                           .RemainingArgs()                    // arguments
-                           .RemainingRets()                    // results
-                           .Attr<std::string_view>("node")     // which is instantiated by now
-                           .Attr<std::string_view>("place"));  // place
+                           .Ctx<ffi::State<KernelOfCall>>()   // call
+                           .Ctx<ffi::ThreadPool>()            // threads
+                           .RemainingArgs()                   // arguments
+                           .RemainingRets()                   // results
+                           .Attr<std::string_view>("node")    // node
+                           .Attr<std::string_view>("name"));  // name
 
 XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host",

@@ -1,22 +1,19 @@
 #include "tensorflow_ipu/kernels/host/kernel.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def.pb.h"
-#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/denormal.h"
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/setround.h"
-#include "tensorflow/core/public/version.h"
-#include "tensorflow/core/util/util.h"
+#include "tensorflow_ipu/kernels/host/call.h"
 #include "tensorflow_ipu/kernels/host/device.h"
 
 namespace tensorflow_ipu {
@@ -50,15 +47,23 @@ tf::Tensor InputOf(tf::DataType type, const HostBuffer& buffer) {
 }
 
 // Puts what a kernel gave into the program's memory, where it is not there already.
-absl::Status Deliver(const tf::Tensor* given, int index, const HostBuffer& result) {
-  if (given == nullptr) return absl::InternalError(absl::StrCat("It gave no output ", index, "."));
-  if (given->shape() != tf::TensorShape(result.dimensions) || given->TotalBytes() != result.bytes) {
-    return absl::InternalError(absl::StrCat("Its output ", index, " has the shape ", given->shape().DebugString(),
-                                            ", but the program was compiled for ",
-                                            tf::TensorShape(result.dimensions).DebugString(), "."));
+absl::Status Deliver(const Tensors& given, absl::Span<const HostBuffer> results) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const HostBuffer& result = results[i];
+    if (given[i].shape() != tf::TensorShape(result.dimensions) || given[i].TotalBytes() != result.bytes) {
+      return absl::InternalError(absl::StrCat("Its output ", i, " has the shape ", given[i].shape().DebugString(),
+                                              ", but the program was compiled for ",
+                                              tf::TensorShape(result.dimensions).DebugString(), "."));
+    }
+    if (result.bytes > 0 && given[i].data() != result.data) std::memcpy(result.data, given[i].data(), result.bytes);
   }
-  if (result.bytes > 0 && given->data() != result.data) std::memcpy(result.data, given->data(), result.bytes);
   return absl::OkStatus();
+}
+
+std::size_t BytesOf(absl::Span<const HostBuffer> buffers) {
+  std::size_t bytes = 0;
+  for (const HostBuffer& buffer : buffers) bytes += buffer.bytes;
+  return bytes;
 }
 
 // A device for a call of a kernel on this thread. Kept from call to call, since most threads make many.
@@ -82,35 +87,6 @@ class DeviceOfCall {
   std::unique_ptr<KernelDevice> device_;
 };
 
-// oneDNN's twin of a node, which TensorFlow puts in its place where it uses that library; nothing where there is none
-// with the same inputs and outputs.
-std::optional<tf::NodeDef> TwinOf(const tf::OpDef& op, const tf::NodeDef& node) {
-  // Where TensorFlow's rewriting is more particular than here, its own kernel computes the same.
-  tf::DataType type = tf::DT_INVALID;
-  std::string padding;
-  if (!tf::IsMKLEnabled() || !tf::TryGetNodeAttr(node, "T", &type) || type != tf::DT_FLOAT) return std::nullopt;
-  if (tf::TryGetNodeAttr(node, "padding", &padding) && padding == "EXPLICIT") return std::nullopt;
-  tf::NodeDef twin = node;
-  twin.set_op(absl::StrCat("_MklNative", node.op()));
-  const tf::OpDef* twin_op = nullptr;
-  if (!tf::OpRegistry::Global()->LookUpOpDef(twin.op(), &twin_op).ok()) return std::nullopt;
-  if (twin_op->input_arg_size() != op.input_arg_size() || twin_op->output_arg_size() != op.output_arg_size()) {
-    return std::nullopt;
-  }
-  tf::AddDefaultsToNodeDef(*twin_op, &twin);
-  tf::AddNodeAttr("_kernel", "MklNameChangeOp", &twin);
-  return twin;
-}
-
-absl::StatusOr<std::unique_ptr<tf::OpKernel>> Create(const tf::NodeDef& node) {
-  static auto* const device = new KernelDevice();
-  absl::Status status;
-  std::unique_ptr<tf::OpKernel> kernel =
-      tf::CreateOpKernel(tf::DEVICE_CPU, device, tf::cpu_allocator(), node, TF_GRAPH_DEF_VERSION, &status);
-  if (!status.ok()) return status;
-  return kernel;
-}
-
 absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) {
   tf::NodeDef node;
   if (!tf::protobuf::TextFormat::ParseFromString(text, &node)) {
@@ -123,22 +99,25 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) 
         absl::StrCat("`", node.op(),
                      "` is stateful: programs and replicas, which share kernels of the host, would share its state."));
   }
-  absl::StatusOr<std::unique_ptr<tf::OpKernel>> own = Create(node);
+  absl::StatusOr<std::unique_ptr<tf::OpKernel>> own = CreateKernel(node);
   if (!own.ok()) return own.status();
   if ((*own)->AsAsync() != nullptr) {
     return absl::UnimplementedError(absl::StrCat("`", node.op(), "` ends on a thread of its own choice."));
   }
-  std::unique_ptr<tf::OpKernel> twin;
-  if (const std::optional<tf::NodeDef> other = TwinOf(*op, node)) {
-    if (auto made = Create(*other); made.ok()) twin = *std::move(made);
-  }
-  return std::make_shared<const HostKernel>(*std::move(own), std::move(twin));
+  return std::make_shared<const HostKernel>(*std::move(own), Twin::Of(*op, node));
 }
 
-// For less, what oneDNN does before it computes takes longer than the rest.
-constexpr std::size_t kWorthTwin = 256 << 10;
+// For less, what oneDNN does before it computes takes longer than the rest, but of types narrower than float32, of
+// which TensorFlow's own kernels take many times as long. And to wake another thread takes as long as what it would do,
+// or on busy cores, many times as long.
+constexpr std::size_t kLittle = 256 << 10;
+
+bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf::DT_HALF; }
 
 }  // namespace
+
+HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const Twin> twin)
+    : own_(std::move(own)), twin_(std::move(twin)), always_twin_(IsNarrow(own_->output_type(0))) {}
 
 absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::string& node) {
   static auto* const mutex = new std::mutex();
@@ -151,48 +130,27 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::stri
   return made;
 }
 
-tf::OpKernel* HostKernel::BestFor(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results) const {
-  if (twin_ == nullptr) return own_.get();
-  std::size_t bytes = 0;
-  for (const HostBuffer& buffer : arguments) bytes += buffer.bytes;
-  for (const HostBuffer& buffer : results) bytes += buffer.bytes;
-  return bytes < kWorthTwin ? own_.get() : twin_.get();
-}
-
 absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
                              const HostThreads& threads) const {
   // As TensorFlow's executor has them.
   const tf::port::ScopedFlushDenormal flush;
   const tf::port::ScopedSetRound round(FE_TONEAREST);
-  tf::OpKernel* const kernel = BestFor(arguments, results);
-  const DeviceOfCall device(threads);
-  absl::InlinedVector<tf::Tensor, 4> inputs;
+  const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
+  const DeviceOfCall device(little ? HostThreads::Of(1) : threads);
+  Tensors inputs;
   inputs.reserve(arguments.size());
-  absl::InlinedVector<tf::TensorValue, 4> values;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    inputs.push_back(InputOf(kernel->input_type(static_cast<int>(i)), arguments[i]));
-    values.emplace_back(&inputs.back());
+    inputs.push_back(InputOf(own_->input_type(static_cast<int>(i)), arguments[i]));
   }
-  const absl::InlinedVector<tf::AllocatorAttributes, 4> input_attributes(arguments.size());
-  absl::InlinedVector<tf::AllocatorAttributes, 4> output_attributes(results.size());
-  for (std::size_t i = 0; i < results.size() && i < KernelDevice::kLendable; ++i) {
-    device.get()->Lend(i, results[i].data, results[i].bytes);
-    output_attributes[i] = KernelDevice::OfResult(i);
+  const std::size_t lent = std::min(results.size(), KernelDevice::kLendable);
+  for (std::size_t i = 0; i < lent; ++i) device.get()->Lend(i, results[i].data, results[i].bytes);
+  if (twin_ != nullptr && (always_twin_ || !little)) {
+    const absl::StatusOr<Tensors> given = twin_->Compute(inputs, device.get(), lent);
+    if (given.ok()) return Deliver(*given, results);
+    // TensorFlow's own computes what oneDNN does not take, or says what is wrong with it.
   }
-  tf::OpKernelContext::Params params;
-  params.device = device.get();
-  params.op_kernel = kernel;
-  params.inputs = values;
-  params.input_alloc_attrs = input_attributes;
-  params.output_attr_array = output_attributes.data();
-  tf::OpKernelContext context(&params, static_cast<int>(results.size()));
-  kernel->Compute(&context);
-  if (!context.status().ok()) return context.status();
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto index = static_cast<int>(i);
-    if (absl::Status done = Deliver(context.mutable_output(index), index, results[i]); !done.ok()) return done;
-  }
-  return absl::OkStatus();
+  const absl::StatusOr<Tensors> given = Call(own_.get(), inputs, device.get(), lent);
+  return given.ok() ? Deliver(*given, results) : given.status();
 }
 
 }  // namespace tensorflow_ipu

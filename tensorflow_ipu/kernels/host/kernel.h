@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
+#include "tensorflow_ipu/kernels/host/twin.h"
 
 namespace tensorflow_ipu {
 
@@ -23,9 +24,9 @@ struct HostBuffer {
   absl::Span<const int64_t> dimensions;
 };
 
-// The kernel that TensorFlow itself would run for a node on the CPU: its own, or oneDNN's where it uses that library
-// and the tensors are large enough to be worth a call of it. A node names neither, so a program that is kept on disk
-// runs what is best on the machine that it comes to.
+// The kernel that TensorFlow has for a node on the CPU: its own, or oneDNN's where there is one and the tensors are
+// large enough to be worth a call of it. A node names neither, so a program that is kept on disk runs what is best on
+// the machine that it comes to.
 //
 // Made once a process for all nodes of the same op and attributes, and shared by all programs, replicas and calls at
 // once. That is safe, since TensorFlow's executor calls a kernel from several threads as well; and it changes no
@@ -38,8 +39,7 @@ class HostKernel {
   static absl::StatusOr<std::shared_ptr<const HostKernel>> Of(const std::string& node);
 
   // `twin` is oneDNN's, null where there is none.
-  HostKernel(std::unique_ptr<tensorflow::OpKernel> own, std::unique_ptr<tensorflow::OpKernel> twin)
-      : own_(std::move(own)), twin_(std::move(twin)) {}
+  HostKernel(std::unique_ptr<tensorflow::OpKernel> own, std::unique_ptr<const Twin> twin);
 
   // Computes `results` from `arguments`, on this thread and those of `threads`. Neither memory is copied where it is
   // aligned as TensorFlow aligns its own, and the kernel allocates its results; the rest is copied once.
@@ -47,10 +47,9 @@ class HostKernel {
                    const HostThreads& threads) const;
 
  private:
-  tensorflow::OpKernel* BestFor(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results) const;
-
   const std::unique_ptr<tensorflow::OpKernel> own_;
-  const std::unique_ptr<tensorflow::OpKernel> twin_;
+  const std::unique_ptr<const Twin> twin_;
+  const bool always_twin_;
 };
 
 }  // namespace tensorflow_ipu

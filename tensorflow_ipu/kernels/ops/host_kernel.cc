@@ -18,6 +18,7 @@
 #include "tensorflow/core/platform/stack_frame.h"
 #include "tensorflow/core/public/version.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
+#include "tensorflow_ipu/kernels/host/lines.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
@@ -64,18 +65,16 @@ bool IsOfLibrary(const std::string& file) {
   return false;
 }
 
-// The op of a node, its name, and the line of the user's that made it.
-std::string PlaceOf(tf::XlaOpKernelContext* context) {
-  const tf::OpKernel& kernel = context->op_kernel();
-  std::string place = absl::StrCat(kernel.type_string(), " `", kernel.name(), "`");
-  const tf::AbstractStackTrace* const trace = context->xla_context()->StackTraceForNodeName(kernel.name());
-  if (trace == nullptr) return place;
+// The line of the user's that made the node that is being lowered; empty if that is not known.
+std::string LineOf(tf::XlaOpKernelContext* context) {
+  const tf::AbstractStackTrace* const trace =
+      context->xla_context()->StackTraceForNodeName(context->op_kernel().name());
+  if (trace == nullptr) return "";
   const std::vector<tf::StackFrame> frames = trace->ToUncachedFrames();
   for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
-    if (IsOfLibrary(frame->file_name)) continue;
-    return absl::StrCat(place, " (", frame->file_name, ":", frame->line_number, ")");
+    if (!IsOfLibrary(frame->file_name)) return absl::StrCat(frame->file_name, ":", frame->line_number);
   }
-  return place;
+  return "";
 }
 
 }  // namespace
@@ -119,6 +118,8 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
 
 absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results) {
   const std::string node = TextOf(context->op_kernel().def());
+  const std::string name = absl::StrCat(context->op_kernel().type_string(), " `", context->op_kernel().name(), "`");
+  if (const std::string line = LineOf(context); !line.empty()) NoteLine(node, name, line);
   std::vector<xla::XlaOp> operands;
   std::vector<xla::Shape> operand_shapes, result_shapes;
   for (int i = 0; i < context->num_inputs(); ++i) {
@@ -138,8 +139,7 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
   const xla::XlaOp call = xla::CustomCallWithLayout(
       context->builder(), "ipu_host_kernel", operands,
       one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes), operand_shapes,
-      absl::StrCat("{node = ", Quoted(node), ", place = ", Quoted(PlaceOf(context)), "}"), /*has_side_effect=*/false,
-      {},
+      absl::StrCat("{node = ", Quoted(node), ", name = ", Quoted(name), "}"), /*has_side_effect=*/false, {},
       /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   for (int i = 0; i < context->num_outputs(); ++i) {
     context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));

@@ -11,8 +11,13 @@
 
 namespace tensorflow_ipu {
 
-// The attribute that a node of a program has where a kernel of the host may serve it.
+// The attribute that a node of a program has where a kernel of the host may serve it, which says when: where it is
+// faster than XLA, or wherever it can.
 constexpr char kHostKernelAttribute[] = "_ipu_host_kernel";
+constexpr char kWhereverKnown[] = "wherever known";
+
+// The attribute of such a node that says whether it is in a loop of the program.
+constexpr char kInLoopAttribute[] = "_ipu_in_loop";
 
 // Whether TensorFlow has a kernel for the node on the CPU that programs can share.
 bool HasHostKernel(tensorflow::XlaOpKernelContext* context);

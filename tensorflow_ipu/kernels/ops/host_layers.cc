@@ -18,7 +18,9 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/rng_alg.h"
 #include "tensorflow/core/public/version.h"
+#include "tensorflow_ipu/kernels/ops/host_choice.h"
 #include "tensorflow_ipu/kernels/ops/host_kernel.h"
+#include "tensorflow_ipu/kernels/ops/pointwise.h"
 
 namespace tensorflow_ipu {
 
@@ -30,8 +32,9 @@ namespace {
 constexpr char kOwnLowerings[] = "XLA_IPU_OWN_LOWERINGS";
 
 using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
+using Faster = bool (*)(const Lowered&);
 
-// The draws that have no algorithm to choose, for which TensorFlow takes Philox on the CPU.
+// Among others the draws that have no algorithm to choose, for which TensorFlow takes Philox on the CPU.
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
 
 // Whether a node has the one order of dimensions that the host's kernels know, with the channels last.
@@ -86,20 +89,21 @@ bool GradientOfFilter(tf::XlaOpKernelContext* context, const tf::AttrSlice& node
 
 struct Layer {
   const char* op;
-  Suits suits;
+  Suits suits;                   // Whether the host's kernel can compute the node.
+  Faster faster = AlwaysFaster;  // Whether it takes less time than XLA's code does.
 };
 
 constexpr Layer kLayers[] = {
-    {"AvgPool", Pooling},
-    {"AvgPool3D", Pooling},
-    {"AvgPool3DGrad", Pooling},
-    {"AvgPoolGrad", Pooling},
-    {"Conv2D", Convolution},
-    {"Conv2DBackpropFilter", GradientOfFilter},
-    {"Conv2DBackpropInput", GradientOfInput},
-    {"Conv3D", UndilatedConvolution},
-    {"Conv3DBackpropFilterV2", GradientOfFilter},
-    {"Conv3DBackpropInputV2", GradientOfInput},
+    {"AvgPool", Pooling, FasterForMuch},
+    {"AvgPool3D", Pooling, FasterForMuch},
+    {"AvgPool3DGrad", Pooling, FasterForMuch},
+    {"AvgPoolGrad", Pooling, FasterForMuch},
+    {"Conv2D", Convolution, FasterWhereOneDnn},
+    {"Conv2DBackpropFilter", GradientOfFilter, FasterWhereOneDnnOrLoops},
+    {"Conv2DBackpropInput", GradientOfInput, FasterWhereOneDnnOrLoops},
+    {"Conv3D", UndilatedConvolution, FasterWhereOneDnn},
+    {"Conv3DBackpropFilterV2", GradientOfFilter, FasterWhereOneDnnOrLoops},
+    {"Conv3DBackpropInputV2", GradientOfInput, FasterWhereOneDnnOrLoops},
     {"DepthwiseConv2dNative", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropFilter", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropInput", UndilatedConvolution},
@@ -109,6 +113,8 @@ constexpr Layer kLayers[] = {
     {"MaxPool3DGradGrad", Pooling},
     {"MaxPoolGrad", Pooling},
     {"MaxPoolGradGrad", Pooling},
+    {"ResizeBilinear", Always},
+    {"ResizeBilinearGrad", Always},
     {"StatelessMultinomial", Always},
     {"StatelessParameterizedTruncatedNormal", Always},
     {kAlgorithmOfDevice, Always},
@@ -123,6 +129,7 @@ constexpr Layer kLayers[] = {
     {"StatelessRandomUniformV2", Philox},
     {"StatelessTruncatedNormal", Always},
     {"StatelessTruncatedNormalV2", Philox},
+    {"TopKV2", Always, FasterForMany},
 };
 
 const Layer& LayerOf(const std::string& op) {
@@ -132,17 +139,23 @@ const Layer& LayerOf(const std::string& op) {
 class HostLayer : public tf::XlaOpKernel {
  public:
   explicit HostLayer(tf::OpKernelConstruction* construction)
-      : XlaOpKernel(construction), suits_(LayerOf(type_string()).suits) {
-    tf::TryGetNodeAttr(def(), kHostKernelAttribute, &marked_);
+      : XlaOpKernel(construction), layer_(LayerOf(type_string())) {
+    tf::TryGetNodeAttr(def(), kHostKernelAttribute, &mark_);
+    tf::TryGetNodeAttr(def(), kInLoopAttribute, &in_loop_);
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    if (marked_ && type_string_view() == kAlgorithmOfDevice) {
+    const bool marked = !mark_.empty();
+    if (marked && type_string_view() == kAlgorithmOfDevice) {
       // Known to whoever compiles, since XLA's lowerings of draws have to know it.
       context->SetConstantOutput(0, tf::Tensor(static_cast<int32_t>(tf::RNG_ALG_PHILOX)));
       return;
     }
-    if (marked_ && suits_(context, tf::AttrSlice(def())) && HasHostKernel(context)) {
+    const tf::AttrSlice node(def());
+    const bool always = mark_ == kWhereverKnown;
+    if (marked && !always && LowerAsProduct(context)) return;
+    const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
+    if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context)) {
         OP_REQUIRES_OK(context, CallHostKernel(context, *results));
         return;
@@ -157,8 +170,9 @@ class HostLayer : public tf::XlaOpKernel {
   }
 
  private:
-  const Suits suits_;
-  bool marked_ = false;
+  const Layer& layer_;
+  std::string mark_;
+  bool in_loop_ = false;
 };
 
 REGISTER_XLA_BACKEND(kOwnLowerings, tf::kCpuAllTypes, [](tf::KernelDef* kernel) {
