@@ -137,11 +137,11 @@ def test_files_that_callbacks_write_are_those_of_keras(fit: Any, scoped: Any, tm
     scoped(lambda: fit(callbacks(tmp_path / "ipu")))
     files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("plain", "ipu")]
     assert files[0] == files[1]
-    assert len(files[0]) == 5
+    assert {"best.keras", "log.csv", "2.weights.h5"} <= set(files[0])  # Releases of Keras count steps differently.
     assert_same(read_rows(tmp_path / "ipu" / "log.csv"), read_rows(tmp_path / "plain" / "log.csv"))
     models = [keras.models.load_model(tmp_path / name / "best.keras") for name in ("ipu", "plain")]
     assert_same(models[0].get_weights(), models[1].get_weights())
-    for name in files[0][:3]:
+    for name in (name for name in files[0] if name.endswith(".weights.h5")):
         plain.load_weights(tmp_path / "plain" / name)
         expected = plain.get_weights()
         plain.load_weights(tmp_path / "ipu" / name)
