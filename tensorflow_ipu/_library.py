@@ -39,6 +39,8 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_domain_leave": (None, [_INT, _INT]),
     "ipu_domain_waiting": (_INT, [_INT]),
     "ipu_end_process": (None, []),
+    "ipu_host_function_drop": (None, [_INT]),
+    "ipu_host_function_new": (_INT, []),
     "ipu_host_layers": (ctypes.c_char_p, []),
     "ipu_infeed_drop": (None, [_INT]),
     "ipu_infeed_new": (_INT, [ctypes.c_char_p, _INT, _INT, _FLAG]),
@@ -63,6 +65,8 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_shut_down": (_FLAG, [_INT]),
     "ipu_site_drop": (None, [_INT]),
     "ipu_site_new": (_INT, [_INT, ctypes.c_char_p]),
+    "ipu_user_function_drop": (None, [_INT]),
+    "ipu_user_function_new": (_INT, [ctypes.c_void_p]),
 }
 
 
@@ -106,6 +110,18 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
             f"the kernel library `{library}` of {library.stat().st_size} bytes is not the one that was built: it was cut"
             f" short, overwritten or exchanged, and its SHA-256 is not the one in `{build_info.name}` beside it. {_REPAIR}"
         )
+
+
+def of_user(path: str) -> ctypes.CDLL:
+    """Loads a library that the user names.
+
+    Args:
+      path: Its path.
+
+    Raises:
+      OSError: It cannot be loaded.
+    """
+    return ctypes.CDLL(path)
 
 
 def check_runtime_not_started() -> None:

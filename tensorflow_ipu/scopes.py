@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import control_flow_util
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu.replicas import note_shards
+from tensorflow_ipu import _environment, replicas
+from tensorflow_ipu.ops import host_parts
+from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
 __all__ = [
     "ALL_IPUS",
@@ -27,10 +26,6 @@ __all__ = [
     "stochastic_rounding",
 ]
 
-# Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
-SHARD_ATTRIBUTE = "_IpuShard"
-ALL_IPUS = -1  # The number that stands for all shards.
-
 # TensorFlow's bridge to XLA copies this one onto the instructions of the program.
 _FRONTEND_ATTRIBUTES = "_XlaFrontendAttributes"
 
@@ -38,15 +33,6 @@ _FRONTEND_ATTRIBUTES = "_XlaFrontendAttributes"
 _FrontendAttributes: Any = xla_data_pb2.FrontendAttributes  # pyright: ignore[reportAttributeAccessIssue]
 
 _PARTIALS = {tf.float16: "half", tf.float32: "float"}
-
-
-class _Outside(threading.local):
-    """Whether this thread is in an `outside_compilation_scope`."""
-
-    active = False
-
-
-_outside = _Outside()
 
 
 @contextlib.contextmanager
@@ -80,32 +66,33 @@ def ipu_jit_scope(ipu_scope: Any) -> Iterator[None]:
     yield
 
 
-@contextlib.contextmanager
-def outside_compilation_scope(name: str = "outside") -> Iterator[None]:
-    """On the machine, has operations of a program run on the host.
+def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractContextManager[Any]:
+    """Has operations in the midst of a program run on the host, by TensorFlow's own kernels.
 
-    The emulated IPU is the host's processor, so the operations are compiled along with the program, with the same
-    results. What XLA cannot compile (strings, `tf.py_function`) is refused when the program is compiled.
+    There is all that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the host. The block is
+    called once each time that the program comes by, in the order of the program's uses of queues, once a replica, of
+    which `replication_ops.replication_index` gives the number. Outside of a program for an IPU the operations are those
+    of the code around.
+
+        with outside_compilation_scope():
+            known = table.lookup(keys)
+
+    Numbers alone cross the border. What the block uses of the program is sent to the host, with variables of the IPU as
+    they are then; what the program uses of the block is sent back, and has a static shape (`tf.ensure_shape`). Gradients
+    flow through the block, computed on the host.
 
     Args:
-      name: A name scope for the operations.
+      name: A name for the block, which errors in it tell.
 
     Raises:
-      ValueError: No compiled program is being built, or the block is inside another of these.
+      ValueError: The block is inside another of these; or it uses strings or resources that the program made; or it
+        assigns to a variable of the IPU, or uses queues or other replicas, which the program itself does.
     """
-    if tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph()):
-        raise ValueError(
-            "`outside_compilation_scope` only goes inside of a program: in a `tf.function(jit_compile=True)`, or in a"
-            " function that `IPUStrategy.run` or `compile` gets"
-        )
-    if _outside.active:
+    if host_parts.around() is not None:
         raise ValueError("an `outside_compilation_scope` must not be nested in another: end the outer one first")
-    _outside.active = True
-    try:
-        with tf.name_scope(name):
-            yield
-    finally:
-        _outside.active = False
+    if replicas.is_tracing():
+        return host_parts.host_part(name)
+    return contextlib.nullcontext() if tf.executing_eagerly() else tf.name_scope(name)
 
 
 @contextlib.contextmanager
@@ -122,7 +109,7 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
       ValueError: A number is negative or above 65535, or the list is empty.
     """
     shards = _shards(index)
-    note_shards(max(0, *shards))
+    replicas.note_shards(max(0, *shards))
     attribute = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=shards))
     with framework_ops.get_default_graph()._attr_scope({SHARD_ATTRIBUTE: attribute}):
         yield

@@ -167,6 +167,21 @@ def compiled_text() -> Callable[..., str]:
     return text
 
 
+@pytest.fixture
+def replicas() -> Callable[..., ipu.IPUStrategy]:
+    """`replicas(4)` configures a device of so many IPUs, and `replicas(4, 2)` two; the strategy of the first returns."""
+    import tensorflow_ipu as ipu
+
+    def configure(*ipus: int) -> ipu.IPUStrategy:
+        config = ipu.IPUConfig()
+        config.auto_select_ipus = list(ipus)
+        ipu.config.reset_ipu_configuration()  # Where a test configures twice, a warning would fail it.
+        config.configure_ipu_system()
+        return ipu.IPUStrategy()
+
+    return configure
+
+
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu import scopes
 
 
@@ -152,37 +153,13 @@ def test_partials_type_refuses_other_types(partials: Any) -> None:
         scopes.partials_type(partials)
 
 
-def test_outside_compilation_scope_computes_the_same() -> None:
-    @tf.function(jit_compile=True)
+def test_outside_compilation_scope_is_but_code_where_no_program_for_an_ipu_is(strategy: ipu.IPUStrategy) -> None:
     def function(x: tf.Tensor) -> tf.Tensor:
         with scopes.outside_compilation_scope():
             x = x * 2
         with scopes.outside_compilation_scope("again"):
             return x + 1
 
-    assert function(tf.constant(3.0)).numpy() == 7.0
-
-
-def test_outside_compilation_scope_goes_into_programs_alone() -> None:
-    with pytest.raises(ValueError, match="program"), scopes.outside_compilation_scope():
-        pass
-
-    @tf.function
-    def function() -> None:
-        with scopes.outside_compilation_scope():
-            pass
-
-    with pytest.raises(ValueError, match="program"):
-        function()
-
-
-def test_outside_compilation_scope_does_not_nest() -> None:
-    @tf.function(jit_compile=True, autograph=False)
-    def function() -> tf.Tensor:
-        with pytest.raises(ValueError, match="nested"):  # noqa: SIM117
-            with scopes.outside_compilation_scope(), scopes.outside_compilation_scope():
-                pass
-        with scopes.outside_compilation_scope():
-            return tf.constant(1)
-
-    assert function().numpy() == 1
+    for compiled in (function, tf.function(function), tf.function(function, jit_compile=True)):
+        assert compiled(tf.constant(3.0)).numpy() == 7.0
+    assert strategy.run(tf.function(function), (tf.constant(3.0),)).numpy() == 7.0

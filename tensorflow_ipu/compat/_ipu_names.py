@@ -42,7 +42,10 @@ _OPS: dict[str, dict[str, Target]] = {
         "cross_replica_mean",
         "cross_replica_sum",
     ),
-    "custom_ops": absent("codelet_expression_op", "cpu_user_operation", "precompiled_user_op", reason=_NO_VERTICES),
+    "custom_ops": {
+        **absent("codelet_expression_op", "precompiled_user_op", reason=_NO_VERTICES),
+        **here("tensorflow_ipu.ops.custom_ops", "cpu_user_operation"),
+    },
     "embedded_runtime": absent(
         "RuntimeContext",
         "embedded_runtime_call",
@@ -82,7 +85,10 @@ _OPS: dict[str, dict[str, Target]] = {
     "functional_ops": absent("outlined_function"),
     "grad_util_ops": here("tensorflow_ipu.ops.gradient_capture", "capture_upstream_gradients"),
     "image_ops": absent("normalise_image"),
-    "internal_ops": absent("fifo", "get_current_iteration_counter", "print_tensor", "remap", "remap_deduce"),
+    "internal_ops": {
+        **absent("fifo", "get_current_iteration_counter", "remap", "remap_deduce"),
+        **here("tensorflow_ipu.ops.internal_ops", "print_tensor"),
+    },
     "math_ops": here("tensorflow_ipu.ops.math_ops", "segment_sum", "serialized_matmul"),
     "nn_ops": here(
         "tensorflow_ipu.ops.nn_ops",

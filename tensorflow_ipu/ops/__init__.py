@@ -3,9 +3,11 @@
 from tensorflow_ipu.ops import (
     all_to_all_op,
     cross_replica_ops,
+    custom_ops,
     embedding_ops,
     f8_ops,
     gradient_capture,
+    internal_ops,
     math_ops,
     nn_ops,
     normalization_ops,
@@ -17,15 +19,19 @@ from tensorflow_ipu.ops import (
     replication_ops,
     within_replica_ops,
 )
+from tensorflow_ipu.ops.custom_ops import compile_user_operation
 from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = [
     "ReplicaGroups",
     "all_to_all_op",
+    "compile_user_operation",
     "cross_replica_ops",
+    "custom_ops",
     "embedding_ops",
     "f8_ops",
     "gradient_capture",
+    "internal_ops",
     "math_ops",
     "nn_ops",
     "normalization_ops",

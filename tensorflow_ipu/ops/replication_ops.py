@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorflow_ipu.ops import _collectives, _gradients  # noqa: F401  (Registers the gradients.)
+import tensorflow as tf
+
+from tensorflow_ipu.ops import _collectives, _gradients, host_parts  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = ["replication_index"]
 
 
 def replication_index(name: str | None = None) -> Any:
-    """The number of the replica that runs.
+    """The number of the replica that runs; in an `outside_compilation_scope`, of the one whose part runs.
 
     Args:
       name: A name for the operation.
@@ -22,4 +24,7 @@ def replication_index(name: str | None = None) -> Any:
     Raises:
       RuntimeError: The call is not in a program that is being traced.
     """
+    part = host_parts.around()
+    if part is not None:
+        return tf.identity(part.replica, name)
     return _collectives.rank("replication_index", ReplicaGroups(), name)

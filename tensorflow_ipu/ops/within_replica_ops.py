@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.ops import _collectives
-from tensorflow_ipu.scopes import ALL_IPUS, SHARD_ATTRIBUTE
+from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 

@@ -2,7 +2,7 @@
 
 from tensorflow_ipu.replicas import _convolutions as _convolutions
 from tensorflow_ipu.replicas import _host_kernels as _host_kernels
-from tensorflow_ipu.replicas._captures import in_condition, in_function, in_plain_graph
+from tensorflow_ipu.replicas._captures import in_condition, in_function, in_plain_graph, source_of
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
@@ -10,10 +10,12 @@ from tensorflow_ipu.replicas._program import Target, find, is_graph_function, tr
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
-from tensorflow_ipu.replicas._shards import note_shards, power_of_2, shards_of
+from tensorflow_ipu.replicas._shards import ALL_IPUS, SHARD_ATTRIBUTE, note_shards, power_of_2, shards_of
 from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_host, tracing_program
 
 __all__ = [
+    "ALL_IPUS",
+    "SHARD_ATTRIBUTE",
     "ReplicaGroups",
     "Target",
     "active",
@@ -37,6 +39,7 @@ __all__ = [
     "run_interruptibly",
     "running",
     "shards_of",
+    "source_of",
     "trace",
     "tracing_program",
     "user_lines",

@@ -27,6 +27,16 @@ def in_function(state: Any) -> Any:
     return graph.capture(state) if isinstance(graph, func_graph.FuncGraph) else state
 
 
+def source_of(tensor: Any) -> Any:
+    """Where a tensor comes from that functions captured one from the other: as far out as they did."""
+    while hasattr(tensor, "graph") and isinstance(tensor.graph, func_graph.FuncGraph):
+        outside = next((outside for outside, inside in tensor.graph.captures if inside is tensor), None)
+        if outside is None:
+            break
+        tensor = outside
+    return tensor
+
+
 def in_condition() -> bool:
     """Whether what is being traced is the condition of a loop, which cannot assign to a state."""
     graph: Any = framework_ops.get_default_graph()

@@ -1,4 +1,4 @@
-"""Marks the layers of programs that kernels of the host may compute."""
+"""Marks the operations of programs that kernels of the host compute: layers where they may, and all checks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.framework import tensor_util
 
 from tensorflow_ipu._library import native
-from tensorflow_ipu.replicas import _loops, _tracing
+from tensorflow_ipu.replicas import _captures, _loops, _tracing
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
 ATTRIBUTE = "_ipu_host_kernel"
 _IN_LOOP = "_ipu_in_loop"
 
-_WHERE_FASTER = attr_value_pb2.AttrValue(s=b"where faster")  # pyright: ignore[reportAttributeAccessIssue]
-_WHEREVER_KNOWN = attr_value_pb2.AttrValue(s=b"wherever known")  # pyright: ignore[reportAttributeAccessIssue]
-_LAYERS = frozenset(native.ipu_host_layers().decode().split())
+_AttrValue: Any = attr_value_pb2.AttrValue  # pyright: ignore[reportAttributeAccessIssue]
+_WHERE_FASTER = _AttrValue(s=b"where faster")
+_WHEREVER_KNOWN = _AttrValue(s=b"wherever known")
+# Those that end a run, which XLA leaves out.
+_CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
+_LAYERS = frozenset(native.ipu_host_layers().decode().split()) - _CHECKS
 
-_YES = attr_value_pb2.AttrValue(b=True)  # pyright: ignore[reportAttributeAccessIssue]
+# An `Assert` has the texts of its message by this one, since no program can hold them.
+_TEXTS = "_ipu_texts"
+
+_YES = _AttrValue(b=True)
 _mark = _WHERE_FASTER
 
 _graph: Any = framework_ops.Graph
@@ -33,10 +41,24 @@ def _create(self: Any, op: Any, compute_device: bool = True) -> None:
     Gradients, loops and branches put theirs in on ways of their own, which all end here.
     """
     _plain(self, op, compute_device)
-    if op.type in _LAYERS and _tracing.wants_host_kernels():
-        op._set_attr(ATTRIBUTE, _mark)
-        if _loops.in_loop(self):
-            op._set_attr(_IN_LOOP, _YES)
+    if op.type in _LAYERS:
+        if _tracing.wants_host_kernels():
+            op._set_attr(ATTRIBUTE, _mark)
+            if _loops.in_loop(self):
+                op._set_attr(_IN_LOOP, _YES)
+    elif op.type in _CHECKS and _tracing.is_tracing():
+        op._set_attr(ATTRIBUTE, _WHERE_FASTER)
+        if op.type == "Assert":
+            texts = [_text(tensor) for tensor in op.inputs[1:]]
+            op._set_attr(_TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
+
+
+def _text(tensor: Any) -> bytes:
+    """The text that a tensor is, where it is one that is known."""
+    if tensor.dtype.name != "string":
+        return b""
+    value = tensor_util.constant_value(_captures.source_of(tensor))
+    return b"..." if value is None else b" ".join(np.ravel(value).tolist())
 
 
 @contextlib.contextmanager

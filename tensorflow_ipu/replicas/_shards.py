@@ -7,6 +7,10 @@ from typing import Any
 
 from tensorflow.python.framework import func_graph, ops
 
+# Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
+SHARD_ATTRIBUTE = "_IpuShard"
+ALL_IPUS = -1  # The number that stands for all shards.
+
 # On the graph of a function: how many IPUs what was traced in it uses.
 ATTRIBUTE = "_ipu_shards"
 

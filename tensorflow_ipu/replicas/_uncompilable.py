@@ -197,22 +197,24 @@ class _Family(NamedTuple):
     way_out: str
 
 
+# The one way out that all operations have.
+_IN_SCOPE = "or have the host do it in the midst of the program, in a `scopes.outside_compilation_scope`"
+
 _FAMILIES = (
     _Family(
         lambda operation: operation.type in ("PrintV2", "Print"),
-        "`tf.print`",
-        "have the program return the value, or enqueue it to an outfeed, and print it on the host",
+        "a print",
+        "print by `tf.print`, or `internal_ops.print_tensor`",
     ),
     _Family(
         lambda operation: operation.type in ("PyFunc", "PyFuncStateless", "EagerPyFunc"),
         "a Python function, by `tf.numpy_function` or `tf.py_function`",
-        "write it with TensorFlow's operations, or call it on the host: where the data is made (`dataset.map`), or with what"
-        " the program returns",
+        f"write it with TensorFlow's operations, or call it where the data is made (`dataset.map`), {_IN_SCOPE}",
     ),
     _Family(
         lambda operation: operation.type.endswith("Summary") or operation.type.startswith("Summary"),
         "`tf.summary`",
-        "have the program return the value, or enqueue it to an outfeed, and write the summary on the host",
+        f"have the program return the value, or enqueue it to an outfeed, and write the summary on the host, {_IN_SCOPE}",
     ),
     _Family(
         lambda operation: "Dataset" in operation.type or "Iterator" in operation.type,
@@ -223,12 +225,12 @@ _FAMILIES = (
     _Family(
         lambda operation: operation.type.startswith("LookupTable") or "HashTable" in operation.type,
         "a lookup table",
-        "look up where the data is made (`dataset.map`)",
+        f"look up where the data is made (`dataset.map`), {_IN_SCOPE}",
     ),
     _Family(
         lambda operation: any(tensor.dtype == tf.string for tensor in (*operation.inputs, *operation.outputs)),
         "strings",
-        "turn them to numbers where the data is made (`dataset.map`), since an IPU has none",
+        f"turn them to numbers where the data is made (`dataset.map`), {_IN_SCOPE}",
     ),
 )
 
@@ -250,11 +252,11 @@ def _fault(place: tuple[str, int] | None, layers: str | None, found: Sequence[_F
     kinds = ", ".join(f"`{kind}`" for kind in dict.fromkeys(operation.type for operation in operations))
     family = next((family for family in _FAMILIES if any(map(family.holds, operations))), None)
     text = kinds if family is None else f"{family.name} ({kinds})"
-    way_out = "do that where the data is made (`dataset.map`), or on the host before or after the program"
+    way_out = f"do that where the data is made (`dataset.map`), {_IN_SCOPE}"
     if layers is not None and family is None:
         way_out = (
             "take the layer out of the model, and call it where the data is made: `dataset.map(lambda x, y: (layer(x), y))`"
-            ", with `training=True` if it augments the data"
+            f", with `training=True` if it augments the data; {_IN_SCOPE}"
         )
     return f"{text}{_place(found[0], place, layers)}. The way out: {family.way_out if family else way_out}"
 

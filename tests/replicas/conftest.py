@@ -14,20 +14,6 @@ Replicas = Callable[..., ipu.IPUStrategy]
 
 
 @pytest.fixture
-def replicas() -> Replicas:
-    """`replicas(4)` configures a device of so many IPUs, and `replicas(4, 2)` two; the strategy of the first returns."""
-
-    def configure(*ipus: int) -> ipu.IPUStrategy:
-        config = ipu.IPUConfig()
-        config.auto_select_ipus = list(ipus)
-        ipu.config.reset_ipu_configuration()  # Where a test configures twice, a warning would fail it.
-        config.configure_ipu_system()
-        return ipu.IPUStrategy()
-
-    return configure
-
-
-@pytest.fixture
 def numbers() -> Callable[..., tf.data.Dataset]:
     """`numbers(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
     return lambda n=10000: tf.data.Dataset.range(n).map(lambda x: tf.cast(x, tf.float32))

@@ -74,6 +74,9 @@ def test_programs_on_disk_serve_other_processes_and_after_lines_have_moved(run_s
         def program(images, weights, limit):
             drawn = tf.random.stateless_uniform([3], [1, 2], minval=5, maxval=limit, dtype=tf.int32)
             result = tf.nn.conv2d(images, weights, 1, "SAME") + tf.random.stateless_normal([2, 8, 8, 4], [1, 2])
+            tf.debugging.assert_less(limit, 10)
+            with ipu.scopes.outside_compilation_scope():
+                drawn += tf.strings.length("abc")
             return result, drawn
 
         values = (tf.random.stateless_normal([2, 8, 8, 3], [3, 4]), tf.random.stateless_normal([3, 3, 3, 4], [5, 6]))

@@ -22,7 +22,9 @@
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/host/twin.h"
+#include "tensorflow_ipu/kernels/host/user_functions.h"
 #include "tensorflow_ipu/kernels/ops/host_layers.h"
 #include "tensorflow_ipu/kernels/replicas/random.h"
 
@@ -39,6 +41,7 @@ void Interrupt() {
   for (const auto& infeed : Infeeds().All()) {
     if (const auto queue = infeed->queue()) queue->Interrupt();
   }
+  for (const auto& function : HostFunctions().All()) function->Cancel();
   for (const auto& domain : Domains()) {
     domain->Abort(core::Outcome::Cancelled("The run was interrupted while replicas waited for each other."));
   }
@@ -84,6 +87,23 @@ const char* ipu_host_layers() { return tensorflow_ipu::HostLayers().c_str(); }
 int32_t ipu_one_dnn_computes(int32_t type) {
   return tensorflow_ipu::OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0;
 }
+
+// A new function of the host's, whose body comes later.
+int64_t ipu_host_function_new() {
+  return tensorflow_ipu::HostFunctions().Add(std::make_shared<tensorflow_ipu::HostFunction>());
+}
+
+// Ends such a function. Its number is void from then on.
+void ipu_host_function_drop(int64_t number) { tensorflow_ipu::HostFunctions().Remove(number); }
+
+// A user's function of a library that was loaded; programs call it by its number.
+int64_t ipu_user_function_new(void* function) {
+  return tensorflow_ipu::UserFunctions().Add(
+      std::make_shared<tensorflow_ipu::UserFunction>(reinterpret_cast<tensorflow_ipu::UserFunction>(function)));
+}
+
+// Ends such a number; the library stays.
+void ipu_user_function_drop(int64_t number) { tensorflow_ipu::UserFunctions().Remove(number); }
 
 // A new infeed, not started yet; `depth` elements a replica are kept ready. Groups of `group_size` replicas share each
 // element: neighbours, or with `orthogonal`, replicas as far apart as there are groups. 0 makes one group of all.

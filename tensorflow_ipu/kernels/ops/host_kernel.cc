@@ -27,9 +27,6 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-namespace {
-
-// A node without what has no bearing on its kernel, so that nodes of the same kernel have the same text.
 std::string TextOf(const tf::NodeDef& node) {
   tf::NodeDef bare;
   bare.set_op(node.op());
@@ -45,20 +42,10 @@ std::string TextOf(const tf::NodeDef& node) {
   return text;
 }
 
-// As MLIR writes strings.
-std::string Quoted(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\') {
-      quoted += c;
-    } else {
-      absl::StrAppendFormat(&quoted, "\\%02X", static_cast<unsigned char>(c));
-    }
-  }
-  return quoted + "\"";
-}
+namespace {
 
 bool IsOfLibrary(const std::string& file) {
+  if (file == "<string>") return true;  // Generated, as what makes the package's own ops.
   for (const char* const library : {"-packages/tensorflow/", "-packages/keras/", "-packages/tensorflow_ipu/"}) {
     if (absl::StrContains(file, library)) return true;
   }
@@ -78,6 +65,25 @@ std::string LineOf(tf::XlaOpKernelContext* context) {
 }
 
 }  // namespace
+
+// As MLIR writes strings.
+std::string QuotedAttribute(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\') {
+      quoted += c;
+    } else {
+      absl::StrAppendFormat(&quoted, "\\%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string NameForMessages(tf::XlaOpKernelContext* context, const std::string& key) {
+  const std::string name = absl::StrCat(context->op_kernel().type_string(), " `", context->op_kernel().name(), "`");
+  if (const std::string line = LineOf(context); !line.empty()) NoteLine(key, name, line);
+  return name;
+}
 
 bool HasHostKernel(tf::XlaOpKernelContext* context) { return HostKernel::Of(TextOf(context->op_kernel().def())).ok(); }
 
@@ -116,10 +122,9 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
   return results;
 }
 
-absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results) {
+absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results, bool always) {
   const std::string node = TextOf(context->op_kernel().def());
-  const std::string name = absl::StrCat(context->op_kernel().type_string(), " `", context->op_kernel().name(), "`");
-  if (const std::string line = LineOf(context); !line.empty()) NoteLine(node, name, line);
+  const std::string name = NameForMessages(context, node);
   std::vector<xla::XlaOp> operands;
   std::vector<xla::Shape> operand_shapes, result_shapes;
   for (int i = 0; i < context->num_inputs(); ++i) {
@@ -139,7 +144,8 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
   const xla::XlaOp call = xla::CustomCallWithLayout(
       context->builder(), "ipu_host_kernel", operands,
       one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes), operand_shapes,
-      absl::StrCat("{node = ", Quoted(node), ", name = ", Quoted(name), "}"), /*has_side_effect=*/false, {},
+      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), "}"),
+      /*has_side_effect=*/always, {},
       /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   for (int i = 0; i < context->num_outputs(); ++i) {
     context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));

@@ -3,6 +3,7 @@
 #define TENSORFLOW_IPU_KERNELS_OPS_HOST_KERNEL_H_
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,9 +26,19 @@ bool HasHostKernel(tensorflow::XlaOpKernelContext* context);
 // The shapes of the results of the node that is being lowered; nothing where they depend on values that are not known.
 std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context);
 
-// Lowers the node to a custom call of its kernel of the host.
+// Lowers the node to a custom call of its kernel of the host. With `always`, it runs though nothing uses its results.
 absl::Status CallHostKernel(tensorflow::XlaOpKernelContext* context,
-                            const std::vector<tensorflow::TensorShape>& results);
+                            const std::vector<tensorflow::TensorShape>& results, bool always = false);
+
+// A node without what has no bearing on its kernel, so that nodes of the same kernel have the same text.
+std::string TextOf(const tensorflow::NodeDef& node);
+
+// What messages call the node that is being lowered: its op and its name. `LinesOf` finds the line of the user's that
+// made it by this name and by `key`: what the program has of the node that tells it from others of the name.
+std::string NameForMessages(tensorflow::XlaOpKernelContext* context, const std::string& key);
+
+// A text as it is written in the attributes of a custom call.
+std::string QuotedAttribute(const std::string& text);
 
 }  // namespace tensorflow_ipu
 

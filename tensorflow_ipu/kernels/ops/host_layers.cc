@@ -1,4 +1,5 @@
-// What of a network's layers a program computes by kernels of the host: convolutions, poolings, random numbers.
+// What of a network's layers a program computes by kernels of the host: convolutions, poolings, random numbers; and
+// checks, which XLA leaves out.
 //
 // XLA has one lowering of an op for all of its backends, unless somebody registers another for one of them. So these
 // take the place of XLA's own on the CPU, and hand on to those what was not traced for an IPU, what the kernels of the
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/rng_alg.h"
 #include "tensorflow/core/public/version.h"
+#include "tensorflow_ipu/kernels/ops/assertion.h"
 #include "tensorflow_ipu/kernels/ops/host_choice.h"
 #include "tensorflow_ipu/kernels/ops/host_kernel.h"
 #include "tensorflow_ipu/kernels/ops/pointwise.h"
@@ -87,6 +90,11 @@ bool GradientOfFilter(tf::XlaOpKernelContext* context, const tf::AttrSlice& node
          inputs->dimensions().back() == filter.dim_size(filter.dims() - 2);
 }
 
+// What ends a run where numbers are not as they are to be. XLA leaves these out.
+constexpr char kAssert[] = "Assert";
+constexpr char kCheckNumerics[] = "CheckNumerics";
+constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
+
 struct Layer {
   const char* op;
   Suits suits;                   // Whether the host's kernel can compute the node.
@@ -94,10 +102,13 @@ struct Layer {
 };
 
 constexpr Layer kLayers[] = {
+    {kAssert, Always},
     {"AvgPool", Pooling, FasterForMuch},
     {"AvgPool3D", Pooling, FasterForMuch},
     {"AvgPool3DGrad", Pooling, FasterForMuch},
     {"AvgPoolGrad", Pooling, FasterForMuch},
+    {kCheckNumerics, Always},
+    {kCheckNumericsV2, Always},
     {"Conv2D", Convolution, FasterWhereOneDnn},
     {"Conv2DBackpropFilter", GradientOfFilter, FasterWhereOneDnnOrLoops},
     {"Conv2DBackpropInput", GradientOfInput, FasterWhereOneDnnOrLoops},
@@ -151,13 +162,18 @@ class HostLayer : public tf::XlaOpKernel {
       context->SetConstantOutput(0, tf::Tensor(static_cast<int32_t>(tf::RNG_ALG_PHILOX)));
       return;
     }
+    if (marked && type_string_view() == kAssert) {
+      OP_REQUIRES_OK(context, CallAssertion(context));
+      return;
+    }
     const tf::AttrSlice node(def());
     const bool always = mark_ == kWhereverKnown;
     if (marked && !always && LowerAsProduct(context)) return;
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context)) {
-        OP_REQUIRES_OK(context, CallHostKernel(context, *results));
+        const bool check = type_string_view() == kCheckNumerics || type_string_view() == kCheckNumericsV2;
+        OP_REQUIRES_OK(context, CallHostKernel(context, *results, /*always=*/check));
         return;
       }
     }
@@ -190,6 +206,7 @@ const bool registered = [] {
       for (const std::string& name : *names) builder.CompileTimeConstantInput(name);
     }
     if (tf::XlaOpRegistry::IsMetadataOp(layer.op)) builder.IsMetadataOp();
+    if (std::string_view(layer.op) == kAssert) builder.CompilationOnly();
     registrars.emplace_back(builder.Build(
         [](tf::OpKernelConstruction* construction) -> tf::OpKernel* { return new HostLayer(construction); }));
   }

@@ -26,6 +26,8 @@ REGISTER_KERNEL_BUILDER(Name("IpuAllGather").Device(tf::DEVICE_CPU), UncompiledO
 REGISTER_KERNEL_BUILDER(Name("IpuAllReduce").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuAllToAll").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuBroadcast").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuHostCall").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuHostResult").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedDequeue").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuJoinOrders").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuMicroBatches").Device(tf::DEVICE_CPU), UncompiledOp);
@@ -34,6 +36,7 @@ REGISTER_KERNEL_BUILDER(Name("IpuRandomSeed").Device(tf::DEVICE_CPU), Uncompiled
 REGISTER_KERNEL_BUILDER(Name("IpuRandomStream").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuReduceScatter").Device(tf::DEVICE_CPU), UncompiledOp);
 REGISTER_KERNEL_BUILDER(Name("IpuReplicaIndex").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuUserOperation").Device(tf::DEVICE_CPU), UncompiledOp);
 
 }  // namespace
 }  // namespace tensorflow_ipu

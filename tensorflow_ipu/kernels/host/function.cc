@@ -1,0 +1,168 @@
+#include "tensorflow_ipu/kernels/host/function.h"
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/framework/resource_handle.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/feeds/status.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// The replica's number, and how many there are.
+constexpr std::size_t kOwnArguments = 2;
+
+tf::Tensor CopyOf(tf::DataType type, const HostBuffer& buffer) {
+  tf::Tensor copy(type, tf::TensorShape(buffer.dimensions));
+  if (buffer.bytes > 0) std::memcpy(copy.data(), buffer.data, buffer.bytes);
+  return copy;
+}
+
+absl::Status Deliver(absl::Span<const tf::Tensor> given, absl::Span<const HostResult> results) {
+  if (given.size() < results.size()) return absl::InternalError("The function has fewer results than the program.");
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const HostResult& to = results[i];
+    if (given[i].shape() != to.shape || given[i].TotalBytes() != to.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("A tensor that goes back to the program has the shape ", given[i].shape().DebugString(),
+                       ", where the program was compiled for ", to.shape.DebugString(), "."));
+    }
+    if (to.bytes > 0) std::memcpy(to.data, given[i].data(), to.bytes);
+  }
+  return absl::OkStatus();
+}
+
+// What a run points to for as long as it lasts.
+struct Step {
+  Step(int64_t id, tf::ResourceMgr* resources)
+      : container(id, [resources](const std::string& name) { resources->Cleanup(name).IgnoreError(); }) {}
+
+  tf::ScopedStepContainer container;
+  // Kernels run one after the other on the thread of the run; what they hand on runs on threads that nobody waits for
+  // in a queue. On TensorFlow's own threads it could wait behind the very programs that wait for it.
+  std::function<void(std::function<void()>)> runner = [](std::function<void()> call) {
+    core::Executor::Global().Run([call = std::move(call)](const core::Outcome&) { call(); });
+  };
+  std::vector<tf::Tensor> results;
+  absl::Status status;
+  std::atomic<int> unfinished{2};  // The function, and the call of it on the thread of the run.
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* context, const tf::NameAttrList& function,
+                                                         std::vector<tf::Tensor> bound) {
+  std::shared_ptr<HostBody> body(new HostBody());
+  body->bound_ = std::move(bound);
+  absl::Status status =
+      context->function_library()->Clone(&body->definitions_, &body->process_library_, &body->library_);
+  if (!status.ok()) return status;
+  tf::FunctionLibraryRuntime::InstantiateOptions options;
+  options.target = body->library_->device()->name();
+  // Operations run where the tables and variables are that they use, and all others on the host.
+  options.is_multi_device_function = true;
+  options.allow_soft_placement = true;
+  options.config_proto.set_allow_soft_placement(true);
+  const tf::FunctionDef* const definition = body->definitions_->Find(function.name());
+  if (definition == nullptr) return absl::NotFoundError("Its function is not known.");
+  for (const tf::OpDef::ArgDef& argument : definition->signature().input_arg()) {
+    body->types_.push_back(argument.type());
+    const std::size_t bound = options.input_devices.size() - kOwnArguments;  // Wraps for the first ones.
+    const bool placed = bound < body->bound_.size() && argument.type() == tf::DT_RESOURCE;
+    options.input_devices.push_back(placed ? body->bound_[bound].scalar<tf::ResourceHandle>()().device()
+                                           : options.target);
+  }
+  status = body->library_->Instantiate(function.name(), tf::AttrSlice(&function.attr()), options, &body->handle_);
+  if (!status.ok()) return status;
+  return body;
+}
+
+absl::StatusOr<std::vector<tf::Tensor>> HostBody::Arguments(int64_t lane, int64_t lanes,
+                                                            absl::Span<const HostBuffer> passed) const {
+  std::vector<tf::Tensor> all = {tf::Tensor(static_cast<int32_t>(lane)), tf::Tensor(static_cast<int32_t>(lanes))};
+  all.insert(all.end(), bound_.begin(), bound_.end());
+  if (all.size() + passed.size() != types_.size()) {
+    return absl::InternalError("The program passes another number of tensors than the function takes.");
+  }
+  for (const HostBuffer& one : passed) all.push_back(CopyOf(types_[all.size()], one));
+  return all;
+}
+
+void HostBody::Run(const std::vector<tf::Tensor>& arguments, std::vector<HostResult> results,
+                   tf::CancellationManager* cancellation, Done done) const {
+  tf::FunctionLibraryRuntime::Options options;
+  const auto step = std::make_shared<Step>(options.step_id, library_->device()->resource_manager());
+  options.step_container = &step->container;
+  options.cancellation_manager = cancellation;
+  options.runner = &step->runner;
+  options.run_all_kernels_inline = true;
+  options.create_rendezvous = true;
+  // The rest of the program, which `done` sets going, is not to run inside of the function's own end.
+  const auto end = [step, results = std::move(results), done = std::move(done)] {
+    if (--step->unfinished > 0) return;
+    done(step->status.ok() ? Deliver(step->results, results) : step->status);
+  };
+  library_->Run(options, handle_, arguments, &step->results, [step, end](const absl::Status& status) {
+    step->status = status;
+    end();
+  });
+  end();
+}
+
+void HostFunction::SetBody(std::shared_ptr<HostBody> body) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  body_ = std::move(body);
+}
+
+void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer> passed,
+                       std::vector<HostResult> results, HostBody::Done done) {
+  const auto cancellation = std::make_shared<tf::CancellationManager>();
+  std::shared_ptr<HostBody> body;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (core::interrupted.load(std::memory_order_relaxed)) {
+      return done(absl::CancelledError("The run was interrupted before its host worked."));
+    }
+    body = body_;
+    running_.insert(cancellation.get());
+  }
+  const auto end = [self = shared_from_this(), cancellation, done = std::move(done)](const absl::Status& status) {
+    {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      self->running_.erase(cancellation.get());
+    }
+    // What fails cancels the rest of itself, too.
+    const bool interrupted = cancellation->IsCancelled() && core::interrupted.load(std::memory_order_relaxed);
+    done(interrupted ? absl::CancelledError("The run was interrupted while its host worked.") : status);
+  };
+  if (body == nullptr) return end(absl::InternalError("Its function was never traced to its end."));
+  absl::StatusOr<std::vector<tf::Tensor>> arguments = body->Arguments(lane, lanes, passed);
+  if (!arguments.ok()) return end(arguments.status());
+  core::Executor::Global().Run([cancellation, body, end, arguments = *std::move(arguments),
+                                results = std::move(results)](const core::Outcome& started) {
+    if (!started.ok()) return end(ToStatus(started));
+    body->Run(arguments, results, cancellation.get(), end);
+  });
+}
+
+void HostFunction::Cancel() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (tf::CancellationManager* const running : running_) running->StartCancel();
+}
+
+core::Registry<HostFunction>& HostFunctions() {
+  static auto* const functions = new core::Registry<HostFunction>();
+  return *functions;
+}
+
+}  // namespace tensorflow_ipu

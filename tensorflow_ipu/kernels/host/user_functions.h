@@ -1,0 +1,26 @@
+// C++ functions that users load from libraries of their own, for programs to call.
+#ifndef TENSORFLOW_IPU_KERNELS_HOST_USER_FUNCTIONS_H_
+#define TENSORFLOW_IPU_KERNELS_HOST_USER_FUNCTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/registry.h"
+
+namespace tensorflow_ipu {
+
+// What programs of the machine call so as well: the inputs, how many elements each has, the outputs, the attributes of
+// the call, and its name.
+using UserFunction = void (*)(const std::vector<const void*>& data, const std::vector<uint32_t>& number_of_elements,
+                              const std::vector<void*>& outputs, const std::string& attributes,
+                              const std::string& name);
+
+inline core::Registry<UserFunction>& UserFunctions() {
+  static auto* const functions = new core::Registry<UserFunction>();
+  return *functions;
+}
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_HOST_USER_FUNCTIONS_H_

@@ -1,0 +1,357 @@
+"""Parts of a program that the host runs: each is traced into a graph of its own, which the program calls."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import threading
+import weakref
+from types import TracebackType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type
+from tensorflow.python.eager.polymorphic_function import atomic_function, transform
+from tensorflow.python.framework import auto_control_deps, func_graph
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import gradients_util, resource_variable_ops
+
+from tensorflow_ipu import replicas
+from tensorflow_ipu._library import native, ops
+from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.ops import _sites
+
+_HOST = "/device:CPU:0"
+
+# What only a program can do.
+_PROGRAMS_OWN = frozenset(
+    {"IpuAllGather", "IpuAllReduce", "IpuAllToAll", "IpuBroadcast", "IpuInfeedDequeue", "IpuJoinOrders"}
+    | {"IpuMicroBatches", "IpuOutfeedEnqueue", "IpuRandomSeed", "IpuRandomStream", "IpuReduceScatter"}
+    | {"IpuReplicaIndex"}
+)
+
+_numbers = itertools.count()
+
+
+class _Pending(threading.local):
+    """Parts that this thread has traced, and that the host does not know yet."""
+
+    def __init__(self) -> None:
+        self.parts: list[weakref.ref[HostPart]] = []
+
+
+_pending = _Pending()
+
+
+class HostPart(func_graph.FuncGraph):
+    """The graph of a part of a program that the host runs.
+
+    To TensorFlow it is a function inside of no other, so that nothing in it is traced as a program's. Of the program,
+    numbers come in, and any tensor of the part goes back where the program uses it: the call gets one more result then.
+    What else the part uses (tables, variables of the host) it gets from where that is, past the program.
+
+    Attributes:
+      replica: The number of the replica, an int32 scalar of this graph.
+      replicas: How many there are.
+      call: The operation in the program that calls the part; set at its end.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Makes the graph, in the program that is being traced.
+
+        Args:
+          name: A name for it.
+        """
+        self.program: Any = framework_ops.get_default_graph()
+        self.call: Any = None
+        self._device = _sites._device(name)
+        super().__init__(name)
+        # Not even inside of the outermost graph, which bears the mark of the program.
+        self._around: Any = framework_ops.Graph()
+        outermost: Any = self._fallback_outer_graph
+        if not hasattr(outermost, "_py_funcs_used_in_graph"):
+            outermost._py_funcs_used_in_graph = []
+        self._around._py_funcs_used_in_graph = outermost._py_funcs_used_in_graph  # TensorFlow looks them up there.
+        self.outer_graph = self._around
+        with self.as_default():
+            self.replica = tf.compat.v1.placeholder(tf.int32, [], "replica")
+            self.replicas = tf.compat.v1.placeholder(tf.int32, [], "replicas")
+        self._bound: list[Any] = []
+        self._passed: list[Any] = []  # Tensors of the program.
+        self.passed_inside: list[Any] = []  # What they are here.
+        self._results: dict[int, Any] = {}
+        self._known = -1  # How many results the function has that the host knows.
+        self._feed: _PartFeed | None = None
+
+    # What comes in.
+
+    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        """What a tensor of elsewhere is in this graph."""
+        if getattr(tensor, "graph", self) is not self and tensor.dtype == tf.string:
+            constant = tf.get_static_value(tensor)
+            if constant is not None:
+                with self.as_default(), tf.control_dependencies(None):
+                    return tf.constant(constant)
+        return super().capture(tensor, name, shape)
+
+    def _create_op_internal(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if op_type in _PROGRAMS_OWN:
+            raise ValueError(
+                f"`{op_type}` is a program's own: take it out of the `outside_compilation_scope`, which the host runs."
+                " Queues are used, replicas meet, and their random numbers are drawn in the program itself"
+            )
+        inputs = list(inputs)
+        if op_type == "PrintV2":
+            inputs[0] = self._with_replica(inputs[0])
+        for tensor in inputs:
+            external = self._variable_of_the_ipu(tensor)
+            if external is None:
+                continue
+            if op_type != "ReadVariableOp":
+                raise ValueError(
+                    f"`{op_type}` uses a variable of the IPU, `{_name(external)}`, in an `outside_compilation_scope`. The"
+                    " program alone can write it, and it is read at the beginning of a branch or loop of the scope:"
+                    " compute what is to be written in the scope, and assign it after; read the variable before"
+                )
+            with self.program.as_default():
+                value = tf.raw_ops.ReadVariableOp(resource=external, dtype=tf.as_dtype(_type_of(args, kwargs)))
+            return self.capture(value).op
+        return super()._create_op_internal(op_type, inputs, *args, **kwargs)
+
+    def _variable_of_the_ipu(self, tensor: Any) -> Any:
+        """The variable outside of which a tensor is the handle here; None for all else, and for variables of the host."""
+        if tensor.dtype != tf.resource:
+            return None
+        external = next((outside for outside, inside in self.captures if inside is tensor), None)
+        if external is None or not _is_variable(replicas.source_of(external)):
+            return None
+        return None if _on_host(replicas.source_of(external)) else external
+
+    def _with_replica(self, text: Any) -> Any:
+        """A text to print, with the replica before each of its lines where there are several."""
+        with self.as_default():
+            which = tf.strings.join(["replica ", tf.strings.as_string(self.replica), ": "])
+            prefix = tf.where(self.replicas > 1, which, "")
+            rest = tf.raw_ops.RegexReplace(input=text, pattern="\n", rewrite=tf.strings.join(["\n", prefix]))
+            return tf.strings.join([prefix, rest])
+
+    # What the program does.
+
+    def add_call(self, name: str) -> None:
+        """Puts the call into the program."""
+        for external, internal in self.captures:
+            if internal.dtype == tf.resource and not internal.consumers():
+                continue
+            source = replicas.source_of(external)
+            if not hasattr(source, "graph") or (
+                internal.dtype == tf.resource and not isinstance(source.graph, func_graph.FuncGraph)
+            ):
+                self._bound.append((source, internal))
+            elif internal.dtype in (tf.string, tf.resource, tf.variant):
+                raise ValueError(
+                    f"`{_name(external)}` of type {internal.dtype.name} is the program's, and an `outside_compilation_scope`"
+                    " uses it: numbers alone cross its border. Make it inside of the scope, or outside of the program"
+                )
+            else:
+                self._passed.append(external)
+                self.passed_inside.append(internal)
+        self.inputs = [self.replica, self.replicas, *(inside for _, inside in self._bound), *self.passed_inside]
+        self._feed = _PartFeed(self.name, [source for source, _ in self._bound])
+        with self.program.as_default():
+            state = replicas.in_function(self._feed.state(self._device))
+            order = program_order.of(self._device)
+            call = ops.ipu_host_call(state, self._passed, order, advance=not replicas.in_condition(), name=name)
+        self.call = call.op
+        self._passed = list(self.call.inputs)[1 : 1 + len(self._passed)]
+        # Lives as long as the program does. A graph takes attributes, though it shows no `__dict__`.
+        self.program._ipu_parts = {**getattr(self.program, "_ipu_parts", {}), self.call.name: self}
+        _pending.parts.append(weakref.ref(self))
+
+    def result(self, tensor: Any) -> Any:
+        """What a tensor of the part is in the program.
+
+        Raises:
+          ValueError: The program cannot hold it.
+        """
+        known = self._results.get(id(tensor))
+        if known is not None:
+            return known
+        if tensor.dtype in (tf.string, tf.resource, tf.variant):
+            raise ValueError(
+                f"`{tensor.name}` of type {tensor.dtype.name} is made in an `outside_compilation_scope`, and the program"
+                " uses it: numbers alone cross its border. Turn it to numbers in the scope, or use it there alone"
+            )
+        if not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"`{tensor.name}` of shape {tensor.shape} is made in an `outside_compilation_scope`, and the program uses"
+                " it, whose shapes are static: say in the scope which it has, by `tf.ensure_shape`"
+            )
+        index = len(self.outputs)
+        self.outputs.append(tensor)
+        attributes = tf.compat.v1.AttrValue
+        types = attributes.ListValue(type=[one.dtype.as_datatype_enum for one in self.outputs])
+        shapes = attributes.ListValue(shape=[one.shape.as_proto() for one in self.outputs])
+        self.call._set_attr("result_types", attributes(list=types))
+        self.call._set_attr("result_shapes", attributes(list=shapes))
+        with self.program.as_default(), self.program.control_dependencies(None):
+            result = ops.ipu_host_result(
+                self.call.outputs[0], self._passed, index=index, dtype=tensor.dtype, shape=tensor.shape
+            )
+        self._results[id(tensor)] = result
+        if self._known >= 0:  # A gradient, taken when the program was whole.
+            self.define()
+        return result
+
+    def define(self) -> None:
+        """Tells the host what was traced."""
+        if self._known == len(self.outputs):
+            return
+        assert self._feed is not None
+        self._known = len(self.outputs)
+        name = (
+            self._feed.function
+            if self._known == 0 or not self._feed.defined
+            else f"{self._feed.function}_{next(_numbers)}"
+        )
+        function = atomic_function.from_func_graph(name, self, {}, function_type.FunctionType([]))
+        self._feed.define(function)
+
+
+class _PartFeed(_feed.Feed):
+    """What names a part to programs."""
+
+    def __init__(self, name: str, bound: list[Any]) -> None:
+        super().__init__(native.ipu_host_function_new(), native.ipu_host_function_drop)
+        self.function = "_".join(["ipu", re.sub(r"\W", "_", name), str(next(_numbers))])
+        self.defined = False
+        self._bound = bound
+        self._made: list[Any] = []  # The operations that make the function in graphs.
+
+    def _make_state(self, device: str, lane: int, lanes: int) -> Any:
+        if tf.executing_eagerly():
+            return super()._make_state(device, lane, lanes)
+        with tf.device(_HOST):  # Each session has a function of its own.
+            initial = ops.ipu_host_function(tf.constant(0, tf.int64), self._bound, f=self.function)
+        self._made.append(initial.op)
+        with tf.device(device):
+            return ops.ipu_feed_state(initial)
+
+    def define(self, function: Any) -> None:
+        """Gives the host a function; one of more results takes the place of one that it had.
+
+        Args:
+          function: The function of TensorFlow's.
+        """
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                with tf.device(_HOST):
+                    ops.ipu_host_function(tf.constant(self.number, tf.int64), self._bound, f=function)
+            for operation in self._made:
+                operation.graph._add_function_recursive(function)
+                named = tf.compat.v1.AttrValue(func=tf.compat.v1.NameAttrList(name=function.name))
+                operation._set_attr("f", named)
+        self.defined = True
+
+
+class host_part:  # noqa: N801  (A context manager; a class, so that the frame around its end is the user's.)
+    """A block of a program that the host runs; as a context manager, it gives the `HostPart`."""
+
+    def __init__(self, name: str) -> None:
+        """Prepares the block.
+
+        Args:
+          name: The name of the call in the program.
+        """
+        self._name = name
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> HostPart:
+        self._part = HostPart(self._name)
+        self._stack.enter_context(self._part.as_default())
+        self._order = self._stack.enter_context(auto_control_deps.AutomaticControlDependencies())
+        return self._part
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+        if error is None:
+            self._part.control_outputs.extend(self._order.ops_which_must_run)
+            self._part.add_call(self._name)
+
+
+def around() -> HostPart | None:
+    """The part of a program that is being traced; None where none is."""
+    graph: Any = None if tf.executing_eagerly() else framework_ops.get_default_graph()
+    while isinstance(graph, func_graph.FuncGraph):
+        if isinstance(graph, HostPart):
+            return graph
+        graph = graph.outer_graph
+    return None
+
+
+@tf.RegisterGradient("IpuHostResult")
+def _gradient(op: Any, gradient: Any) -> list[Any]:
+    """The gradient of a part is the host's too."""
+    real = op.outputs[0].op  # A tape shows another one.
+    part = getattr(real.graph, "_ipu_parts", {}).get(real.inputs[0].op.name)
+    if part is None:
+        raise LookupError(f"`{real.name}` is of a program that was traced elsewhere, and has no gradient here")
+    with host_part("outside_gradient") if replicas.is_tracing() else contextlib.nullcontext():
+        of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
+        found = gradients_util._GradientsHelper(
+            [part.outputs[op.get_attr("index")]], of_numbers, [gradient], src_graph=part
+        )
+    gradients = {id(tensor): one for tensor, one in zip(of_numbers, found, strict=True)}
+    return [None, *(gradients.get(id(tensor)) for tensor in part.passed_inside)]
+
+
+tf.no_gradient("IpuHostCall")
+
+
+def _is_variable(source: Any) -> bool:
+    """Whether a resource is a variable: of unknown kind, a program's argument can be nothing else."""
+    if hasattr(source, "graph"):
+        return source.op.type in ("VarHandleOp", "Placeholder")
+    known = resource_variable_ops.get_eager_safe_handle_data(source)
+    return known is not None and known.is_set and bool(known.shape_and_type)
+
+
+def _on_host(source: Any) -> bool:
+    return tf.DeviceSpec.from_string(source.device or "").device_type == "CPU"
+
+
+def _type_of(args: Any, kwargs: Any) -> Any:
+    """The type that an operation of TensorFlow's is created with: its attribute `dtype`."""
+    attributes = kwargs.get("attrs") or next(value for value in args if isinstance(value, dict))
+    return attributes["dtype"].type
+
+
+def _name(tensor: Any) -> str:
+    return tensor.name if hasattr(tensor, "graph") else "a resource"
+
+
+def _define_pending(function: Any) -> None:
+    """Called with each function that TensorFlow has traced to its end."""
+    del function
+    parts, _pending.parts = _pending.parts, []
+    for reference in parts:
+        part = reference()
+        if part is not None:
+            part.define()
+
+
+_capture: Any = func_graph.FuncGraph.capture
+
+
+def _capture_of_part(self: Any, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+    """Where a graph uses a tensor of a part of its program, it gets what that is in the program."""
+    part = getattr(tensor, "graph", None)
+    if isinstance(part, HostPart) and part is not self and part.call is not None:
+        tensor = part.result(tensor)
+    return _capture(self, tensor, name, shape)
+
+
+func_graph.FuncGraph.capture = _capture_of_part
+transform.CONCRETE_FUNCTION_CALLBACKS.append(_define_pending)

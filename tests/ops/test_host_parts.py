@@ -1,0 +1,309 @@
+"""Parts of programs that the host runs: what crosses their border, their order, replicas, gradients, failures, ends."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import compiler, scopes
+from tensorflow_ipu.ops.replication_ops import replication_index
+
+outside = scopes.outside_compilation_scope
+X = tf.constant([1.0, 2.0, 3.0])
+
+
+@pytest.fixture
+def words() -> Any:
+    pairs = tf.lookup.KeyValueTensorInitializer([1, 2], ["one", "three"], tf.int32, tf.string)
+    return tf.lookup.StaticHashTable(pairs, "nothing")
+
+
+def length_of(words: Any, keys: Any) -> Any:
+    with outside("words"):
+        return tf.ensure_shape(tf.strings.length(words.lookup(keys)), keys.shape)
+
+
+def test_table_strings_and_python_work_in_loops_and_branches(strategy: Any, words: Any) -> None:
+    doubled = []
+
+    def double(x: Any) -> Any:
+        doubled.append(x.numpy().tolist())
+        return 2 * x
+
+    @tf.function(jit_compile=True)
+    def program(keys: Any, x: Any) -> Any:
+        total = tf.zeros([], tf.int32)
+        for step in tf.range(3):
+            total += tf.reduce_sum(length_of(words, keys + step))
+            if step == 1:
+                with outside():
+                    x = tf.ensure_shape(tf.py_function(double, [x], tf.float32), [3])
+        return total, x
+
+    total, x = strategy.run(program, (tf.constant([0, 1]), X))
+    assert total.numpy() == (7 + 3) + (3 + 5) + (5 + 7)
+    np.testing.assert_array_equal(x, [2, 4, 6])
+    assert doubled == [[1, 2, 3]]
+
+
+def test_results_are_used_in_loops_branches_and_scopes_behind(strategy: Any) -> None:
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> Any:
+        with outside():
+            y = x + 1
+            z = y * 2
+        for _ in tf.range(2):
+            x += y
+        with outside():
+            z = z + y
+        return x, tf.cond(x[0] > 0, lambda: z, lambda: x)
+
+    x, z = strategy.run(program, (X,))
+    np.testing.assert_array_equal(x, [5, 8, 11])
+    np.testing.assert_array_equal(z, [6, 9, 12])
+
+
+def test_variables_of_the_ipu_are_read_as_they_are_then_and_those_of_the_host_written(strategy: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    with tf.device("/device:CPU:0"):
+        seen = tf.Variable(0.0)
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        for _ in tf.range(3):
+            variable.assign_add(1.0)
+            with outside():
+                seen.assign(10 * seen + variable)
+
+    strategy.run(program)
+    assert variable.numpy() == 4
+    assert seen.numpy() == 234
+
+
+def test_each_replica_calls_with_its_number(replicas: Any, words: Any) -> None:
+    strategy = replicas(4)
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        with outside():
+            own = tf.ensure_shape(words.lookup(replication_index()), [])
+            length = tf.strings.length(own)
+        return ipu.ops.cross_replica_ops.cross_replica_sum(tf.cast(length, tf.float32))
+
+    assert strategy.run(program).numpy() == 7 + 3 + 5 + 7
+
+
+def test_calls_keep_the_order_of_queues(strategy: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    seen: list[int] = []
+
+    def look() -> Any:
+        seen.append(len(outfeed.dequeue()))
+        return np.int32(0)
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        for step in tf.range(3):
+            outfeed.enqueue(step)
+            with outside():
+                tf.numpy_function(look, [], tf.int32)
+
+    strategy.run(program)
+    assert seen == [1, 1, 1]
+
+
+def test_gradients_flow_through_in_tapes_loops_and_graphs(strategy: Any) -> None:
+    def cube(x: Any) -> Any:
+        with outside("cube"):
+            squared = x * x
+            return tf.ensure_shape(tf.py_function(lambda a, b: a * b, [squared, x], tf.float32), [3])
+
+    def through_a_loop(x: Any) -> Any:
+        y = x
+        for _ in tf.range(2):
+            with outside():
+                y = tf.sin(y) * x
+        return y
+
+    for function in (lambda x: x * cube(x), through_a_loop):
+        expected = tf.function(function)
+
+        @tf.function(jit_compile=True)
+        def program(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.autograph.to_graph(through_a_loop)(x) if function is through_a_loop else function(x)  # noqa: B023
+            return tape.gradient(y, x), tf.gradients(function(x), x)[0] if function is not through_a_loop else x  # noqa: B023
+
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = expected(X)
+        found, by_graph = strategy.run(program, (X,))
+        np.testing.assert_allclose(found, tape.gradient(y, X), rtol=1e-5)
+        if function is not through_a_loop:
+            np.testing.assert_allclose(by_graph, found, rtol=1e-6)
+
+
+def test_session_has_tables_and_functions_of_its_own() -> None:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        pairs = tf.lookup.KeyValueTensorInitializer([1, 2], ["one", "three"], tf.int32, tf.string)
+        words = tf.lookup.StaticHashTable(pairs, "nothing")
+        keys = v1.placeholder(tf.int32, [3])
+        with scopes.ipu_scope("/device:IPU:0"):
+            (lengths,) = compiler.compile(lambda keys: 2 * length_of(words, keys), [keys])
+        for _ in range(2):
+            with v1.Session() as session:
+                session.run(v1.tables_initializer())
+                for fed, expected in (([1, 2, 3], [6, 10, 14]), ([2, 2, 2], [10, 10, 10])):
+                    assert session.run(lengths, {keys: fed}).tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_failure_is_the_runs_with_the_name_and_the_line(count: int, replicas: Any) -> None:
+    strategy = replicas(count)
+
+    def refuse(x: Any) -> Any:
+        raise ValueError(f"{x} is too much")
+
+    @tf.function(jit_compile=True)
+    def program(x: Any, much: Any) -> Any:
+        for _ in tf.range(4):
+            with outside("careful"):
+                if x[0] > much:
+                    tf.numpy_function(refuse, [x], [])
+            x += 1
+        return x
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)careful`.*is too much") as failure:
+        strategy.run(program, (X, tf.constant(2.0)))
+    assert re.search(r"IpuHostCall `(\S+/)?careful` \(\S*test_host_parts.py:\d+\)", str(failure.value))
+    np.testing.assert_array_equal(strategy.run(program, (X, tf.constant(9.0))), [5, 6, 7])
+
+
+def test_ctrl_c_ends_the_run_when_what_the_host_does_ends(run_script: Any) -> None:
+    done = run_script(
+        """
+        import os, signal, threading
+        import tensorflow as tf
+        import tensorflow_ipu as ipu
+
+        calls = []
+
+        def work():
+            calls.append(1)
+            if len(calls) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        @tf.function(jit_compile=True)
+        def program():
+            for _ in tf.range(1_000_000_000):
+                with ipu.scopes.outside_compilation_scope():
+                    tf.py_function(work, [], [])
+
+        try:
+            ipu.IPUStrategy().run(program)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    )
+    assert done.stdout.split() == ["interrupted"]
+
+
+def test_runs_whose_host_waits_for_each_other_both_end(strategy: Any, within: Any) -> None:
+    met = threading.Barrier(2, timeout=60)
+
+    def meet() -> None:
+        met.wait()
+
+    def program() -> Any:
+        with outside():
+            tf.numpy_function(meet, [], [])
+        return tf.constant(1)
+
+    ran = []
+
+    def run() -> None:
+        ran.append(strategy.run(tf.function(program, jit_compile=True)).numpy())
+
+    other = threading.Thread(target=run)
+    other.start()
+    within(120, run)
+    other.join(60)
+    assert ran == [1, 1]
+
+
+def test_program_refuses_strings_and_unknown_shapes_across_the_border(strategy: Any) -> None:
+    def string_comes_back(x: Any) -> Any:
+        with outside():
+            text = tf.strings.as_string(x)
+        return tf.strings.length(text)
+
+    def string_goes_in(x: Any) -> Any:
+        text = tf.strings.as_string(x)
+        with outside():
+            return tf.strings.length(text)
+
+    def unknown(x: Any) -> Any:
+        with outside():
+            y = tf.py_function(lambda a: a, [x], tf.float32)
+        return y + 1
+
+    def assigns(x: Any) -> Any:
+        with outside():
+            return variable.assign(x)
+
+    def enqueues(x: Any) -> Any:
+        with outside():
+            outfeed.enqueue(x)
+        return x
+
+    def nests(x: Any) -> Any:
+        with outside(), outside():
+            return x
+
+    with strategy.scope():
+        variable = tf.Variable(X)
+    outfeed = ipu.IPUOutfeedQueue()
+    for function, message in (
+        (string_comes_back, "of type string is made in .*: numbers alone cross its border"),
+        (string_goes_in, "of type string is the program's, .*: numbers alone cross"),
+        (unknown, r"made in an `outside_compilation_scope`.* static.*`tf.ensure_shape`"),
+        (assigns, "`AssignVariableOp` uses a variable of the IPU"),
+        (enqueues, "`IpuOutfeedEnqueue` is a program's own"),
+        (nests, "must not be nested"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            strategy.run(tf.function(function, jit_compile=True), (X,))
+
+
+def test_program_goes_on_working_when_its_tables_python_object_is_all_that_holds_it(strategy: Any) -> None:
+    def made() -> Any:
+        pairs = tf.lookup.KeyValueTensorInitializer([1], [5], tf.int32, tf.int32)
+        table = tf.lookup.StaticHashTable(pairs, 0)
+
+        @tf.function(jit_compile=True)
+        def program(key: Any) -> Any:
+            with outside():
+                return tf.ensure_shape(table.lookup(key), [])
+
+        return program
+
+    program = made()
+    for _ in range(2):
+        assert strategy.run(program, (tf.constant(1),)).numpy() == 5
+
+
+def test_table_of_the_ipu_device_is_looked_up_where_it_is(strategy: Any) -> None:
+    with strategy.scope(), tf.device("/device:IPU:0"):
+        pairs = tf.lookup.KeyValueTensorInitializer([1, 2], ["one", "three"], tf.int32, tf.string)
+        words = tf.lookup.StaticHashTable(pairs, "nothing")
+    program = tf.function(lambda keys: length_of(words, keys), jit_compile=True)
+    assert strategy.run(program, (tf.constant([1, 2, 3]),)).numpy().tolist() == [3, 5, 7]
