@@ -22,21 +22,19 @@ inline FeedState StateAt(const void* data) {
   return state;
 }
 
-// Writes the state after the use of which `at` is the state before; often both are the same memory. The count is
-// written, and read by the next use, as the one number that it is: a wider load of what two stores wrote would wait.
-inline void Advance(const void* at, void* next) {
+// Writes the state after the use of which `at` is the state before. The count goes out as the one number that it is: as
+// a part of a wider store, it would first have to wait for its own way through memory.
+inline void Advance(const FeedState& at, void* next) {
   constexpr std::size_t kCountAt = offsetof(FeedState, count);
-  if (next != at) std::memcpy(next, at, kCountAt);
-  int64_t count;
-  std::memcpy(&count, static_cast<const char*>(at) + kCountAt, sizeof(count));
-  ++count;
+  std::memcpy(next, &at, kCountAt);
+  const int64_t count = at.count + 1;
   std::memcpy(static_cast<char*>(next) + kCountAt, &count, sizeof(count));
 }
 
 // What a use of a feed is called with before its values: the feed's state, or ahead of it the order of the program. The
-// first of the two is what the use advances.
+// first of the two is what the use advances. Both are copies: the results of the call may lie where they were.
 struct OrderedState {
-  const void* advanced;
+  FeedState advanced;
   FeedState feed;
   int64_t states;  // How many there are, 1 or 2: where the values begin.
 };
@@ -44,10 +42,8 @@ struct OrderedState {
 // `state(i)` is the memory of argument i.
 template <typename StateOf>
 OrderedState OrderedStateAt(StateOf state) {
-  const void* const first = state(0);
-  int64_t number;
-  std::memcpy(&number, first, sizeof(number));
-  if (number >= 0) return {first, StateAt(first), 1};
+  const FeedState first = StateAt(state(0));
+  if (first.feed >= 0) return {first, first, 1};
   return {first, StateAt(state(1)), 2};
 }
 
