@@ -87,6 +87,16 @@ class Feed:
                 graph._ipu_feeds = [*getattr(graph, "_ipu_feeds", ()), self]
             return states[device]
 
+    def restore(self, state: Any) -> None:
+        """Writes a state of `state()` anew, after a run that failed: XLA may have used its memory for something else.
+
+        Args:
+          state: The resource, for eager execution.
+        """
+        with tf.init_scope(), tf.device(state.device):
+            initial = tf.constant([self.number, 0, 1, 0], tf.int64)
+            gen_resource_variable_ops.assign_variable_op(state, initial)
+
     def _twin(self, device: str, lane: int, lanes: int) -> Any:
         twin = self._twins.get((device, lane, lanes))
         if twin is None:
