@@ -94,8 +94,11 @@ class Feed:
           state: The resource, for eager execution.
         """
         with tf.init_scope(), tf.device(state.device):
-            initial = tf.constant([self.number, 0, 1, 0], tf.int64)
-            gen_resource_variable_ops.assign_variable_op(state, initial)
+            gen_resource_variable_ops.assign_variable_op(state, self._initial(0, 1))
+
+    def _initial(self, lane: int, lanes: int) -> Any:
+        """What a state holds before its first use: the feed, the lane, how many there are, and how many uses there were."""
+        return tf.constant([self.number, lane, lanes, 0], tf.int64)
 
     def _twin(self, device: str, lane: int, lanes: int) -> Any:
         twin = self._twins.get((device, lane, lanes))
@@ -104,11 +107,9 @@ class Feed:
         return twin
 
     def _make_state(self, device: str, lane: int, lanes: int) -> Any:
-        count = 0
         per_step = self._per_step and not tf.executing_eagerly()
         with tf.device(device):
-            initial = tf.constant([self.number, lane, lanes, count], tf.int64)
-            return ops.ipu_feed_state(initial=initial, per_step=per_step)
+            return ops.ipu_feed_state(initial=self._initial(lane, lanes), per_step=per_step)
 
 
 class Queue:

@@ -220,12 +220,18 @@ def _with_own_orders(captured: list[Any]) -> list[Any]:
     return [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
 
 
-def _restore_feeds(arguments: list[Any]) -> None:
-    """Has the states of feeds name them again: a program that fails midway may leave anything in what it was to assign."""
-    if tf.executing_eagerly():
-        for one in arguments:
-            if hasattr(one, "_ipu_feed"):
-                one._ipu_feed.restore(one)
+def _execute(program: Any, inputs: list[Any], captured: list[Any], ordinal: int) -> Any:
+    """Executes a program. One that fails midway may leave anything in what it was to assign: feeds get their states back."""
+    try:
+        if _replicated.wanted(program, ordinal):
+            return _replicated.call(program, inputs, captured)
+        return program._call_flat(inputs, captured_inputs=captured)
+    except tf.errors.OpError:
+        if tf.executing_eagerly():
+            for one in (*inputs, *captured):
+                if hasattr(one, "_ipu_feed"):
+                    one._ipu_feed.restore(one)
+        raise
 
 
 def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
@@ -248,13 +254,7 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
     if not for_main_thread() and tf.executing_eagerly():
         captured = _with_own_orders(captured)
     try:
-        try:
-            if _replicated.wanted(program, ordinal):
-                return _replicated.call(program, inputs, captured)
-            return program._call_flat(inputs, captured_inputs=captured)
-        except tf.errors.OpError:
-            _restore_feeds([*inputs, *captured])
-            raise
+        return _execute(program, inputs, captured, ordinal)
     except tf.errors.InvalidArgumentError as exc:
         reason = _uncompilable.why(program, exc.message)
         if reason is None:
