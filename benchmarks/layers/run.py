@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import json
 import pathlib
 import sys
 import time
@@ -23,8 +24,8 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import replicas
 from tensorflow_ipu.replicas import _host_kernels
 
-LOOP, LONGEST_LOOP = 4, 64  # Steps in a loop: more for those that are done in less time
-ENOUGH = 0.004  # than so many seconds, in which it matters who calls the program.
+LOOP, LONGEST_LOOP = 4, 256  # Steps in a loop: more for those that are done in less time
+ENOUGH = 0.01  # than so many seconds, in which it matters who calls the program.
 NEAR = 1.05  # A choice that is this much slower than the best counts as the best.
 HOPELESS = 2.5  # What takes so many times as long as the best is not measured again, once it has been
 SURE = 4  # so often, or when it takes this many seconds.
@@ -52,8 +53,8 @@ class Contest(NamedTuple):
     """The ways to compute a layer.
 
     Attributes:
-      calls: A call for each way whose program is not also that of a way before.
-      same: For each way the one that has its program.
+      calls: A call for each program.
+      same: For each way the first one that has its program.
     """
 
     calls: dict[str, Call]
@@ -69,10 +70,7 @@ def contest(layer: Layer, loop: bool) -> Contest:
     def steps(count: Any, *values: Any) -> Any:
         if not loop:
             return step(*values)
-        results = list(values)
-        for _ in tf.range(count):
-            results = step(*results)
-        return results
+        return tf.while_loop(lambda at, *_: at < count, lambda at, *now: [at + 1, *step(*now)], [0, *values])[1:]
 
     calls: dict[str, Call] = {}
     same: dict[str, str] = {}
@@ -88,8 +86,9 @@ def contest(layer: Layer, loop: bool) -> Contest:
                 code = instructions(*replicas.trace(program, arguments, {}, strategy.extended.target))
         same[way] = next((other for other in known if known[other] == code), way)
         known.setdefault(same[way], code)
-        if same[way] == way:
-            calls[way] = functools.partial(run, strategy, program, values)
+        # By a strategy where one runs the same program: what the call itself takes is no matter of the layer.
+        if same[way] == way or same[way] == "XLA":
+            calls[same[way]] = functools.partial(run, strategy, program, values)
     return Contest(calls, same)
 
 
@@ -126,10 +125,44 @@ def measure(calls: dict[str, Call], count: int, seconds: float) -> dict[str, flo
         if turn >= SURE and time.perf_counter() > end:
             break
         limit = HOPELESS * min(shortest.values())
-        running = [way for way in running if shortest[way] < limit or (turn < SURE and shortest[way] < LONG)]
+        running = [way for way in running if shortest[way] < limit or (turn < SURE and count * shortest[way] < LONG)]
         for way in running[turn % len(running) :] + running[: turn % len(running)]:
             shortest[way] = min(shortest[way], timed(calls[way], count))
     return {way: seconds * 1e6 for way, seconds in shortest.items()}
+
+
+class Row(NamedTuple):
+    """What a layer took.
+
+    Attributes:
+      times: By each way, in microseconds.
+      chosen: The way that is the default; itself where it has a program of its own.
+    """
+
+    layer: str
+    where: str
+    times: dict[str, float]
+    chosen: str
+
+    @property
+    def ratio(self) -> float:
+        """What the best way takes of the time of the default."""
+        return min(self.times.values()) / self.times["default"]
+
+
+def measured(layer: Layer, where: str, seconds: float) -> Row:
+    """Compiles and times a layer."""
+    ways = contest(layer, where == "loop")
+    times = measure(ways.calls, LOOP if where == "loop" else 1, seconds)
+    return Row(layer.name, where, {way: times[ways.same[way]] for way in WAYS}, ways.same["default"])
+
+
+def kept(path: pathlib.Path | None) -> dict[tuple[str, str], Row]:
+    """The rows of a file, if it is there."""
+    if path is None or not path.exists():
+        return {}
+    rows = (Row(*values) for values in json.loads(path.read_text()))
+    return {(row.layer, row.where): row for row in rows}
 
 
 def main() -> None:
@@ -137,25 +170,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="layers whose names have this in them; repeatable")
     parser.add_argument("--seconds", type=float, default=0.8, help="how long to time a row, once it is compiled")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after so long")
+    parser.add_argument(
+        "--file",
+        type=pathlib.Path,
+        help="keep the rows here, so that a further run measures those that are missing, or those of `--only` again, and"
+        " prints all",
+    )
     options = parser.parse_args()
     started = time.perf_counter()
-    rows: list[list[object]] = []
-    best = 0
+    rows = kept(options.file)
+    count = 0
     for layer in LAYERS:
-        if options.only and not any(part in layer.name for part in options.only):
-            continue
-        for loop in (False, True):
-            ways = contest(layer, loop)
-            times = measure(ways.calls, LOOP if loop else 1, options.seconds)
-            chosen = ways.same["default"]
-            ratio = min(times.values()) / times[chosen]
-            best += ratio >= 1 / NEAR
-            columns = [times[ways.same[way]] for way in WAYS]
-            rows.append([layer.name, "loop" if loop else "once", *columns, chosen.replace("default", "own"), ratio])
-            print(layer.name, rows[-1][1], f"{ratio:.2f}", file=sys.stderr, flush=True)
-    print_table("A step, us", ["layer", "where", *WAYS, "is", "best / default"], rows)
-    print(f"\n{len(rows)} rows in {time.perf_counter() - started:.0f} s")
-    print(f"the choice by default is the fastest, to {NEAR - 1:.0%}, in {10 * best / max(len(rows), 1):.1f} of 10 rows")
+        for where in ("once", "loop"):
+            wanted = (
+                any(part in layer.name for part in options.only) if options.only else (layer.name, where) not in rows
+            )
+            if not wanted or time.perf_counter() - started > 60 * options.minutes:
+                continue
+            row = rows[layer.name, where] = measured(layer, where, options.seconds)
+            count += 1
+            print(layer.name, where, f"{row.ratio:.2f}", file=sys.stderr, flush=True)
+            if options.file is not None:
+                options.file.write_text(json.dumps(list(rows.values())))
+    found = [row for layer in LAYERS for where in ("once", "loop") if (row := rows.get((layer.name, where)))]
+    print_table(
+        "A step, us",
+        ["layer", "where", *WAYS, "is", "best / default"],
+        [[row.layer, row.where, *row.times.values(), row.chosen.replace("default", "own"), row.ratio] for row in found],
+    )
+    best = sum(row.ratio >= 1 / NEAR for row in found)
+    print(f"\n{count} rows in {time.perf_counter() - started:.0f} s; {2 * len(LAYERS) - len(found)} were not measured")
+    print(f"the choice by default is the fastest, to {NEAR - 1:.0%}, in {best} of {len(found)} rows")
 
 
 if __name__ == "__main__":

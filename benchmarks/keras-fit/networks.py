@@ -1,0 +1,162 @@
+"""The networks that `fit` is measured with: each a function that makes a new one, and arrays to train it on."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import layers
+
+_rng = np.random.default_rng(0)
+
+
+def images(count: int, *shape: int):
+    """Images of random numbers, and one of ten classes for each."""
+    return _rng.random((count, *shape), np.float32), classes(count)
+
+
+def classes(count: int):
+    """One of ten classes for each of so many examples."""
+    return _rng.integers(0, 10, [count]).astype(np.int32)
+
+
+def words(count: int, length: int):
+    """Texts of random words, padded with 0 to one length, and one of ten classes for each."""
+    text = _rng.integers(1, WORDS, [count, length])
+    text[np.arange(length) >= _rng.integers(length // 2, length + 1, [count, 1])] = 0
+    return text.astype(np.int32), classes(count)
+
+
+WORDS = 5000
+
+
+def mlp() -> keras.Model:
+    """The MLP of 784, 128 and 10 units."""
+    return keras.Sequential([layers.Input([784]), layers.Dense(128, activation="relu"), layers.Dense(10)])
+
+
+def small_convolutions() -> keras.Model:
+    """Two small convolutions with strides, and a layer on top."""
+    return keras.Sequential(
+        [
+            layers.Input([28, 28, 1]),
+            layers.Conv2D(8, 3, strides=2, activation="relu"),
+            layers.Conv2D(16, 3, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+
+
+def convolutions() -> keras.Model:
+    """The network of the MNIST tutorial: two convolutions and poolings, dropout, and a layer on top."""
+    return keras.Sequential(
+        [
+            layers.Input([28, 28, 1]),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(10),
+        ]
+    )
+
+
+def _convolution(x, filters: int, strides: int = 1, relu: bool = True):
+    x = layers.Conv2D(filters, 3, strides=strides, padding="same", use_bias=False)(x)
+    x = layers.BatchNormalization()(x)
+    return layers.ReLU()(x) if relu else x
+
+
+def resnet_20() -> keras.Model:
+    """The residual network of 20 layers for images of 32 x 32 (https://arxiv.org/abs/1512.03385, section 4.2)."""
+    x = inputs = layers.Input([32, 32, 3])
+    x = _convolution(x, 16)
+    for filters, strides in ((16, 1), (32, 2), (64, 2)):
+        for block in range(3):
+            first = strides if block == 0 else 1
+            y = _convolution(_convolution(x, filters, first), filters, relu=False)
+            if x.shape[-1] != filters:
+                x = layers.Conv2D(filters, 1, strides=first)(x)
+            x = layers.ReLU()(x + y)
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def mobilenet_v2() -> keras.Model:
+    """Keras's MobileNetV2 for images of 96 x 96."""
+    return keras.applications.MobileNetV2([96, 96, 3], weights=None, classes=10, classifier_activation=None)
+
+
+def u_net() -> keras.Model:
+    """A U-Net of three levels, that has each pixel in one of ten classes."""
+    x = inputs = layers.Input([64, 64, 3])
+    passed = []
+    for filters in (16, 32):
+        x = _convolution(_convolution(x, filters), filters)
+        passed.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = _convolution(_convolution(x, 64), 64)
+    for filters in (32, 16):
+        x = layers.Conv2DTranspose(filters, 2, strides=2)(x)
+        x = layers.Concatenate()([passed.pop(), x])
+        x = _convolution(_convolution(x, filters), filters)
+    return keras.Model(inputs, layers.Conv2D(10, 1)(x))
+
+
+def masked_gru() -> keras.Model:
+    """A GRU in both directions over texts, without their padding."""
+    return keras.Sequential(
+        [
+            layers.Input([64], dtype="int32"),
+            layers.Embedding(WORDS, 64, mask_zero=True),
+            layers.Bidirectional(layers.GRU(64)),
+            layers.Dense(10),
+        ]
+    )
+
+
+class _Sampled(layers.Layer):
+    """A draw from the distribution that the encoder says, whose distance from the normal one is a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        mean, log_variance = inputs
+        distance = 1 + log_variance - keras.ops.square(mean) - keras.ops.exp(log_variance)
+        self.add_loss(-0.5 * keras.ops.mean(keras.ops.sum(distance, axis=1)))
+        noise = keras.random.normal(keras.ops.shape(mean), seed=self.seeds)
+        return mean + keras.ops.exp(0.5 * log_variance) * noise
+
+
+def autoencoder() -> keras.Model:
+    """A variational autoencoder of convolutions."""
+    x = inputs = layers.Input([28, 28, 1])
+    for filters in (32, 64):
+        x = layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.Dense(16, activation="relu")(layers.Flatten()(x))
+    x = _Sampled()([layers.Dense(2)(x), layers.Dense(2)(x)])
+    x = layers.Reshape([7, 7, 64])(layers.Dense(7 * 7 * 64, activation="relu")(x))
+    for filters in (64, 32):
+        x = layers.Conv2DTranspose(filters, 3, strides=2, padding="same", activation="relu")(x)
+    return keras.Model(inputs, layers.Conv2DTranspose(1, 3, padding="same", activation="sigmoid")(x))
+
+
+def transformer() -> keras.Model:
+    """Two blocks of a transformer over texts of 64 words."""
+    inputs = layers.Input([64], dtype="int32")
+    x = layers.Embedding(WORDS, 64)(inputs) + layers.Embedding(64, 64)(keras.ops.arange(64))
+    for _ in range(2):
+        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 16)(x, x)))
+        y = layers.Dense(64)(layers.Dense(128, activation="relu")(x))
+        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(y))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
+
+
+def lstm() -> keras.Model:
+    """An LSTM over texts of 64 words."""
+    return keras.Sequential(
+        [layers.Input([64], dtype="int32"), layers.Embedding(WORDS, 64), layers.LSTM(64), layers.Dense(10)]
+    )
