@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 JOBS := $(or $(MAX_JOBS),$(shell nproc 2>/dev/null || echo 2))
-WORKERS ?= 2  # Processes that run tests: each holds a TensorFlow.
+WORKERS ?= 3  # Processes that run tests: each holds a TensorFlow, and waits now and then.
 
 # Tests that compare many numbers with TensorFlow's and need little time for it: what `make test-numbers` runs.
-NUMBERS := keras/test_plain_steps.py keras_layers/test_counterparts.py keras_layers/test_rnn.py loops \
+NUMBERS := keras/model/test_plain_steps.py keras_layers/test_counterparts.py keras_layers/test_rnn.py loops \
 	ops/test_ctc_ops.py ops/test_f8_ops.py ops/test_math_ops.py ops/test_nn_ops.py ops/test_normalization_ops.py \
-	optimizers/test_cross_replica.py optimizers/test_gradient_accumulation.py pipelining/test_stage_bodies.py \
+	optimizers/test_cross_replica.py optimizers/test_gradient_accumulation.py pipelining/stages/test_stage_bodies.py \
 	replicas/test_convolutions.py replicas/test_replica_numbers.py
 
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
@@ -19,22 +19,28 @@ SOURCES := setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell 
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name py.typed \)))
 CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
 
+# What uses locks with annotations (core/mutex.h), and the tests, which instantiate its templates. Clang-tidy wants one
+# check of its own besides what the compiler warns of.
+CORE := $(filter tensorflow_ipu/kernels/core/%.cc tests/core/%.cc,$(CPP))
+TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test test-numbers demo lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-numbers test-next demo lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
 	@echo "make test       install the package into $(VENV) and run all tests; PYTEST_ARGS='-k feeds' narrows them"
 	@echo "make test-numbers  run tests of numbers as a processor without AVX-512 computes them"
+	@echo "make test-next  try the newest pre-releases of TensorFlow and Keras, and print what breaks; no part of CI"
 	@echo "make core-test  run the tests of the C++ core, plain and under sanitizers"
 	@echo "make lint       check formats, style and types"
 	@echo "make format     bring the sources into the format that lint checks"
 	@echo "make build      build the kernel library in the source tree"
 	@echo "make wheel      build a wheel into dist/"
 	@echo "make clean      remove what was built; make distclean removes $(VENV) too"
-	@echo "Variables: PYTHON (python3), CXX (g++), MAX_JOBS (one a processor), WORKERS (2)"
+	@echo "Variables: PYTHON (python3), CXX (g++), MAX_JOBS (one a processor), WORKERS (3)"
 
 $(STAMPS)/environment: pyproject.toml
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit( \
@@ -92,6 +98,10 @@ test: core-test $(STAMPS)/test
 test-numbers: $(STAMPS)/test
 	export TF_ENABLE_ONEDNN_OPTS=0 XLA_FLAGS=--xla_cpu_max_isa=AVX2 && $(PYTEST) $(NUMBERS:%='$(CURDIR)/tests/%')
 
+# In an environment of its own, below build/next; the first time downloads some 400 MB.
+test-next:
+	@$(PYTHON) build_tools/next.py
+
 demo: $(STAMPS)/examples
 	@$(BIN)/python examples/digits.py
 
@@ -99,6 +109,8 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/clang-tidy --quiet --checks='$(TIDY)' --warnings-as-errors='*' $(CORE) --extra-arg=-Wthread-safety \
+	    -- -std=c++17 -I.
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMPS)/lint

@@ -87,8 +87,8 @@ def main():
     print(f"mean squared error: {losses[0]:.4f} at first, {losses[-1]:.6f} after {UPDATES} updates")
 
     plan = pipelining.last_pipeline().plan
-    steps = [str(plan).splitlines()[number] for number in (0, 4, 5, 6, 7, 8, 9)]
-    print("\n".join(line[:62].rstrip() for line in steps))
+    headline, first_steps, *_, legend = pipelining.plan_text(plan, width=78).split("\n\n")
+    print(headline, first_steps, legend, sep="\n")
     if arguments.picture:
         pipelining.draw_plan(plan, arguments.picture)
 

@@ -1,13 +1,29 @@
 """Graphcore's IPU programming model for stock TensorFlow: emulated devices, feeds, loops and the strategy."""
 
 import importlib as _importlib
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, scopes
-from tensorflow_ipu.config import IPUConfig
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
-from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
+# Where names are that are no modules.
+_HOLDERS = {
+    "IPUConfig": "config",
+    "IPUInfeedQueue": "feeds",
+    "IPUOutfeedMode": "feeds",
+    "IPUOutfeedQueue": "feeds",
+    "IPUStrategy": "strategy",
+    "IPUStrategyV1": "strategy",
+    "report": "strategy",
+}
+
+# `python -m tensorflow_ipu` imports the package before it runs the command, which may need no TensorFlow.
+_is_for_command = _sys.argv[:1] == ["-m"] and "tensorflow_ipu" in _sys.orig_argv
+
+if _TYPE_CHECKING or not _is_for_command:
+    from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, scopes
+    from tensorflow_ipu.config import IPUConfig
+    from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
+    from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
 if _TYPE_CHECKING:
     from tensorflow_ipu import compat, machine, optimizers, pipelining
@@ -36,7 +52,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    # Half of the time that the import would take, for what many programs do not use.
-    if name in ("compat", "machine", "optimizers", "pipelining"):
+    # `compat`, `machine`, `optimizers` and `pipelining` would take half of the time of the import, and many programs do
+    # not use them.
+    if name in _HOLDERS:
+        return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
+    if name in __all__:
         return _importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -6,8 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tensorflow_ipu.compat import _scan, _script
+if TYPE_CHECKING:
+    from tensorflow_ipu.compat import _scan
 
 # Nothing ran: the command was wrong, or the script needs what does not exist.
 _NOT_RUN = 2
@@ -67,6 +69,10 @@ def _run(arguments: Sequence[str]) -> int:
     if not script.is_file():
         kind = "is a folder, not a script" if script.is_dir() else "does not exist"
         parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: `{script}` {kind}; name a Python file\n")
+    # Devices and scopes are to be there before the script uses TensorFlow: as where a script imports the package itself.
+    from tensorflow_ipu import keras  # noqa: F401
+    from tensorflow_ipu.compat import _scan, _script
+
     missing = _scan.scan(script)
     if missing:
         print(_report(script, missing, options.force), file=sys.stderr, flush=True)
@@ -76,9 +82,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _pipeline(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.pipelining import _command
+    from tensorflow_ipu.pipelining.report import command  # No TensorFlow, which takes seconds.
 
-    return _command.main(arguments)
+    return command.main(arguments)
 
 
 def _report(script: Path, missing: list[_scan.Missing], forced: bool) -> str:

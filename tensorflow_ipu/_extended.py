@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import device_util, distribute_lib, distribute_utils, reduce_util
-from tensorflow.python.framework import indexed_slices
-from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._tensorflow import devices, distribute, graphs
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 
@@ -22,7 +20,7 @@ def reduction(reduce_op: Any) -> Any:
       ValueError: It is neither a sum nor a mean.
     """
     name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
-    for known in (reduce_util.ReduceOp.SUM, reduce_util.ReduceOp.MEAN):
+    for known in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         if name in (known, known.value):
             return known
     raise ValueError(
@@ -30,7 +28,7 @@ def reduction(reduce_op: Any) -> Any:
     )
 
 
-class IPUReplicaContext(distribute_lib.ReplicaContext):
+class IPUReplicaContext(tf.distribute.ReplicaContext):
     """The context in which a program is traced."""
 
     def __init__(self, strategy: Any) -> None:
@@ -61,24 +59,24 @@ class _AsReplica:
     __slots__ = ("_mode",)
 
     def __init__(self, strategy: Any) -> None:
-        self._mode = IPUReplicaContext(strategy)._thread_context
+        self._mode = distribute.mode_of(IPUReplicaContext(strategy))
 
     def __enter__(self) -> None:
-        distribute_lib._push_per_thread_mode(self._mode)
+        distribute.enter_mode(self._mode)
 
     def __exit__(self, *exc_info: object) -> None:
-        distribute_lib._pop_per_thread_mode()
+        distribute.leave_mode()
 
 
-class IPUExtended(distribute_lib.StrategyExtendedV1):
+class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     """The side of `IPUStrategy` that TensorFlow's own library code calls."""
 
     def __init__(self, strategy: Any, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> None:
         super().__init__(strategy)
         self.ordinal = ordinal
-        self.ipu_device = device_util.canonicalize(f"/device:IPU:{ordinal}")
+        self.ipu_device = devices.full_name(f"/device:IPU:{ordinal}")
         self.host_kernels = host_kernels
-        self.cpu_device = device_util.canonicalize(f"/device:CPU:{cpu_ordinal}")
+        self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
         self._as_replica: _AsReplica | None = None
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
@@ -110,7 +108,7 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
             return initial_value(*args, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
-        distribute_utils.validate_colocate(colocate_with_variable, self)
+        distribute.check_colocated(colocate_with_variable, self)
 
     def read_var(self, replica_local_var: Any) -> Any:
         return tf.identity(replica_local_var)
@@ -139,7 +137,7 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
 
     def _update_non_slot(self, colocate_with: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:
         del colocate_with  # All variables are on the one device.
-        with tf.device(self.ipu_device), distribute_lib.UpdateContext(self.ipu_device):
+        with tf.device(self.ipu_device), distribute.updating(self.ipu_device):
             result = fn(*args, **kwargs)
             return result if group else tf.nest.map_structure(self._local_results, result)
 
@@ -181,7 +179,7 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         if replicas.ipus_traced_for() == 1:
             return value  # Who is alone has the sum already.
         dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
-        reduced = reductions.all_reduce(dense, reduction(reduce_op) is reduce_util.ReduceOp.MEAN)
+        reduced = reductions.all_reduce(dense, reduction(reduce_op) is tf.distribute.ReduceOp.MEAN)
         return tf.nest.pack_sequence_as(value, reduced)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
@@ -193,7 +191,7 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
         return tensor
 
     def _experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
-        return value_fn(distribute_lib.ValueContext())
+        return value_fn(tf.distribute.experimental.ValueContext())
 
     # The shape of the system, as the host sees it.
 
@@ -235,13 +233,12 @@ class IPUExtended(distribute_lib.StrategyExtendedV1):
 
 def _beside_nothing() -> Any:
     """A block in which a graph does not place the initial value of a variable on the variable's device."""
-    graph: Any = framework_ops.get_default_graph()
-    if tf.executing_eagerly() or "_class" not in graph._attr_scope_map:
+    if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
-    return graph._attr_scope({"_class": None})
+    return graphs.attributed({"_class": None})
 
 
 def _identity(value: Any) -> Any:
-    if isinstance(value, indexed_slices.IndexedSlices):
+    if isinstance(value, tf.IndexedSlices):
         return value
     return tf.identity(value)

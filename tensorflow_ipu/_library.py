@@ -14,6 +14,7 @@ from types import ModuleType
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.errors import LibraryError
 
 _FOLDER = Path(__file__).parent / "kernels"
@@ -34,10 +35,6 @@ _FLAG = ctypes.c_int32
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_compiles": (_FLAG, [ctypes.c_char_p, _INT]),
     "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
-    "ipu_domain_abort": (None, [_INT, _FLAG, ctypes.c_char_p]),
-    "ipu_domain_begin": (None, [_INT, _INT]),
-    "ipu_domain_leave": (None, [_INT, _INT]),
-    "ipu_domain_waiting": (_INT, [_INT]),
     "ipu_end_process": (None, []),
     "ipu_host_function_drop": (None, [_INT]),
     "ipu_host_function_new": (_INT, []),
@@ -130,10 +127,7 @@ def check_runtime_not_started() -> None:
     Raises:
       LibraryError: The runtime has started.
     """
-    from tensorflow.python.eager import context
-
-    current = context.context_safe()
-    if current is not None and current._initialized:
+    if devices.are_in_use():
         raise LibraryError(
             "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."
             " Import `tensorflow_ipu` before the first tensor is made or the first device is listed; in a notebook,"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.impl import api
+
+from tensorflow_ipu._tensorflow import autograph
 
 _OTHERS = (str(pathlib.Path(__file__).parent), str(pathlib.Path(tf.__file__).parent))
 # What AutoGraph made of the user's code: its message has the lines that the user wrote.
@@ -32,8 +33,7 @@ def blamed_on_call(error: Exception) -> Exception:
     # What AutoGraph made of the user's code stays for now: it has yet to find the user's lines by it.
     marked: Any = _filtered(error, lambda filename: filename.startswith(_OTHERS))
     if error.__traceback__ is None and not hasattr(error, "ag_error_metadata"):
-        # AutoGraph adds the lines of the user's code, one a function, to those that are known: here are none.
-        marked.ag_error_metadata = api._ErrorMetadata((), None, f"{type(error).__name__}: {error}", {}, "")
+        marked.ag_error_metadata = autograph.without_lines(f"{type(error).__name__}: {error}")
     return marked
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import device_util
-from tensorflow.python.eager import lift_to_graph
-from tensorflow.python.eager.polymorphic_function import concrete_function, tracing_compilation
-from tensorflow.python.framework import ops as framework_ops
 
-from tensorflow_ipu import _environment, _tracebacks, replicas
+from tensorflow_ipu import _environment, _extended, _tracebacks, replicas
+from tensorflow_ipu._tensorflow import devices, functions, graphs
 from tensorflow_ipu.ops import random_streams
 
 __all__ = ["compile"]
@@ -53,19 +51,17 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     results: list[_Results] = []
 
     def traced(*values: Any) -> list[Any]:
-        with tf.variable_creator_scope(_make_outside):
+        with _as_replica(), tf.variable_creator_scope(_make_outside):
             results.append(_Results(computation(*tf.nest.pack_sequence_as(arguments, values))))
         return results[-1].fetched()
 
-    options = tracing_compilation.TracingOptions(
-        python_function=traced, name="ipu_program", attributes={"_XlaMustCompile": True}, autograph=False
-    )
+    options = functions.options_for(traced, "ipu_program", {"_XlaMustCompile": True})
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     around = _device_around()
     host_kernels = _host_kernels()
     with replicas.tracing_program(None, host_kernels, placed=around is not None):
         try:
-            program = tracing_compilation.trace_function(tuple(flat), {}, options)
+            program = functions.traced(tuple(flat), {}, options)
         except Exception as exc:
             raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
     return results[-1].packed(_called(program, flat, _device_inside(program) or around, host_kernels))
@@ -74,14 +70,14 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
 def _called(program: Any, values: list[Any], device: str | None, host_kernels: bool) -> list[Any]:
     """Runs the program on its device, or puts it into the graph; without a device, as a plain function."""
     if device is None:
-        plain = concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
-        return plain._call_flat(values, plain.captured_inputs)
+        plain = functions.not_compiled(program)
+        return functions.execute(plain, values, plain.captured_inputs)
     with tf.device(device):
         if not tf.executing_eagerly():
             return replicas.insert(program, values, {}, device, host_kernels)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
         target = replicas.Target(1, host_kernels)
-        return replicas.run(replicas.trace(program, values, {}, target), device_util.canonicalize(device), ordinal)
+        return replicas.run(replicas.trace(program, values, {}, target), devices.full_name(device), ordinal)
 
 
 class _Results:
@@ -130,8 +126,7 @@ def _make_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         value = random_streams.on_host(value)
         with tf.init_scope():
             if not tf.executing_eagerly():
-                lifted = lift_to_graph.lift_to_graph([value], framework_ops.get_default_graph())
-                kwargs["initial_value"] = lifted[value]
+                kwargs["initial_value"] = graphs.lifted(value)
     return next_creator(**kwargs)
 
 
@@ -160,7 +155,7 @@ def _arguments(computation: Any, inputs: Any) -> list[Any]:
 
 def _device_around() -> str | None:
     """The IPU device of the scope around; None where that is not on one."""
-    device = device_util.current() or ""
+    device = devices.current()
     return device if tf.DeviceSpec.from_string(device).device_type == "IPU" else None
 
 
@@ -168,6 +163,14 @@ def _host_kernels() -> bool:
     """Whether kernels of the host may compute layers: what the strategy around says, or else the environment."""
     of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
     return _environment.host_kernels() if of_strategy is None else of_strategy
+
+
+def _as_replica() -> contextlib.AbstractContextManager[None]:
+    """The context of a replica where a strategy's scope is around, outside of which optimizers refuse to apply gradients."""
+    extended = tf.distribute.get_strategy().extended
+    if tf.distribute.in_cross_replica_context() and isinstance(extended, _extended.IPUExtended):
+        return extended.as_replica()
+    return contextlib.nullcontext()
 
 
 def _device_inside(program: Any) -> str | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.xla import xla_data_pb2
-from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import _environment, replicas
+from tensorflow_ipu._checks import check_bool, is_int
+from tensorflow_ipu._tensorflow import graphs, keras_shapes, xla
 from tensorflow_ipu.ops import host_parts
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
@@ -28,9 +28,6 @@ __all__ = [
 
 # TensorFlow's bridge to XLA copies this one onto the instructions of the program.
 _FRONTEND_ATTRIBUTES = "_XlaFrontendAttributes"
-
-# Made from a protocol file, so that type checkers do not see it.
-_FrontendAttributes: Any = xla_data_pb2.FrontendAttributes  # pyright: ignore[reportAttributeAccessIssue]
 
 _PARTIALS = {tf.float16: "half", tf.float32: "float"}
 
@@ -71,8 +68,8 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
 
     There is all that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the host. The block is
     called once each time that the program comes by, in the order of the program's uses of queues, once a replica, of
-    which `replication_ops.replication_index` gives the number. Outside of a program for an IPU the operations are those
-    of the code around.
+    which `replication_ops.replication_index` gives the number. There is such a block in programs for an IPU alone. Where
+    Keras asks a model for its shapes, before there is a program, the operations are those of the code around.
 
         with outside_compilation_scope():
             known = table.lookup(keys)
@@ -85,14 +82,24 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
       name: A name for the block, which errors in it tell.
 
     Raises:
-      ValueError: The block is inside another of these; or it uses strings or resources that the program made; or it
-        assigns to a variable of the IPU, or uses queues or other replicas, which the program itself does.
+      ValueError: The block is in no program for an IPU, or inside another of these; or it uses strings or resources that
+        the program made; or it assigns to a variable of the IPU, or uses queues or other replicas, which the program
+        itself does.
     """
     if host_parts.around() is not None:
-        raise ValueError("an `outside_compilation_scope` must not be nested in another: end the outer one first")
+        raise ValueError(
+            "Illegal nesting of outside_compilation_scope: an `outside_compilation_scope` must not be nested in another."
+            " End the outer one first"
+        )
     if replicas.is_tracing():
         return host_parts.host_part(name)
-    return contextlib.nullcontext() if tf.executing_eagerly() else tf.name_scope(name)
+    if keras_shapes.are_asked_for():
+        return tf.name_scope(name)
+    raise ValueError(
+        "outside_compilation_scope is only allowed in XLA context, and here is no program for an IPU: use it in a function"
+        " that `IPUStrategy.run` or `ipu_compiler.compile` gets, or in a layer or step of a Keras model that was made in"
+        " `strategy.scope()`"
+    )
 
 
 @contextlib.contextmanager
@@ -111,7 +118,7 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
     shards = _shards(index)
     replicas.note_shards(max(0, *shards))
     attribute = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=shards))
-    with framework_ops.get_default_graph()._attr_scope({SHARD_ATTRIBUTE: attribute}):
+    with graphs.attributed({SHARD_ATTRIBUTE: attribute}):
         yield
 
 
@@ -134,15 +141,14 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
     ):
         if not isinstance(value, str):
             raise TypeError(f"`{argument}` must be a string, but is {value!r}")
-    graph = framework_ops.get_default_graph()
-    before = _attributes(graph)
-    _set_attributes(graph, {**before, attribute_name: attribute_value})
+    before = _attributes()
+    _set_attributes({**before, attribute_name: attribute_value})
     try:
         yield
     finally:
         if restore_to is not None:
             before.setdefault(attribute_name, restore_to)
-        _set_attributes(graph, before)
+        _set_attributes(before)
 
 
 def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[None]:
@@ -154,8 +160,7 @@ def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[Non
     Raises:
       TypeError: `override` is no bool.
     """
-    if not isinstance(override, bool):
-        raise TypeError(f"`override` must be True or False, but is {override!r}")
+    check_bool("override", override)
     return frontend_attribute("ipu_stochastic_rounding", "on" if override else "off")
 
 
@@ -187,7 +192,7 @@ def _check_device(device: Any) -> None:
 def _shards(index: Any) -> list[int]:
     shards = list(index) if isinstance(index, (list, tuple)) else [index]
     for shard in shards:
-        if not isinstance(shard, int) or isinstance(shard, bool):
+        if not is_int(shard):
             raise TypeError(f"`index` must be an int or a list of ints, but is {index!r}")
         if shard < 0 and shards != [ALL_IPUS]:
             raise ValueError(
@@ -202,18 +207,12 @@ def _shards(index: Any) -> list[int]:
     return shards
 
 
-def _attributes(graph: Any) -> dict[str, str]:
-    """The frontend attributes that operations of the graph get at the moment."""
-    attribute = graph._attr_scope_map.get(_FRONTEND_ATTRIBUTES)
-    if attribute is None:
-        return {}
-    return dict(_FrontendAttributes.FromString(attribute.s).map)
+def _attributes() -> dict[str, str]:
+    """The frontend attributes that operations get at the moment."""
+    attribute = graphs.attribute_now(_FRONTEND_ATTRIBUTES)
+    return {} if attribute is None else xla.frontend_attributes(attribute.s)
 
 
-def _set_attributes(graph: Any, attributes: dict[str, str]) -> None:
-    # TensorFlow's own `_attr_scope` cannot leave a value behind, as `restore_to` does.
-    if attributes:
-        value = _FrontendAttributes(map=attributes).SerializeToString(deterministic=True)
-        graph._attr_scope_map[_FRONTEND_ATTRIBUTES] = tf.compat.v1.AttrValue(s=value)
-    else:
-        graph._attr_scope_map.pop(_FRONTEND_ATTRIBUTES, None)
+def _set_attributes(attributes: dict[str, str]) -> None:
+    value = tf.compat.v1.AttrValue(s=xla.serialized_frontend_attributes(attributes)) if attributes else None
+    graphs.leave_attribute(_FRONTEND_ATTRIBUTES, value)

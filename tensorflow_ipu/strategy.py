@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
 
 from tensorflow_ipu import _environment, _tracebacks, replicas
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._extended import IPUExtended, reduction
+from tensorflow_ipu._prepared import PreparedProgram
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.feeds import dataset_iteration
@@ -40,7 +41,7 @@ def _other_strategies_explained() -> Iterator[None]:
         ) from exc
 
 
-class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
+class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
     """Places variables on an IPU device and runs whole functions on it.
 
     Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, their initial
@@ -84,11 +85,11 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         ordinal = _ordinal("ipu_device", ipu_device, "IPU")
         cpu_ordinal = _ordinal("cpu_device", cpu_device, "CPU")
         _check_registered(ordinal)
-        _check_bool("enable_dataset_iterators", enable_dataset_iterators)
-        _check_bool("enable_keras_extensions", enable_keras_extensions)
+        check_bool("enable_dataset_iterators", enable_dataset_iterators)
+        check_bool("enable_keras_extensions", enable_keras_extensions)
         if host_kernels is None:
             host_kernels = _environment.host_kernels()
-        _check_bool("host_kernels", host_kernels)
+        check_bool("host_kernels", host_kernels)
         super().__init__(IPUExtended(self, ordinal, cpu_ordinal, host_kernels))
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
@@ -129,25 +130,52 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         """
         if options is not None and not isinstance(options, tf.distribute.RunOptions):
             raise TypeError(f"`options` must be a `tf.distribute.RunOptions`, but is {options!r}")
-        if not callable(fn):
-            raise TypeError(f"`fn` must be a `tf.function`, but is {fn!r}")
-        if not isinstance(args, (list, tuple)):
-            raise ValueError(f"`args` must be a list or tuple of `fn`'s arguments, but is {args!r}. Write `args=(x,)`")
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise ValueError(f"`kwargs` must map names to `fn`'s arguments, but is {kwargs!r}")
-        eager = tf.executing_eagerly()
-        if eager and not replicas.is_graph_function(fn):
+        _check_call(fn, args, kwargs)
+        extended = self.extended
+        call = (fn, args, kwargs or {})
+        if not tf.executing_eagerly():
+            with tf.distribute.Strategy.scope(self), _other_strategies_explained():
+                return extended.call_on_device(replicas.insert, (*call, extended.ipu_device, extended.host_kernels), {})
+        self._check_traceable(fn)
+        with tf.device(extended.ipu_device):
+            return replicas.run(self._prepare(call, extended.target), extended.ipu_device, extended.ordinal)
+
+    def prepare(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> PreparedProgram:
+        """Traces the program that `run` would run with these arguments, or finds it, for any number of runs.
+
+        A run of what is prepared spares what `run` does with its arguments each time.
+
+        Args:
+          fn: As for `run`.
+          args: As for `run`.
+          kwargs: As for `run`.
+
+        Returns:
+          The program, with the tensors of its arguments.
+
+        Raises:
+          RuntimeError: A graph is being built, where nothing runs.
+          ValueError: As for `run`.
+          TypeError: As for `run`.
+          NotConfiguredError: As for `run`.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError("`prepare` is for eager execution, and a graph is being built: call `run` in it")
+        _check_call(fn, args, kwargs)
+        self._check_traceable(fn)
+        target = self.extended.target
+        with tf.device(self.extended.ipu_device):
+            return PreparedProgram(self.extended, self._prepare((fn, args, kwargs or {}), target), target)
+
+    def _check_traceable(self, fn: Callable[..., Any]) -> None:
+        """Refuses a plain function, in eager execution."""
+        if not replicas.is_graph_function(fn):
             raise ValueError(
                 f"`{type(self).__name__}.run` does not support eager execution, and `fn` is the plain callable {fn!r}."
                 " Decorate it with `@tf.function(jit_compile=True)`, or call `run` inside of a `tf.function`"
             )
-        extended = self.extended
-        call = (fn, args, kwargs or {})
-        if not eager:
-            with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
-                return extended.call_on_device(replicas.insert, (*call, extended.ipu_device, extended.host_kernels), {})
-        with tf.device(extended.ipu_device):
-            return replicas.run(self._prepare(call, extended.target), extended.ipu_device, extended.ordinal)
 
     def _prepare(self, call: tuple[Any, Sequence[Any], Mapping[str, Any]], target: replicas.Target) -> Any:
         """Finds or traces the program of a function and its arguments. The caller has entered the device."""
@@ -155,7 +183,7 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
         with extended.as_replica():
             prepared = replicas.find(*call, target)
         if prepared is None:
-            with distribute_lib.StrategyBase.scope(self), _other_strategies_explained():
+            with tf.distribute.Strategy.scope(self), _other_strategies_explained():
                 try:
                     prepared = extended.call_on_device(replicas.trace, (*call, target), {})
                 except Exception as exc:
@@ -260,7 +288,7 @@ class IPUStrategyV1(distribute_lib.StrategyV1, tf.distribute.Strategy):
           options: Accepted for `tf.distribute`; nothing is distributed on the host.
         """
         del options
-        return dataset_fn(distribute_lib.InputContext())
+        return dataset_fn(tf.distribute.InputContext())
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
@@ -290,6 +318,16 @@ def report(
     return strategy.report(fn, args, kwargs, machine, trip_counts)
 
 
+def _check_call(fn: object, args: object, kwargs: object) -> None:
+    """Refuses what is no function, or no arguments of one."""
+    if not callable(fn):
+        raise TypeError(f"`fn` must be a `tf.function`, but is {fn!r}")
+    if not isinstance(args, (list, tuple)):
+        raise ValueError(f"`args` must be a list or tuple of `fn`'s arguments, but is {args!r}. Write `args=(x,)`")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ValueError(f"`kwargs` must map names to `fn`'s arguments, but is {kwargs!r}")
+
+
 # What upper layers add to a scope.
 _scope_extensions: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
 
@@ -312,7 +350,7 @@ class _Scope:
 
     def __enter__(self) -> IPUStrategyV1:
         with contextlib.ExitStack() as entered:
-            entered.enter_context(distribute_lib.StrategyBase.scope(self._strategy))
+            entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
             entered.enter_context(dataset_iteration.on_device())
             if self._strategy._enable_keras_extensions:
                 for extension in _scope_extensions:
@@ -343,8 +381,3 @@ def _check_registered(ordinal: int) -> None:
             f"`ipu_device` is `/device:IPU:{ordinal}`, and {registered} IPU devices are registered, the last of them"
             f" `/device:IPU:{registered - 1}`; " + _environment.way_out(_environment.DEVICES_VARIABLE, ordinal + 1)
         )
-
-
-def _check_bool(argument: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"`{argument}` must be True or False, but is {value!r}")

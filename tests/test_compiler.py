@@ -352,3 +352,28 @@ def test_computation_on_two_devices_is_refused() -> None:
 def test_wrong_call_says_what_is_wrong(computation: Any, inputs: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         _on_ipu(computation, inputs)
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_an_optimizer_in_the_scope_of_a_strategy_updates_the_weights(eager: bool) -> None:
+    """TensorFlow refused: "Use `_distributed_apply()` instead of `apply_gradients()` in a cross-replica context"."""
+
+    def in_scope() -> tuple[Any, Any]:
+        with ipu.IPUStrategy().scope():
+            weight = v1.get_variable("weight", initializer=3.0, use_resource=True)
+
+            def step(x: Any) -> Any:
+                loss = (weight * x) ** 2
+                return loss, v1.train.GradientDescentOptimizer(0.5).minimize(loss, var_list=[weight])
+
+            return weight, compiler.compile(step, [2.0])
+
+    if eager:
+        weight, (loss,) = in_scope()
+    else:
+        with tf.Graph().as_default(), v1.Session() as session:
+            variable, results = in_scope()
+            session.run(variable.initializer)
+            (loss,) = session.run(results)
+            weight = session.run(variable)
+    assert (float(loss), float(weight)) == (36.0, 3.0 - 0.5 * 24.0)

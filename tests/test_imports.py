@@ -11,14 +11,15 @@ ROOT = pathlib.Path(tensorflow_ipu.__file__).parent
 
 # A package or module: the layer it is in. It may import from its own layer's own package and from lower layers.
 LAYERS = {
-    "__init__": 11,
-    "__main__": 11,
-    "compat": 10,
-    "keras": 9,
-    "pipelining": 8,
-    "strategy": 8,
+    "__init__": 12,
+    "__main__": 12,
+    "compat": 11,
+    "keras": 10,
+    "pipelining": 9,
+    "strategy": 9,
+    "_prepared": 8,
+    "compiler": 8,
     "_extended": 7,
-    "compiler": 7,
     "loops": 7,
     "optimizers": 7,
     "scopes": 7,
@@ -28,7 +29,8 @@ LAYERS = {
     "replicas": 4,
     "config": 3,
     "_library": 2,
-    "_autograph": 1,
+    "_tensorflow": 0,
+    "_checks": 2,
     "_environment": 1,
     "_faults": 1,
     "_units": 1,
@@ -36,6 +38,35 @@ LAYERS = {
     "_tracebacks": 1,
     "errors": 0,
 }
+
+# The rooms of a package, as its layers: a room may import from lower rooms, and from itself.
+ROOMS = {
+    "pipelining": {
+        "schedule": 0,
+        "report": 1,
+        "stages": 1,
+        "training": 2,
+        "arguments": 3,
+        "program": 4,
+        "_pipeline": 5,
+        "parts": 5,
+        "__init__": 6,
+    },
+    "keras": {
+        "_keras_internals": 0,
+        "_version": 0,
+        "layers": 1,
+        "optimizers": 1,
+        "data": 1,
+        "options": 2,
+        "pipeline": 2,
+        "model": 3,
+        "__init__": 4,
+    },
+}
+
+# Rooms that need no TensorFlow.
+PLAIN = ("pipelining/schedule", "pipelining/report")
 
 # The state of the system is private to users, and open to the layers that act on it. A collective's site lives as a
 # feed does.
@@ -86,6 +117,74 @@ def test_no_import_goes_through_a_private_name_of_another_package():
         and not any(target == open_ or target.startswith(f"{open_}.") for open_ in OPEN)
     ]
     assert not private
+
+
+def imports_between_rooms():
+    """(file, its room, the imported room, the imported name) for each import of another room of the same package."""
+    for file, own, target in imports():
+        rooms = ROOMS.get(own, {})
+        names = target.split(".")[2:]
+        room = pathlib.Path(file).parts[1].removesuffix(".py") if rooms else ""
+        if part(target) == own and names and names[0] in rooms and names[0] != room:
+            yield file, (own, room), (own, names[0]), names[1:]
+
+
+def test_every_module_of_a_package_with_rooms_is_in_a_room():
+    for package, rooms in ROOMS.items():
+        found = {
+            path.name.removesuffix(".py")
+            for path in (ROOT / package).iterdir()
+            if path.suffix == ".py" or (path / "__init__.py").exists()
+        }
+        assert found == set(rooms), package
+
+
+def test_imports_between_rooms_run_downward():
+    upward = [
+        f"{file} imports from {'/'.join(target)}"
+        for file, (package, own), target, _ in imports_between_rooms()
+        if ROOMS[package][target[1]] >= ROOMS[package][own]
+    ]
+    assert not upward
+
+
+def test_no_import_goes_through_a_private_name_of_another_room():
+    private = [
+        f"{file} imports {'.'.join((*target, *names))}"
+        for file, _, target, names in imports_between_rooms()
+        if any(name.startswith("_") for name in names)
+    ]
+    assert not private
+
+
+@pytest.mark.parametrize("room", PLAIN)
+def test_plans_and_reports_import_no_tensorflow(room):
+    """Neither do they by way of what they import from here. The kind of one error is TensorFlow's, and imported late."""
+    waiting, seen = sorted((ROOT / room).glob("*.py")), set()
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        for node in ast.parse(file.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            module = getattr(node, "module", None) or ""
+            wholes = [f"{module}.{name}" if isinstance(node, ast.ImportFrom) else name for name in names]
+            assert not any(whole.split(".")[0] in ("tensorflow", "keras") for whole in wholes), file
+            for whole in (*wholes, module):
+                path = ROOT.parent / f"{whole.replace('.', '/')}.py"
+                if whole.startswith("tensorflow_ipu.") and path.exists():
+                    waiting.append(path)
+
+
+def test_no_two_classes_of_pipelining_have_one_name():
+    names = [
+        node.name.lstrip("_")
+        for file in (ROOT / "pipelining").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_kernels_are_reached_through_the_one_door_alone():

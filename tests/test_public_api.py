@@ -66,6 +66,7 @@ SIGNATURES = {
         enable_keras_extensions=True, *, host_kernels=None)
     """,
     "IPUStrategy.run": "(self, fn, args=(), kwargs=None, options=None)",
+    "IPUStrategy.prepare": "(self, fn, args=(), kwargs=None)",
     "IPUStrategy.scope": "(self)",
     "IPUStrategy.experimental_run_v2": "(self, *args, **kwargs)",
     "IPUInfeedQueue": """(dataset, device_ordinal=None, prefetch_depth=None, optimise_latency=False, *,

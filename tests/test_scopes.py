@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -153,13 +154,26 @@ def test_partials_type_refuses_other_types(partials: Any) -> None:
         scopes.partials_type(partials)
 
 
-def test_outside_compilation_scope_is_but_code_where_no_program_for_an_ipu_is(strategy: ipu.IPUStrategy) -> None:
+def test_outside_compilation_scope_is_refused_where_no_program_for_an_ipu_is() -> None:
     def function(x: tf.Tensor) -> tf.Tensor:
         with scopes.outside_compilation_scope():
-            x = x * 2
-        with scopes.outside_compilation_scope("again"):
-            return x + 1
+            return x * 2
 
-    for compiled in (function, tf.function(function), tf.function(function, jit_compile=True)):
-        assert compiled(tf.constant(3.0)).numpy() == 7.0
-    assert strategy.run(tf.function(function), (tf.constant(3.0),)).numpy() == 7.0
+    for called in (function, tf.function(function), tf.function(function, jit_compile=True)):
+        with pytest.raises(ValueError, match="only allowed in XLA context, .*`IPUStrategy.run`"):
+            called(tf.constant(3.0))
+
+
+def test_layer_with_an_outside_compilation_scope_tells_keras_its_shapes_before_it_runs(
+    strategy: ipu.IPUStrategy,
+) -> None:
+    class Halves(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            with scopes.outside_compilation_scope():
+                return tf.ensure_shape(tf.numpy_function(lambda x: x / 2, [inputs], tf.float32), inputs.shape)
+
+    with strategy.scope():
+        inputs = keras.Input([2])
+        model = keras.Model(inputs, Halves()(inputs))
+    assert model.output_shape == (None, 2)
+    assert model.predict(tf.ones([2, 2]), batch_size=2, verbose=0).tolist() == [[0.5, 0.5]] * 2

@@ -187,6 +187,44 @@ def test_iterating_over_a_dataset_is_as_ever_where_it_was_turned_off() -> None:
         assert next(iter(tf.data.Dataset.from_tensors(1))).numpy() == 1
 
 
+def test_what_is_prepared_runs_any_number_of_times_and_is_traced_once(strategy: Any) -> None:
+    traces = []
+    with strategy.scope():
+        count = tf.Variable(0)
+
+    @tf.function(jit_compile=True)
+    def program(step: Any) -> Any:
+        traces.append(step)
+        return count.assign_add(step)
+
+    prepared = strategy.prepare(program, (tf.constant(2),))
+    assert count.numpy() == 0
+    assert [int(prepared.run()) for _ in range(3)] == [2, 4, 6]
+    assert int(strategy.run(program, (tf.constant(1),))) == 7
+    assert len(traces) == 1
+
+
+def test_what_is_prepared_is_for_the_system_as_it_was_configured(strategy: Any) -> None:
+    prepared = strategy.prepare(tf.function(lambda: tf.constant(1), jit_compile=True))
+    assert prepared.is_current
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+    assert not prepared.is_current
+    assert strategy.prepare(tf.function(lambda: tf.constant(1), jit_compile=True)).is_current
+
+
+def test_what_cannot_be_prepared_is_refused(strategy: Any) -> None:
+    with pytest.raises(ValueError, match="does not support eager execution, and `fn` is the plain callable"):
+        strategy.prepare(lambda: None)
+    with pytest.raises(TypeError, match="`fn` must be a `tf.function`, but is 3"):
+        strategy.prepare(3)
+    with pytest.raises(ValueError, match="`args` must be a list or tuple"):
+        strategy.prepare(tf.function(lambda x: x), tf.constant(1))
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="a graph is being built: call `run` in it"):
+        strategy.prepare(tf.function(lambda: None))
+
+
 def test_host_sees_one_replica_however_many_ipus_there_are() -> None:
     for ipus in (1, 4):
         config = ipu.IPUConfig()

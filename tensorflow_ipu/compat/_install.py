@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 
+from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat import _modules, _names
-from tensorflow_ipu.compat._patches import Patches
 from tensorflow_ipu.compat._table import resolve
 
 _lock = threading.Lock()
 _finder = _modules.OldModuleFinder()
-_patches = Patches()
+_changes = Changes()
 
 
 def install() -> None:
@@ -26,12 +26,12 @@ def install() -> None:
         sys.meta_path.insert(0, _finder)
         try:
             for module, name, target in _names.ATTRIBUTES:
-                _patches.add(module, name, resolve(target))
+                _changes.add(module, name, resolve(target))
 
             from tensorflow_ipu.compat import _keras, _tensorflow
 
-            _tensorflow.bridge(_patches)
-            _keras.bridge(_patches)
+            _tensorflow.bridge(_changes)
+            _keras.bridge(_changes)
         except BaseException:
             _close()
             raise
@@ -48,6 +48,6 @@ def uninstall() -> None:
 
 
 def _close() -> None:
-    _patches.undo()
+    _changes.undo()
     _modules.remove_all()
     sys.meta_path.remove(_finder)

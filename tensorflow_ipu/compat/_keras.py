@@ -11,32 +11,29 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 from tensorflow_ipu.compat._optimizers import for_keras
-from tensorflow_ipu.compat._patches import Patches
 
 # The modules of Keras in which `tf.keras` has kept more of the old names than `keras`, such as `metrics.MSE`.
 _FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
 
 
-def bridge(patches: Patches) -> None:
-    """Makes Keras take these; each is undone with `patches`."""
-    _place_old_modules(patches)
+def bridge(changes: Changes) -> None:
+    """Makes Keras take these; each is undone with `changes`."""
+    _place_old_modules(changes)
     for name in _FULLER:
         fuller, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
         for lost in vars(fuller).keys() - vars(holder).keys():
-            patches.put(holder, lost, vars(fuller)[lost])
-    patches.put(keras.Model, "compile", _compile(keras.Model.compile))
-    optimizer = keras.optimizers.Optimizer
-    patches.put(optimizer, "__init__", _optimizer_init(optimizer.__init__))
-    patches.put(optimizer, "apply_gradients", _apply_gradients(optimizer.apply_gradients))
-    patches.put(optimizer, "lr", property(_learning_rate, _set_learning_rate, doc="The learning rate."))
-    # The class behind `Input`: whatever module somebody has that function from, and since when.
-    layer = keras.layers.InputLayer
-    patches.put(layer, "__init__", _input_layer_init(layer.__init__))
+            changes.put(holder, lost, vars(fuller)[lost])
+    for patch in (patches.OLD_COMPILE, patches.OLD_OPTIMIZERS, patches.OLD_APPLY_GRADIENTS, patches.OLD_INPUTS):
+        changes.apply(patch)
+    lr = property(_learning_rate, _set_learning_rate, doc="The learning rate.")
+    changes.put(keras.optimizers.Optimizer, "lr", lr)
 
 
-def _place_old_modules(patches: Patches) -> None:
+def _place_old_modules(changes: Changes) -> None:
     """Makes the old modules attributes of every module that is Keras, so that they need no import of their own."""
     for root in ROOTS:
         old = importlib.import_module(root)
@@ -46,7 +43,7 @@ def _place_old_modules(patches: Patches) -> None:
         # Those of TensorFlow's spellings are there if it made them before the door was opened.
         modules = (sys.modules.get(f"{keras_name}{below}") for keras_name in ("keras", TF_KERAS, *SPELLINGS))
         for holder in filter(None, modules):
-            patches.put(holder, name, old)
+            changes.put(holder, name, old)
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,3 +108,9 @@ def _learning_rate(optimizer: Any) -> Any:
 
 def _set_learning_rate(optimizer: Any, value: Any) -> None:
     optimizer.learning_rate = value
+
+
+patches.OLD_COMPILE.by(_compile)
+patches.OLD_OPTIMIZERS.by(_optimizer_init)
+patches.OLD_APPLY_GRADIENTS.by(_apply_gradients)
+patches.OLD_INPUTS.by(_input_layer_init)

@@ -7,10 +7,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.keras.optimizer_v2.optimizer_v2 import OptimizerV2
-from tensorflow.python.training import adadelta, adagrad, adam, ftrl, gradient_descent, momentum, rmsprop
 
 from tensorflow_ipu import optimizers
+from tensorflow_ipu._tensorflow import old_keras
+from tensorflow_ipu._tensorflow.optimizers import setting
+
+_train: Any = tf.compat.v1.train
 
 _ACCUMULATING = (
     optimizers.CrossReplicaGradientAccumulationOptimizer,
@@ -33,7 +35,7 @@ def for_keras(optimizer: Any) -> Any:
     Raises:
       ValueError: Keras has no equal of this optimizer of TensorFlow 1, or cannot follow one of its hyperparameters.
     """
-    if isinstance(optimizer, OptimizerV2):
+    if isinstance(optimizer, old_keras.Optimizer):
         raise ValueError(
             f"`compile` takes optimizers of Keras 3, and `{type(optimizer).__name__}` is one of"
             " `tensorflow.python.keras`; make it from `keras.optimizers`"
@@ -99,7 +101,7 @@ def _gradient_descent(old: Any) -> Any:
 
 def _momentum(old: Any) -> Any:
     return keras.optimizers.SGD(
-        _number(old, "learning_rate"), momentum=_number(old, "momentum"), nesterov=old._use_nesterov
+        _number(old, "learning_rate"), momentum=_number(old, "momentum"), nesterov=setting(old, "use_nesterov")
     )
 
 
@@ -109,7 +111,7 @@ def _rmsprop(old: Any) -> Any:
         rho=_number(old, "decay"),
         momentum=_number(old, "momentum"),
         epsilon=_number(old, "epsilon"),
-        centered=old._centered,
+        centered=setting(old, "centered"),
     )
     add = new.add_optimizer_variables
 
@@ -122,13 +124,13 @@ def _rmsprop(old: Any) -> Any:
 
 
 _EQUALS: dict[type, Callable[[Any], Any]] = {
-    adadelta.AdadeltaOptimizer: _adadelta,
-    adagrad.AdagradOptimizer: _adagrad,
-    adam.AdamOptimizer: _adam,
-    ftrl.FtrlOptimizer: _ftrl,
-    gradient_descent.GradientDescentOptimizer: _gradient_descent,
-    momentum.MomentumOptimizer: _momentum,
-    rmsprop.RMSPropOptimizer: _rmsprop,
+    _train.AdadeltaOptimizer: _adadelta,
+    _train.AdagradOptimizer: _adagrad,
+    _train.AdamOptimizer: _adam,
+    _train.FtrlOptimizer: _ftrl,
+    _train.GradientDescentOptimizer: _gradient_descent,
+    _train.MomentumOptimizer: _momentum,
+    _train.RMSPropOptimizer: _rmsprop,
 }
 
 
@@ -138,7 +140,7 @@ def _number(optimizer: Any, name: str) -> float:
     Raises:
       ValueError: It is neither a number nor a tensor whose value is known.
     """
-    given = getattr(optimizer, f"_{name}")
+    given = setting(optimizer, name)
     value = None if callable(given) or isinstance(given, (tf.Variable, keras.Variable)) else tf.get_static_value(given)
     if value is None:
         raise ValueError(

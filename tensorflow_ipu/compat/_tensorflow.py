@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.keras.mixed_precision import loss_scale_optimizer
-from tensorflow.python.ops import resource_variable_ops, variable_v1
 
 from tensorflow_ipu import strategy
-from tensorflow_ipu.compat._patches import Patches
+from tensorflow_ipu._tensorflow import patches, variables
+from tensorflow_ipu._tensorflow.patches import Changes
 
 
-def bridge(patches: Patches) -> None:
-    """Makes TensorFlow take these; each is undone with `patches`."""
+def bridge(changes: Changes) -> None:
+    """Makes TensorFlow take these; each is undone with `changes`."""
     # Variables on devices derived from `VariableV1` once, and had its methods.
-    patches.put(
-        resource_variable_ops.BaseResourceVariable,
-        "initialized_value",
-        vars(variable_v1.VariableV1)["initialized_value"],
-    )
-    name = "strategy_supports_loss_scaling"
-    patches.put(loss_scale_optimizer, name, _supports_loss_scaling(getattr(loss_scale_optimizer, name)))
+    old: Any = tf.compat.v1.Variable
+    changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
+    changes.apply(patches.OLD_LOSS_SCALING)
 
 
 def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
@@ -32,3 +28,6 @@ def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
         return current.supports_loss_scaling if isinstance(current, strategy.IPUStrategy) else original()
 
     return supports
+
+
+patches.OLD_LOSS_SCALING.by(_supports_loss_scaling)

@@ -39,7 +39,7 @@ class DeviceSeed:
 class System:
     """The configured system. Thread-safe.
 
-    Two locks: `_changing` is held by whoever reconfigures, through all waiting and all hooks, so that changes do not
+    Two locks: `_changing` is held by whoever reconfigures, through all waiting, so that changes do not
     interleave; `_lock` guards the fields and is held for a moment only, so that running programs, which a change waits
     for, can still read them.
     """
@@ -50,11 +50,9 @@ class System:
         self._records: tuple[IpuOptions, ...] = ()
         self._ipus = _DEFAULT_DEVICES
         self._seeds: dict[int, DeviceSeed] = {}
-        self._generation = 0
         self._listener: DeviceListener | None = None
         self._seed_listener: SeedListener | None = None
         self._idle_waits: list[Hook] = []
-        self._reset_hooks: list[Hook] = []
 
     def configure(self, records: tuple[IpuOptions, ...], reset_configuration: bool = True) -> None:
         """Makes `records`, one a device, the configuration in force; see the function of the same name."""
@@ -86,18 +84,11 @@ class System:
                 return
             self._wait_until_idle()
             self._install(())
-            for hook in self._snapshot(self._reset_hooks):
-                hook()
 
     def records(self) -> tuple[IpuOptions, ...]:
         """The configuration in force, one record a device; empty where nothing was configured."""
         with self._lock:
             return self._records
-
-    def generation(self) -> int:
-        """A number that grows with each change of the configuration."""
-        with self._lock:
-            return self._generation
 
     def ipus(self) -> tuple[int, ...]:
         """How many IPUs each device has; one device of one IPU where nothing was configured."""
@@ -160,12 +151,6 @@ class System:
             self._idle_waits.append(wait)
         return wait
 
-    def on_reset(self, hook: Hook) -> Hook:
-        """Registers a function that is called after the configuration was forgotten; usable as a decorator."""
-        with self._lock:
-            self._reset_hooks.append(hook)
-        return hook
-
     def _install(self, records: tuple[IpuOptions, ...]) -> None:
         # The listener first: if it fails, the configuration is what it was.
         if self._listener is not None:
@@ -173,7 +158,6 @@ class System:
         with self._lock:
             self._records = records
             self._ipus = _ipus(records)
-            self._generation += 1
         self._forget_seeds()
 
     def _forget_seeds(self) -> None:
@@ -216,7 +200,6 @@ _system = System()
 configure = _system.configure
 reset = _system.reset
 records = _system.records
-generation = _system.generation
 ipus = _system.ipus
 ipus_of_device = _system.ipus_of_device
 connection_type = _system.connection_type
@@ -225,4 +208,3 @@ device_seed = _system.device_seed
 set_device_listener = _system.set_device_listener
 set_seed_listener = _system.set_seed_listener
 on_idle_wait = _system.on_idle_wait
-on_reset = _system.on_reset

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.errors import DeviceLimitError
 
 
@@ -25,7 +26,7 @@ def device_of(device_ordinal: Any) -> str:
     """
     if device_ordinal is None:
         device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-    if not isinstance(device_ordinal, int) or isinstance(device_ordinal, bool):
+    if not is_int(device_ordinal):
         raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
     if device_ordinal < 0:
         raise ValueError(f"Device ordinal must be >= 0: `device_ordinal` is {device_ordinal}")
@@ -55,13 +56,3 @@ def check_same_device(queue: Any, device: str) -> None:
             f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"
             f" `strategy.scope()` of the strategy that runs the program, or with `device_ordinal={ordinal}`"
         )
-
-
-def check_bool(argument: str, value: object) -> None:
-    """Refuses what is not a bool.
-
-    Raises:
-      TypeError: `value` is not True or False.
-    """
-    if not isinstance(value, bool):
-        raise TypeError(f"`{argument}` must be True or False, but is {value!r}")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.util import structure
 
 from tensorflow_ipu.feeds import _advice
 
@@ -34,8 +33,8 @@ class ElementSpec:
         faults = _faults(nested)
         if faults:
             raise ValueError("; ".join(faults))
-        self.types: list[tf.DType] = structure.get_flat_tensor_types(nested)
-        self.shapes: list[tf.TensorShape] = structure.get_flat_tensor_shapes(nested)
+        self.types: list[tf.DType] = [spec.dtype for spec in tf.nest.flatten(nested)]
+        self.shapes: list[tf.TensorShape] = [spec.shape for spec in tf.nest.flatten(nested)]
         for index, shape in enumerate(self.shapes):
             if 0 in shape.as_list():
                 raise tf.errors.InvalidArgumentError(
@@ -64,7 +63,7 @@ class ElementSpec:
 
     def pack(self, tensors: list[Any]) -> Any:
         """Gives flat tensors the structure of an element."""
-        return structure.from_compatible_tensor_list(self.nested, tensors)
+        return tf.nest.pack_sequence_as(self.nested, tensors)
 
 
 def arguments(element: Any) -> tuple[list[Any], dict[str, Any]]:

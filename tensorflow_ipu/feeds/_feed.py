@@ -9,11 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import gen_resource_variable_ops
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow import devices, patches
 from tensorflow_ipu.replicas import in_function
 
 _serial = itertools.count()
@@ -52,6 +50,7 @@ class Feed:
         self._twins: dict[tuple[str, int, int], Any] = {}
         self._graph_states: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._drop = drop
+        patches.FUNCTION_CALLS.apply_while(self)
         weakref.finalize(self, _release, number, drop, self._twins).atexit = False  # All are shut down then.
 
     def drop(self) -> None:
@@ -79,26 +78,13 @@ class Feed:
                     self._states[device] = state
                     self._twin(device, 0, 1)
                 return state
-            graph: Any = framework_ops.get_default_graph()
+            graph: Any = tf.compat.v1.get_default_graph()
             states = self._graph_states.setdefault(graph, {})
             if device not in states:
                 states[device] = self._make_state(device, 0, 1)
                 # A plain graph takes attributes, though it shows no `__dict__`.
                 graph._ipu_feeds = [*getattr(graph, "_ipu_feeds", ()), self]
             return states[device]
-
-    def restore(self, state: Any) -> None:
-        """Writes a state of `state()` anew, after a run that failed: XLA may have used its memory for something else.
-
-        Args:
-          state: The resource, for eager execution.
-        """
-        with tf.init_scope(), tf.device(state.device):
-            gen_resource_variable_ops.assign_variable_op(state, self._initial(0, 1))
-
-    def _initial(self, lane: int, lanes: int) -> Any:
-        """What a state holds before its first use: the feed, the lane, how many there are, and how many uses there were."""
-        return tf.constant([self.number, lane, lanes, 0], tf.int64)
 
     def _twin(self, device: str, lane: int, lanes: int) -> Any:
         twin = self._twins.get((device, lane, lanes))
@@ -109,7 +95,7 @@ class Feed:
     def _make_state(self, device: str, lane: int, lanes: int) -> Any:
         per_step = self._per_step and not tf.executing_eagerly()
         with tf.device(device):
-            return ops.ipu_feed_state(initial=self._initial(lane, lanes), per_step=per_step)
+            return ops.ipu_feed_state(initial=tf.constant([self.number, lane, lanes, 0], tf.int64), per_step=per_step)
 
 
 class Queue:
@@ -135,6 +121,6 @@ def _release(number: int, drop: Callable[[int], object], states: dict[Any, Any])
         return  # A forked child has none of the threads, one of which may have held a lock when the fork came.
     drop(number)
     # May run at any moment, a trace included: the collector decides.
-    with context.eager_mode():
+    with devices.eagerly():
         for state in states.values():
-            gen_resource_variable_ops.destroy_resource_op(state, ignore_lookup_error=True)
+            tf.raw_ops.DestroyResourceOp(resource=state, ignore_lookup_error=True)

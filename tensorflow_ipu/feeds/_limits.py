@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
+from tensorflow_ipu._checks import is_number
 from tensorflow_ipu._library import native
 
 _LONGEST = 1e9  # Thirty years, in seconds. The kernels count nanoseconds in 64 bits.
@@ -26,7 +27,7 @@ def set_wait_limit(seconds: float | None) -> None:
     if seconds is None:
         native.ipu_set_wait_limit(0)
         return
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+    if not is_number(seconds):
         raise TypeError(f"`seconds` must be a number or None, but is {seconds!r}")
     if not 0 < seconds <= _LONGEST:
         raise ValueError(

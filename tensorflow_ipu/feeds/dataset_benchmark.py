@@ -6,8 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._library import ops
-from tensorflow_ipu.feeds import _arguments, _dataset_arguments
+from tensorflow_ipu._tensorflow import data
+from tensorflow_ipu.feeds import _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.replicas import run_interruptibly
 
@@ -53,10 +55,10 @@ def dataset_benchmark(
       KeyboardInterrupt: Ctrl-C was pressed; the measurement ends with the next element.
     """
     _dataset_arguments.check_dataset("dataset", dataset)
-    _arguments.check_bool("apply_debug_options", apply_debug_options)
+    check_bool("apply_debug_options", apply_debug_options)
     _dataset_arguments.check_elements(dataset)
     if apply_debug_options:
-        dataset = dataset._apply_debug_options()
+        dataset = data.as_run(dataset)
     return _measure(
         dataset=dataset,
         types=[],
@@ -130,13 +132,13 @@ def _measure(
 ) -> tf.Tensor:
     _dataset_arguments.check_count("number_of_epochs", number_of_epochs)
     _dataset_arguments.check_count("elements_per_epochs", elements_per_epochs)
-    _arguments.check_bool("print_stats", print_stats)
-    _arguments.check_bool("do_memcpy", do_memcpy)
+    check_bool("print_stats", print_stats)
+    check_bool("do_memcpy", do_memcpy)
 
     def measure() -> tf.Tensor:
         with tf.device(_HOST):
             return ops.ipu_dataset_benchmark(
-                dataset._variant_tensor,
+                tf.data.experimental.to_variant(dataset),
                 tf.constant(number_of_epochs, tf.int64),
                 tf.constant(elements_per_epochs, tf.int64),
                 types=types,

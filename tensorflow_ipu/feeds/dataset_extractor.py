@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
-from tensorflow.python.util import nest
 
-from tensorflow_ipu.feeds import _archive, _arguments, _dataset_arguments
+from tensorflow_ipu._checks import check_bool, tf_variable
+from tensorflow_ipu._tensorflow import data, variables
+from tensorflow_ipu.feeds import _archive, _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 _HOST = "/device:CPU:0"
@@ -55,10 +55,10 @@ def dataset_extractor(
     _dataset_arguments.check_count("num_elements", num_elements)
     _check_text("feed_name", feed_name)
     _check_filename("filename", filename)
-    _arguments.check_bool("print_stats", print_stats)
+    check_bool("print_stats", print_stats)
     _dataset_arguments.check_elements(dataset)
     _dataset_arguments.check_sizes(dataset)
-    paths: Any = nest.flatten_with_joined_string_paths(dataset.element_spec)
+    paths = data.with_paths(dataset.element_spec)
     names = ["/".join(part for part in (feed_name, path) if part) or "element" for path, _ in paths]
 
     def write(*arrays: np.ndarray) -> None:
@@ -114,7 +114,7 @@ def export_variables(
     found = _list("variables", variables)
     texts = _list("names", names)
     _check_filename("filename", filename)
-    _arguments.check_bool("print_stats", print_stats)
+    check_bool("print_stats", print_stats)
     faults = _archive.faults_of_names("names", texts)
     if len(found) != len(texts):
         faults.append(f"`names` has {len(texts)} names for {len(found)} `variables`; give each variable one")
@@ -162,7 +162,7 @@ def import_variables(
       FileNotFoundError: A file is missing.
     """
     for argument, value in (("is_input", is_input), ("strict", strict), ("print_stats", print_stats)):
-        _arguments.check_bool(argument, value)
+        check_bool(argument, value)
     named = _named(variables)
     paths = [os.fspath(filenames)] if isinstance(filenames, (str, os.PathLike)) else _list("filenames", filenames)
     values: dict[str, np.ndarray] = {}
@@ -217,14 +217,14 @@ def export_dataset_to_file(
     Raises:
       TypeError, ValueError, OSError, tf.errors.OpError: As `dataset_extractor` does.
     """
-    _arguments.check_bool("apply_debug_options", apply_debug_options)
+    check_bool("apply_debug_options", apply_debug_options)
     if isinstance(dataset_or_infeed, IPUInfeedQueue):
         dataset = _dataset_arguments.dataset_of("dataset_or_infeed", dataset_or_infeed)
     else:
         _dataset_arguments.check_dataset("dataset_or_infeed", dataset_or_infeed)
         dataset = dataset_or_infeed
     if apply_debug_options:
-        dataset = dataset._apply_debug_options()
+        dataset = data.as_run(dataset)
     operation = dataset_extractor(dataset, num_elements, output_filename, feed_name, print_stats=False)
     if operation is not None:
         _in_session(operation, {})
@@ -336,19 +336,17 @@ def _check_variable(variable: Any) -> Any:
 
 def _tf_variable(argument: str, variable: Any) -> Any:
     """The variable of TensorFlow that it is, or in which Keras keeps it."""
-    inner = getattr(variable, "value", None)
-    if not isinstance(variable, tf.Variable) and isinstance(inner, tf.Variable):
+    inner = tf_variable(variable)
+    if isinstance(inner, tf.Variable):
         return inner
-    if isinstance(variable, tf.Variable):
-        return variable
     raise TypeError(f"`{argument}` must hold variables of TensorFlow or Keras, but holds {variable!r}")
 
 
 def _value(argument: str, variable: Any) -> Any:
     if tf.is_tensor(variable) and not isinstance(variable, tf.Variable) and variable.dtype == tf.resource:
-        data = resource_variable_ops.get_eager_safe_handle_data(variable)
-        if data is not None and data.is_set and len(data.shape_and_type) == 1:
-            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.as_dtype(data.shape_and_type[0].dtype))
+        known = variables.type_behind(variable)
+        if known is not None and known.is_set and len(known.shape_and_type) == 1:
+            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.as_dtype(known.shape_and_type[0].dtype))
     return _tf_variable(argument, variable).read_value()
 
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import composite_tensor
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._tensorflow import data
+from tensorflow_ipu._tensorflow.composite import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
 
@@ -62,7 +64,7 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
         return queue
 
 
-class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
+class IPUInfeedQueue(_feed.Queue, CompositeTensor):
     """Streams the elements of a dataset into programs, each element to one dequeue, in the dataset's order.
 
         queue = ipu.IPUInfeedQueue(dataset)
@@ -116,7 +118,7 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
         self._device = _arguments.device_of(device_ordinal)
         depth = _prefetch_depth(prefetch_depth)
         self._prefetch_depth: int | None = depth
-        _arguments.check_bool("optimise_latency", optimise_latency)
+        check_bool("optimise_latency", optimise_latency)
         self._optimise_latency = optimise_latency
         if replica_groups is not None and not isinstance(replica_groups, ReplicaGroups):
             raise TypeError(f"`replica_groups` must be a `ReplicaGroups`, but is {replica_groups!r}")
@@ -210,7 +212,7 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
         with tf.device(_HOST):
             return ops.ipu_infeed_start(
                 tf.constant(self._feed.number, tf.int64),
-                self._dataset._apply_debug_options()._variant_tensor,
+                tf.data.experimental.to_variant(data.as_run(self._dataset)),
                 types=self._element.types,
                 shapes=self._element.shapes,
             )
@@ -265,8 +267,7 @@ class IPUInfeedQueue(_feed.Queue, composite_tensor.CompositeTensor):
 
 def _without_injected_prefetch(dataset: Any) -> Any:
     """The dataset without the buffer that TensorFlow adds to its end: the queue is one, with a thread of its own."""
-    # In a graph, `options()` returns the same with a warning that is not for the user.
-    given = dataset.options() if tf.executing_eagerly() else dataset._options_attr
+    given = data.options_of(dataset)
     if given.experimental_optimization.inject_prefetch is not None:
         return dataset
     options = tf.data.Options()
@@ -284,7 +285,7 @@ def _check_names(given: Iterable[str]) -> None:
 
 
 def _prefetch_depth(value: Any) -> int:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+    if value is not None and not is_int(value):
         raise ValueError(f"`prefetch_depth` must be an integer, but it is {value!r}")
     depth = _DEFAULT_PREFETCH_DEPTH if value is None else value
     if depth < 1:

@@ -6,8 +6,8 @@ import weakref
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
 
+from tensorflow_ipu._tensorflow.data import OwnedIterator
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
 
 
@@ -41,7 +41,7 @@ class IPUIteratorSpec(tf.TypeSpec):
         return iterator
 
 
-class IPUIterator(iterator_ops.OwnedIterator):
+class IPUIterator(OwnedIterator):
     """Reads a dataset in a program: `next(iterator)` in a traced function takes the next element.
 
         iterator = iter(dataset)  # inside `strategy.scope()`

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import composite_tensor
-from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow.composite import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds._unread import Unread
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
@@ -71,7 +72,7 @@ class IPUOutfeedQueueSpec(tf.TypeSpec):
         return queue
 
 
-class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
+class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
     """Streams results out of programs, in the order in which the program enqueues them.
 
         queue = ipu.IPUOutfeedQueue()
@@ -115,11 +116,11 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
         if not isinstance(mode, IPUOutfeedMode):
             raise ValueError(f"`outfeed_mode` must be an `IPUOutfeedMode`, `ALL` or `LAST`, but is {outfeed_mode!r}")
         self._device = _arguments.device_of(device_ordinal)
-        if not isinstance(buffer_depth, int) or isinstance(buffer_depth, bool):
+        if not is_int(buffer_depth):
             raise ValueError(f"`buffer_depth` must be an integer, but is {buffer_depth!r}")
         if buffer_depth < 1:
             raise ValueError(f"Outfeed buffer depth cannot be less than 1: `buffer_depth` is {buffer_depth}")
-        _arguments.check_bool("optimise_latency", optimise_latency)
+        check_bool("optimise_latency", optimise_latency)
         self._mode = mode
         self._buffer_depth: int | None = buffer_depth
         self._optimise_latency = optimise_latency
@@ -206,7 +207,7 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
                 "`enqueue` can only be called in the `tf.function` of a program, which `strategy.run` runs"
             )
         _arguments.check_same_device(self, self._device)
-        self._check_first_in(framework_ops.get_default_graph())
+        self._check_first_in(tf.compat.v1.get_default_graph())
         layout, flat = _layout.of(tensors)
         self._layout = layout
         self._enqueuing_thread = threading.get_ident()
@@ -222,9 +223,9 @@ class IPUOutfeedQueue(_feed.Queue, composite_tensor.CompositeTensor, Iterable):
             return insert_operation(put, flat, self._device)
 
     def _check_first_in(self, graph: Any) -> None:
-        around = set(_enclosing(graph))
+        around = set(graphs.around(graph))
         for earlier in self._graphs:
-            if earlier in around or graph in _enclosing(earlier):
+            if earlier in around or graph in graphs.around(earlier):
                 raise ValueError(
                     "An outfeed can only be enqueued once: this program enqueues to it already. Enqueue a tuple or a dict,"
                     " or make a queue for each value"
@@ -398,13 +399,6 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
         super().__init__(outfeed_mode, device_ordinal)
         assert self._feed is not None
         weakref.finalize(self, self._feed.drop).atexit = False
-
-
-def _enclosing(graph: Any) -> Iterator[Any]:
-    """The graph, and those around it."""
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
 
 
 tf.no_gradient("IpuOutfeedEnqueue")

@@ -3,10 +3,12 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu.keras import _scope as _scope
-from tensorflow_ipu.keras._auto import look_past_ipus as _look_past_ipus
-from tensorflow_ipu.keras._metrics import ReplicatedMetricReductionMethod
-from tensorflow_ipu.keras._stages import (
+from tensorflow_ipu import strategy as _strategy
+from tensorflow_ipu.keras import _version
+from tensorflow_ipu.keras.model.auto import look_past_ipus as _look_past_ipus
+from tensorflow_ipu.keras.model.scope import extending_models as _extending_models
+from tensorflow_ipu.keras.options.metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras.pipeline.stages import (
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
     ModelLayerPipelineStageAssignment,
@@ -18,7 +20,7 @@ from tensorflow_ipu.keras._stages import (
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras import layers, optimizers
-    from tensorflow_ipu.keras._kinds import (
+    from tensorflow_ipu.keras.model.kinds import (
         FunctionalExtension,
         KerasExtensionBase,
         ModelExtension,
@@ -42,7 +44,9 @@ __all__ = [
     "optimizers",
 ]
 
+_version.check(_version.installed())
 _look_past_ipus()
+_strategy.extend_scope(_extending_models)
 
 
 def __getattr__(name: str) -> Any:
@@ -50,5 +54,5 @@ def __getattr__(name: str) -> Any:
     if name in ("layers", "optimizers"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in ("FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"):
-        return getattr(importlib.import_module(f"{__name__}._kinds"), name)
+        return getattr(importlib.import_module(f"{__name__}.model.kinds"), name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._autograph import user_code
+from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
 
 

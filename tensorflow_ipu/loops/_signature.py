@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
 
 _logger = logging.getLogger(__name__)
@@ -21,8 +22,7 @@ def note_while_version(use_while_v1: bool) -> None:
     Raises:
       TypeError: It is no bool.
     """
-    if not isinstance(use_while_v1, bool):
-        raise TypeError(f"`use_while_v1` must be True or False, but is {use_while_v1!r}")
+    check_bool("use_while_v1", use_while_v1)
     if not use_while_v1:
         _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
 

@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflow.compiler.xla.service import hlo_pb2  # Not public in TensorFlow: nothing public reads HLO.
-from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType
+from tensorflow_ipu._tensorflow.hlo import HloModuleProto, PrimitiveType
 
 _TUPLE = PrimitiveType.Value("TUPLE")
 _HALVES_OF_BYTES = {"pred": 2, "s2": 1, "u2": 1, "s4": 1, "u4": 1, "token": 0, "opaque_type": 0}
@@ -210,7 +209,7 @@ def read(serialized: bytes) -> Computation:
     Raises:
       ValueError: The bytes are no program.
     """
-    module = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]  (Made when it is imported.)
+    module = HloModuleProto()
     try:
         module.ParseFromString(serialized)
     except Exception as exc:

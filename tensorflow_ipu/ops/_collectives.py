@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps_utils
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import _sites
 from tensorflow_ipu.replicas import ReplicaGroups
 
@@ -31,7 +31,7 @@ _MOVED = (
 )  # fmt: skip
 
 # It reads the state alone, and need not wait for other uses of it.
-auto_control_deps_utils.register_read_only_resource_op("IpuReplicaIndex")
+graphs.declare_read_only("IpuReplicaIndex")
 
 
 def all_reduce(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native
@@ -31,7 +30,7 @@ def new(function: str, name: str) -> tuple[Any, list[Any]]:
       RuntimeError: No program is being traced.
     """
     device = _device(function)
-    graph = framework_ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
     return replicas.in_function(_make(device, place).state(device)), program_order.of(device)
 

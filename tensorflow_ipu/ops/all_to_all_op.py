@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
 
@@ -85,7 +86,7 @@ def all_gather(x: Any, replication_factor: int | ReplicaGroups, name: str | None
 
 
 def _check_dimension(argument: str, dimension: Any, value: Any) -> None:
-    if not isinstance(dimension, int) or isinstance(dimension, bool):
+    if not is_int(dimension):
         raise TypeError(f"`{argument}` must be the number of an axis, but is {dimension!r}")
     rank = value.shape.rank
     if dimension < 0 or (rank is not None and dimension >= rank):

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
 
@@ -71,7 +72,7 @@ def cross_replica_broadcast(
       tf.errors.InvalidArgumentError: When the program runs, a group has no such rank, or the group size does not divide
         the number of replicas.
     """
-    if not isinstance(root, int) or isinstance(root, bool):
+    if not is_int(root):
         raise TypeError(f"`root` must be the number of a replica, but is {root!r}")
     groups = _groups.optional("replica_group_size", replica_group_size)
     if root < 0 or (groups.size is not None and root >= groups.size):
@@ -93,8 +94,7 @@ def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
     Raises:
       TypeError: `inplace` is not a bool.
     """
-    if not isinstance(inplace, bool):
-        raise TypeError(f"`inplace` must be True or False, but is {inplace!r}")
+    check_bool("inplace", inplace)
     return tensors if inplace else tf.nest.map_structure(tf.identity, tensors)
 
 

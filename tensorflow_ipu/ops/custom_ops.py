@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native, of_user, ops
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.ops import _sites
 
@@ -199,7 +200,7 @@ def _call(
     if not types:
         return []
     if known is not None:
-        outputs[0].op._set_attr(_CALL, tf.compat.v1.AttrValue(s=json.dumps(known).encode()))
+        graphs.set_attribute(outputs[0].op, _CALL, tf.compat.v1.AttrValue(s=json.dumps(known).encode()))
     return list(outputs)
 
 

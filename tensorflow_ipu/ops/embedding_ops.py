@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
+
 __all__ = ["embedding_lookup"]
 
 
@@ -32,8 +34,7 @@ def embedding_lookup(
       TypeError: It is no whole number, `indices_are_sorted` no bool, `ids` no integers, or `params` not one tensor.
     """
     factor = checked_factor(serialization_factor)
-    if not isinstance(indices_are_sorted, bool):
-        raise TypeError(f"`indices_are_sorted` must be True or False, but is `{indices_are_sorted!r}`")
+    check_bool("indices_are_sorted", indices_are_sorted)
     if isinstance(params, (list, tuple)):
         raise TypeError(
             f"`params` must be one tensor, but is a {type(params).__name__} of {len(params)}; `tf.concat` its tensors"

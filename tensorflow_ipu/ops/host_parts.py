@@ -7,18 +7,15 @@ import itertools
 import re
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.function.polymorphism import function_type
-from tensorflow.python.eager.polymorphic_function import atomic_function, transform
-from tensorflow.python.framework import auto_control_deps, func_graph
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import gradients_util, resource_variable_ops
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._tensorflow import functions, gradients, graphs, patches, variables
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.ops import _sites
 
@@ -44,7 +41,7 @@ class _Pending(threading.local):
 _pending = _Pending()
 
 
-class HostPart(func_graph.FuncGraph):
+class HostPart(graphs.FunctionGraph):
     """The graph of a part of a program that the host runs.
 
     To TensorFlow it is a function inside of no other, so that nothing in it is traced as a program's. Of the program,
@@ -63,16 +60,15 @@ class HostPart(func_graph.FuncGraph):
         Args:
           name: A name for it.
         """
-        self.program: Any = framework_ops.get_default_graph()
+        self.program: Any = tf.compat.v1.get_default_graph()
         self.call: Any = None
         self._device = _sites._device(name)
         super().__init__(name)
+        patches.CAPTURES.apply_while(self)
+        patches.PARTS_OF_HOST.apply_while(self)
         # Not even inside of the outermost graph, which bears the mark of the program.
-        self._around: Any = framework_ops.Graph()
-        outermost: Any = self._fallback_outer_graph
-        if not hasattr(outermost, "_py_funcs_used_in_graph"):
-            outermost._py_funcs_used_in_graph = []
-        self._around._py_funcs_used_in_graph = outermost._py_funcs_used_in_graph  # TensorFlow looks them up there.
+        self._around: Any = tf.Graph()
+        graphs.share_python_functions(self._around, graphs.outermost_of(self))
         self.outer_graph = self._around
         with self.as_default():
             self.replica = tf.compat.v1.placeholder(tf.int32, [], "replica")
@@ -145,7 +141,7 @@ class HostPart(func_graph.FuncGraph):
                 continue
             source = replicas.source_of(external)
             if not hasattr(source, "graph") or (
-                internal.dtype == tf.resource and not isinstance(source.graph, func_graph.FuncGraph)
+                internal.dtype == tf.resource and not isinstance(source.graph, graphs.FunctionGraph)
             ):
                 self._bound.append((source, internal))
             elif internal.dtype in (tf.string, tf.resource, tf.variant):
@@ -192,8 +188,8 @@ class HostPart(func_graph.FuncGraph):
         attributes = tf.compat.v1.AttrValue
         types = attributes.ListValue(type=[one.dtype.as_datatype_enum for one in self.outputs])
         shapes = attributes.ListValue(shape=[one.shape.as_proto() for one in self.outputs])
-        self.call._set_attr("result_types", attributes(list=types))
-        self.call._set_attr("result_shapes", attributes(list=shapes))
+        graphs.set_attribute(self.call, "result_types", attributes(list=types))
+        graphs.set_attribute(self.call, "result_shapes", attributes(list=shapes))
         with self.program.as_default(), self.program.control_dependencies(None):
             result = ops.ipu_host_result(
                 self.call.outputs[0], self._passed, index=index, dtype=tensor.dtype, shape=tensor.shape
@@ -214,8 +210,7 @@ class HostPart(func_graph.FuncGraph):
             if self._known == 0 or not self._feed.defined
             else f"{self._feed.function}_{next(_numbers)}"
         )
-        function = atomic_function.from_func_graph(name, self, {}, function_type.FunctionType([]))
-        self._feed.define(function)
+        self._feed.define(functions.of_graph(name, self, called=False))
 
 
 class _PartFeed(_feed.Feed):
@@ -248,9 +243,9 @@ class _PartFeed(_feed.Feed):
                 with tf.device(_HOST):
                     ops.ipu_host_function(tf.constant(self.number, tf.int64), self._bound, f=function)
             for operation in self._made:
-                operation.graph._add_function_recursive(function)
+                graphs.hold_function(operation.graph, function)
                 named = tf.compat.v1.AttrValue(func=tf.compat.v1.NameAttrList(name=function.name))
-                operation._set_attr("f", named)
+                graphs.set_attribute(operation, "f", named)
         self.defined = True
 
 
@@ -269,7 +264,7 @@ class host_part:  # noqa: N801  (A context manager; a class, so that the frame a
     def __enter__(self) -> HostPart:
         self._part = HostPart(self._name)
         self._stack.enter_context(self._part.as_default())
-        self._order = self._stack.enter_context(auto_control_deps.AutomaticControlDependencies())
+        self._order = self._stack.enter_context(graphs.in_order_of_side_effects())
         return self._part
 
     def __exit__(
@@ -283,12 +278,9 @@ class host_part:  # noqa: N801  (A context manager; a class, so that the frame a
 
 def around() -> HostPart | None:
     """The part of a program that is being traced; None where none is."""
-    graph: Any = None if tf.executing_eagerly() else framework_ops.get_default_graph()
-    while isinstance(graph, func_graph.FuncGraph):
-        if isinstance(graph, HostPart):
-            return graph
-        graph = graph.outer_graph
-    return None
+    if tf.executing_eagerly():
+        return None
+    return next((graph for graph in graphs.being_traced() if isinstance(graph, HostPart)), None)
 
 
 @tf.RegisterGradient("IpuHostResult")
@@ -300,11 +292,9 @@ def _gradient(op: Any, gradient: Any) -> list[Any]:
         raise LookupError(f"`{real.name}` is of a program that was traced elsewhere, and has no gradient here")
     with host_part("outside_gradient") if replicas.is_tracing() else contextlib.nullcontext():
         of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
-        found = gradients_util._GradientsHelper(
-            [part.outputs[op.get_attr("index")]], of_numbers, [gradient], src_graph=part
-        )
-    gradients = {id(tensor): one for tensor, one in zip(of_numbers, found, strict=True)}
-    return [None, *(gradients.get(id(tensor)) for tensor in part.passed_inside)]
+        found = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
+    known = {id(tensor): one for tensor, one in zip(of_numbers, found, strict=True)}
+    return [None, *(known.get(id(tensor)) for tensor in part.passed_inside)]
 
 
 tf.no_gradient("IpuHostCall")
@@ -314,7 +304,7 @@ def _is_variable(source: Any) -> bool:
     """Whether a resource is a variable: of unknown kind, a program's argument can be nothing else."""
     if hasattr(source, "graph"):
         return source.op.type in ("VarHandleOp", "Placeholder")
-    known = resource_variable_ops.get_eager_safe_handle_data(source)
+    known = variables.type_behind(source)
     return known is not None and known.is_set and bool(known.shape_and_type)
 
 
@@ -342,16 +332,17 @@ def _define_pending(function: Any) -> None:
             part.define()
 
 
-_capture: Any = func_graph.FuncGraph.capture
-
-
-def _capture_of_part(self: Any, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+def _capturing(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Where a graph uses a tensor of a part of its program, it gets what that is in the program."""
-    part = getattr(tensor, "graph", None)
-    if isinstance(part, HostPart) and part is not self and part.call is not None:
-        tensor = part.result(tensor)
-    return _capture(self, tensor, name, shape)
+
+    def capture(self: Any, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        part = getattr(tensor, "graph", None)
+        if isinstance(part, HostPart) and part is not self and part.call is not None:
+            tensor = part.result(tensor)
+        return plain(self, tensor, name, shape)
+
+    return capture
 
 
-func_graph.FuncGraph.capture = _capture_of_part
-transform.CONCRETE_FUNCTION_CALLBACKS.append(_define_pending)
+patches.CAPTURES.by(_capturing)
+patches.PARTS_OF_HOST.by(_define_pending)

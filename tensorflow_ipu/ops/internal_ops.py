@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import logging_ops
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.ops import host_parts
 
 __all__ = ["print_tensor"]
-
-_plain: Any = logging_ops.print_v2
 
 
 def print_tensor(input: Any, name: str = "") -> Any:  # noqa: A002  (Graphcore's name.)
@@ -37,18 +36,21 @@ def print_tensor(input: Any, name: str = "") -> Any:  # noqa: A002  (Graphcore's
         raise TypeError(f"`name` must be a string, but is {name!r}")
     value = tf.convert_to_tensor(input)
     shown = name or ("tensor" if tf.executing_eagerly() else value.op.name)
-    return _print(f"{shown}:", value, summarize=-1, output_stream=sys.stderr)
+    return tf.print(f"{shown}:", value, summarize=-1, output_stream=sys.stderr)
 
 
-@functools.wraps(_plain)
-def _print(*inputs: Any, **kwargs: Any) -> Any:
-    if not replicas.is_tracing():
-        return _plain(*inputs, **kwargs)
-    with host_parts.host_part("print") as part:
-        _plain(*inputs, **kwargs)
-    return part.call
+@functools.cache  # TensorFlow has it under several names.
+def _printing(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def print_(*inputs: Any, **kwargs: Any) -> Any:
+        if not replicas.is_tracing():
+            return plain(*inputs, **kwargs)
+        with host_parts.host_part("print") as part:
+            plain(*inputs, **kwargs)
+        return part.call
+
+    return print_
 
 
-# All names under which TensorFlow has it.
-for _module, _name in ((tf, "print"), (tf.compat.v1, "print"), (tf.compat.v2, "print"), (logging_ops, "print_v2")):
-    setattr(_module, _name, _print)
+patches.PRINT.by(_printing)
+patches.PRINT.apply_for_good()

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.ops._ctc_beam import ctc_beam_search_decoder, ctc_beam_search_decoder_with_log_probs
 from tensorflow_ipu.ops._ctc_loss import ctc_loss_v2, ctc_loss_with_log_probs
 from tensorflow_ipu.ops._sampled_losses import nce_loss, sampled_softmax_loss
@@ -89,8 +90,7 @@ def softmax(x: Any, stable: bool = False, name: str | None = None) -> Any:
     Raises:
       TypeError: `stable` is no bool.
     """
-    if not isinstance(stable, bool):
-        raise TypeError(f"`stable` must be True or False, but is `{stable!r}`")
+    check_bool("stable", stable)
     return tf.nn.softmax(tf.convert_to_tensor(x, name="x"), name=name)
 
 

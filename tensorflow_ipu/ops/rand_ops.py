@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
+
 __all__ = ["dropout"]
 
 
@@ -63,8 +65,7 @@ def check_reference(ref: object) -> None:
     Raises:
       TypeError: It is no bool.
     """
-    if not isinstance(ref, bool):
-        raise TypeError(f"`ref` must be True or False, but is `{ref!r}`")
+    check_bool("ref", ref)
 
 
 def _pair(seed: Any) -> Any:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import gen_random_ops
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import _sites
 
@@ -92,7 +92,9 @@ _STATELESS: dict[str, Callable[..., Any]] = {
 _DRAWN = "_ipu_drawn"
 
 
-def _in_programs(stateful: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:
+def _in_programs(stateful: Callable[..., Any]) -> Callable[..., Any]:
+    stateless = _STATELESS[stateful.__name__]
+
     @functools.wraps(stateful)
     def draw(*args: Any, **kwargs: Any) -> Any:
         if not replicas.is_tracing():
@@ -146,8 +148,7 @@ def _drawn_on_host(draw: functools.partial[Any]) -> Any:
     return draw.func(*args, **draw.keywords)
 
 
-for _name, _function in _STATELESS.items():
-    setattr(gen_random_ops, _name, _in_programs(getattr(gen_random_ops, _name), _function))
+patches.RANDOM_OPERATIONS.by(_in_programs)
 
 
 def _start_anew(ordinal: int | None, device_seed: _state.DeviceSeed | None) -> None:

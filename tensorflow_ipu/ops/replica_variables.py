@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import tf_variable
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas import ReplicaGroups
@@ -92,7 +93,7 @@ def _handle(variable: Any) -> tuple[Any, int]:
     """The handle of a variable, and how many replicas there are on its device."""
     if not tf.executing_eagerly():
         raise RuntimeError("what each replica has of a variable can only be read or assigned in eager execution")
-    inner = getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
+    inner = tf_variable(variable)
     if not isinstance(inner, tf.Variable):
         raise TypeError(f"`variable` must be a `tf.Variable` or a Keras variable, but is {variable!r}")
     spec = tf.DeviceSpec.from_string(inner.device)

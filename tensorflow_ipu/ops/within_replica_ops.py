@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
@@ -93,7 +94,7 @@ def all_gather(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
     if rank == 0:
         shards = [tf.reshape(shard, [1]) for shard in shards]
         rank = 1
-    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
+    if not is_int(axis) or not -rank <= axis < rank:
         raise ValueError(f"`axis` is {axis!r}, and the tensors of `input_shards` have rank {rank}")
     axis %= rank
     first = shards[0].shape

@@ -1,4 +1,4 @@
-"""The arithmetic of gradient accumulation, on variables that somebody else made."""
+"""Gradient accumulation in variables that somebody else made."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers._weighted_sum import accumulated, weights
 
 
 class Accumulator:
@@ -60,28 +61,16 @@ class Accumulator:
         return tf.group(tf.while_loop(lambda due: due, complete, [due], parallel_iterations=1))
 
     def _add(self, total: Any, gradient: Any) -> Any:
-        scale = None
-        if self._reduction is GradientAccumulationReductionMethod.MEAN:
-            scale = tf.constant(1 / self._number, total.dtype)
-        elif self._reduction is GradientAccumulationReductionMethod.RUNNING_MEAN:
-            before = tf.cast(self._counter.read_value(), tf.float32)
-            scale = tf.cast(1 / (before + 1), total.dtype)
-            keep = tf.cast(before / (before + 1), total.dtype)
-            if not isinstance(gradient, tf.IndexedSlices):
-                value = tf.cast(gradient, total.dtype)
-                return total.assign(total.read_value() * keep + value * scale, read_value=False)
-            with tf.control_dependencies([total.assign(total.read_value() * keep, read_value=False)]):
-                return _add_rows(total, gradient, scale)
-        if isinstance(gradient, tf.IndexedSlices):
-            return _add_rows(total, gradient, scale)
-        value = tf.cast(gradient, total.dtype)
-        return total.assign_add(value if scale is None else value * scale, read_value=False)
-
-
-def _add_rows(total: Any, slices: Any, scale: Any) -> Any:
-    values = tf.cast(slices.values, total.dtype)
-    values = values if scale is None else values * scale
-    return total.scatter_add(tf.IndexedSlices(values, slices.indices)).op
+        index = self._counter.read_value()
+        if not isinstance(gradient, tf.IndexedSlices):
+            new = accumulated(total.read_value(), gradient, index, self._number, self._reduction)
+            return total.assign(new, read_value=False)
+        keep, scale = weights(self._reduction, index, self._number, total.dtype)
+        kept = [] if keep is None else [total.assign(total.read_value() * keep, read_value=False)]
+        with tf.control_dependencies(kept):
+            values = tf.cast(gradient.values, total.dtype)
+            values = values if scale is None else values * scale
+            return total.scatter_add(tf.IndexedSlices(values, gradient.indices)).op
 
 
 def _operations(updated: Any) -> list[Any]:

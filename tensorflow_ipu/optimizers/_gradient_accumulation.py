@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.optimizers import _loop_check, _options
 from tensorflow_ipu.optimizers._accumulator import Accumulator
 from tensorflow_ipu.optimizers._cross_replica import CrossReplicaOptimizer
@@ -185,8 +186,7 @@ class GradientAccumulationOptimizer(_Accumulating):
           ValueError: `opt` is no such optimizer, or `num_mini_batches` is below 1.
           TypeError: An argument is of a wrong type.
         """
-        if not isinstance(verify_usage, bool):
-            raise TypeError(f"`verify_usage` must be True or False, but is {verify_usage!r}")
+        check_bool("verify_usage", verify_usage)
         super().__init__(opt, _options.checked(num_mini_batches), verify_usage, name)
 
 

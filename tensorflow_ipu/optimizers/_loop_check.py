@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager.polymorphic_function import transform
-from tensorflow.python.framework import func_graph
 
+from tensorflow_ipu._tensorflow import graphs, patches
 from tensorflow_ipu.optimizers import _trip_counts
 
 _ATTRIBUTE = "_ipu_mini_batches"
 
 # The name of an optimizer, and the number of mini-batches that it accumulates.
 _Demand = tuple[str, int]
-
-_any_noted = False
 
 
 def note(optimizer: str, num_mini_batches: int) -> None:
@@ -29,19 +25,19 @@ def note(optimizer: str, num_mini_batches: int) -> None:
     Raises:
       tf.errors.FailedPreconditionError: No program is being traced.
     """
-    global _any_noted  # noqa: PLW0603
     if tf.executing_eagerly():
         raise _outside((optimizer, num_mini_batches))
     mark = tf.no_op(name=f"{optimizer}_in_loop")
-    value = attr_value_pb2.AttrValue  # pyright: ignore[reportAttributeAccessIssue]
-    mark._set_attr(_ATTRIBUTE, value(s=f"{optimizer} {num_mini_batches}".encode()))
-    _any_noted = True
+    demand = tf.compat.v1.AttrValue(s=f"{optimizer} {num_mini_batches}".encode())
+    graphs.set_attribute(mark, _ATTRIBUTE, demand)
+    for graph in graphs.being_traced():
+        patches.ACCUMULATION_LOOPS.apply_while(graph)
 
 
 def _check(graph: Any) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
     # The loop may be in the function around, whose turn is yet to come.
-    if _any_noted and not isinstance(graph.outer_graph, func_graph.FuncGraph):
+    if not graphs.is_function(graph.outer_graph):
         for demand in _outside_loops(graph, {}):
             raise _outside(demand)
 
@@ -108,4 +104,4 @@ def _outside(demand: _Demand) -> tf.errors.FailedPreconditionError:
     )
 
 
-transform.FUNC_GRAPH_TRANSFORMS.append(_check)
+patches.ACCUMULATION_LOOPS.by(_check)

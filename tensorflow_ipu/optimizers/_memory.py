@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.optimizers._options import AccumulationOptions
 
 
@@ -58,7 +59,7 @@ def update_memory(
       TypeError: `optimizer` has no variables.
       ValueError: `replicas` is below 1.
     """
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
+    if not is_int(replicas) or replicas < 1:
         raise ValueError(f"`replicas` must be a number of replicas, at least 1, but is {replicas!r}")
     weights = list(variables)
     options = getattr(optimizer, "options", None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_function, is_int, note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
 
@@ -40,7 +40,7 @@ class AccumulationOptions:
         """
         if self.dtype is None:
             return tf.as_dtype(variable.dtype)
-        if not _is_function(self.dtype):
+        if not is_function(self.dtype):
             return tf.as_dtype(self.dtype)
         returned = self.dtype(variable)
         if _floating(returned) is None:
@@ -65,25 +65,22 @@ def checked(
       TypeError: An argument is of a wrong type. All faults are reported together.
     """
     faults = Faults()
-    if not isinstance(num_mini_batches, int) or isinstance(num_mini_batches, bool):
+    if not is_int(num_mini_batches):
         faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")
     elif num_mini_batches < 1:
         faults.add(ValueError, f"`num_mini_batches` must be a positive number, at least 1, but is {num_mini_batches}")
     elif num_mini_batches > tf.int32.max:
         faults.add(ValueError, f"`num_mini_batches` must be at most {tf.int32.max}, but is {num_mini_batches}")
     offloaded = offload_weight_update_variables
-    if offloaded is not None and not isinstance(offloaded, bool):
-        faults.add(TypeError, f"`offload_weight_update_variables` must be True, False or None, but is {offloaded!r}")
+    note_bool("offload_weight_update_variables", offloaded, faults, optional=True)
     sharded = replicated_optimizer_state_sharding
-    if not isinstance(sharded, bool):
-        faults.add(TypeError, f"`replicated_optimizer_state_sharding` must be True or False, but is {sharded!r}")
-    elif sharded and not offloaded:
+    if note_bool("replicated_optimizer_state_sharding", sharded, faults) and sharded and not offloaded:
         faults.add(
             ValueError,
             "`replicated_optimizer_state_sharding` shards the optimizer state that is offloaded, and"
             f" `offload_weight_update_variables` is {offloaded!r}: make it True",
         )
-    if dtype is not None and not _is_function(dtype) and _floating(dtype) is None:
+    if dtype is not None and not is_function(dtype) and _floating(dtype) is None:
         faults.add(
             TypeError,
             f"`dtype` must be a floating-point type, a function from a variable to one, or None, but is {dtype!r}",
@@ -95,10 +92,6 @@ def checked(
         faults.add(ValueError, str(exc))
     faults.raise_any()
     return AccumulationOptions(num_mini_batches, offloaded, sharded, dtype, reduction)
-
-
-def _is_function(dtype: Any) -> Callable[..., Any] | bool:
-    return callable(dtype) and not isinstance(dtype, type)
 
 
 def _floating(dtype: Any) -> tf.DType | None:

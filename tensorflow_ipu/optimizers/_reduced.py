@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
 
+from tensorflow_ipu._tensorflow import distribute
 from tensorflow_ipu.ops import reductions
 
 
@@ -37,7 +37,7 @@ def as_they_are() -> Iterator[None]:
             yield
 
 
-class _SumsNothing(distribute_lib.ReplicaContext):
+class _SumsNothing(tf.distribute.ReplicaContext):
     """The context of a replica, as optimizers see it, but for its sums."""
 
     def __init__(self, around: Any) -> None:
@@ -57,11 +57,11 @@ class _SumsNothing(distribute_lib.ReplicaContext):
         return value
 
     def _merge_call(self, merge_fn: Any, args: Any, kwargs: Any) -> Any:
-        distribute_lib._push_per_thread_mode(distribute_lib._CrossReplicaThreadMode(self._strategy))
+        distribute.enter_mode(distribute.cross_replica_mode(self._strategy))
         try:
             return merge_fn(_Strategy(self._strategy), *args, **kwargs)
         finally:
-            distribute_lib._pop_per_thread_mode()
+            distribute.leave_mode()
 
 
 class _Strategy:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu._tensorflow import graphs
+
 LOOPS = ("While", "StatelessWhile")
 
 # A loop's iteration: a number that starts at the first value and grows by the second, each iteration.
@@ -31,7 +33,7 @@ _COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual")
 
 def graph_of(function: str, graph: Any) -> Any:
     """The graph of a function that an operation of `graph` calls by this name; None if it has none."""
-    known = graph._get_function(function)
+    known = graphs.function_named(graph, function)
     return getattr(known, "graph", None)  # One of TensorFlow 1's functions has none.
 
 

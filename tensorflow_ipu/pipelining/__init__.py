@@ -1,11 +1,18 @@
 """Pipelines: schedules as plans that are checked, drawn, costed and executed."""
 
-from tensorflow_ipu.pipelining._buffers import Buffer, BufferKind, Effects
-from tensorflow_ipu.pipelining._check import PlanError, check_plan
-from tensorflow_ipu.pipelining._compare import Candidate, Comparison, compare_plans, contiguous_mappings
-from tensorflow_ipu.pipelining._cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
-from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining._instructions import (
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
+from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.report.comparison import Candidate, Comparison, compare_plans, contiguous_mappings
+from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.perfetto import plan_trace, write_trace
+from tensorflow_ipu.pipelining.report.picture import draw_plan, draw_plans
+from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind, Effects
+from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.schedule.instructions import (
     Backward,
     Forward,
     Idle,
@@ -15,20 +22,29 @@ from tensorflow_ipu.pipelining._instructions import (
     Update,
     parse_instruction,
 )
-from tensorflow_ipu.pipelining._measure import measured_stage_costs
-from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
-from tensorflow_ipu.pipelining._order import overlap_length
-from tensorflow_ipu.pipelining._phased import parallel_phases_plan, serial_phases_plan
-from tensorflow_ipu.pipelining._picture import draw_plan, draw_plans
-from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
-from tensorflow_ipu.pipelining._pipeline_arguments import PipelineOptions
-from tensorflow_ipu.pipelining._pipelined import pipeline_plan, sharded_plan
-from tensorflow_ipu.pipelining._plan import Plan, Section, Step, Task
-from tensorflow_ipu.pipelining._stage_options import PipelineStageOptions
-from tensorflow_ipu.pipelining._table import Table
-from tensorflow_ipu.pipelining._text import plan_text
-from tensorflow_ipu.pipelining._trace import plan_trace, write_trace
-from tensorflow_ipu.pipelining._traced import TracedPipeline, last_pipeline, pipelines_of
+from tensorflow_ipu.pipelining.schedule.order import overlap_length
+from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
+from tensorflow_ipu.pipelining.schedule.table import Table
+from tensorflow_ipu.pipelining.schedule.text import plan_text
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
+    from tensorflow_ipu.pipelining.program.measurement import measured_stage_costs
+    from tensorflow_ipu.pipelining.program.registry import TracedPipeline, last_pipeline, pipelines_of
+    from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+
+# What runs programs needs TensorFlow; plans and reports do not.
+_PROGRAMS = {
+    "pipeline": "_pipeline",
+    "recomputation_checkpoint": "_pipeline",
+    "measured_stage_costs": "program.measurement",
+    "TracedPipeline": "program.registry",
+    "last_pipeline": "program.registry",
+    "pipelines_of": "program.registry",
+    "OptimizerFunctionOutput": "training.optimizer_output",
+}
 
 __all__ = [
     "Backward",
@@ -82,3 +98,9 @@ __all__ = [
     "timeline",
     "write_trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PROGRAMS:
+        return getattr(importlib.import_module(f"{__name__}.{_PROGRAMS[name]}"), name)
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
-from tensorflow_ipu import _library, _tracebacks
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, program_order
+from tensorflow_ipu import _tracebacks
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining import _arguments, _rings
-from tensorflow_ipu.pipelining._accumulation import Accumulation
-from tensorflow_ipu.pipelining._enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
-from tensorflow_ipu.pipelining._feeds import PipelineFeeds
-from tensorflow_ipu.pipelining._lowering import Lowering
-from tensorflow_ipu.pipelining._model import Model
-from tensorflow_ipu.pipelining._optimizer_output import OptimizerFunctionOutput
-from tensorflow_ipu.pipelining._order import overlap_length
-from tensorflow_ipu.pipelining._phased import phased_plan
-from tensorflow_ipu.pipelining._pipeline_arguments import Arguments, checked
-from tensorflow_ipu.pipelining._pipelined import pipeline_plan
-from tensorflow_ipu.pipelining._plan import Plan
-from tensorflow_ipu.pipelining._split import CHECKPOINT
-from tensorflow_ipu.pipelining._stage_options import PipelineStageOptions
-from tensorflow_ipu.pipelining._stage_trace import flat_tensors
-from tensorflow_ipu.pipelining._traced import TracedPipeline, note
+from tensorflow_ipu.pipelining.arguments.given import Given
+from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.program.build import build
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
+from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
+from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
 
 def pipeline(
@@ -128,9 +116,38 @@ def pipeline(
       RuntimeError: There is no variable to train, or no program is being traced.
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
-    given = dict(locals())
+    given = Given(
+        computational_stages=computational_stages,
+        gradient_accumulation_count=gradient_accumulation_count,
+        gradient_accumulation_dtype=gradient_accumulation_dtype,
+        gradient_accumulation_for_captured_grads=gradient_accumulation_for_captured_grads,
+        repeat_count=repeat_count,
+        batch_serialization_iterations=batch_serialization_iterations,
+        inputs=inputs,
+        infeed_queue=infeed_queue,
+        outfeed_queue=outfeed_queue,
+        optimizer_function=optimizer_function,
+        device_mapping=device_mapping,
+        pipeline_schedule=pipeline_schedule,
+        recomputation_mode=recomputation_mode,
+        forward_propagation_stages_poplar_options=forward_propagation_stages_poplar_options,
+        backward_propagation_stages_poplar_options=backward_propagation_stages_poplar_options,
+        weight_update_poplar_options=weight_update_poplar_options,
+        offload_weight_update_variables=offload_weight_update_variables,
+        replicated_optimizer_state_sharding=replicated_optimizer_state_sharding,
+        offload_activations=offload_activations,
+        offload_gradient_accumulation_buffers=offload_gradient_accumulation_buffers,
+        replicated_weight_sharding=replicated_weight_sharding,
+        offload_weights=offload_weights,
+        continuous_weight_updates=continuous_weight_updates,
+        outfeed_loss=outfeed_loss,
+        accumulate_outfeed=accumulate_outfeed,
+        accumulate_outfeed_dtype=accumulate_outfeed_dtype,
+        outfeed_mask=outfeed_mask,
+        reduction_method=reduction_method,
+    )
     try:
-        return _built(given)
+        return build(given, name)
     except Exception as exc:
         raise _tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 
@@ -148,152 +165,7 @@ def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
     mark = {CHECKPOINT: tf.compat.v1.AttrValue(b=True)}
 
     def marked(tensor: Any) -> Any:
-        with tf.compat.v1.get_default_graph()._attr_scope(mark):
+        with graphs.attributed(mark):
             return tf.identity(tensor, name=name or "recomputation_checkpoint")
 
     return tf.nest.map_structure(marked, tensors)
-
-
-def _built(given: dict[str, Any]) -> tf.Operation:
-    """The pipeline of these arguments, in the program that is being traced."""
-    arguments = checked(given)
-    if tf.executing_eagerly():
-        raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
-    plan = _plan(arguments)
-    with tf.name_scope(given["name"] or "pipeline"):
-        with program_order.apart():
-            model = Model(arguments, plan)
-        pipelined = TracedPipeline(given["name"], plan, arguments.options, model.costs(), weakref.ref(model.parts))
-        note(pipelined)
-        with record.stop_recording(), _order(arguments):
-            _run(arguments, plan, model)
-            return tf.no_op(name="done")
-
-
-def _plan(arguments: Arguments) -> Plan:
-    """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
-    known = isinstance(arguments.count, int)
-    schedule, mapping, training = arguments.schedule, arguments.mapping, arguments.training
-    if isinstance(schedule, PhasedExecution):
-        plan = phased_plan(schedule, mapping, arguments.count if known else 2, training, arguments.repeat_count)
-    else:
-        plan = pipeline_plan(
-            len(arguments.stages),
-            arguments.count if known else 4 * overlap_length(schedule, mapping, training),
-            schedule,
-            device_mapping=mapping,
-            training=training,
-            recomputation_mode=arguments.recomputation,
-            repeat_count=arguments.repeat_count,
-            batch_serialization_iterations=arguments.serialization,
-        )
-    if known:
-        return plan
-    return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
-
-
-def _count(arguments: Arguments) -> Any:
-    """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
-    if isinstance(arguments.count, int):
-        return arguments.count
-    schedule, training = arguments.schedule, arguments.training
-    phased = isinstance(schedule, PhasedExecution)
-    multiple = 1 if phased else overlap_length(schedule, arguments.mapping, training)
-    largest = _arguments.LARGEST_COUNT // arguments.serialization
-    before, behind = _arguments.words_of_multiple(
-        schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
-    )
-    return _library.ops.ipu_micro_batches(
-        tf.cast(arguments.count, tf.int64), multiple=multiple, largest=largest, before=before, behind=behind
-    )
-
-
-def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
-    """The order of the queues in the pipeline.
-
-    One micro-batch after the other, each use of a queue comes after the one before. Where the plan has several
-    micro-batches under way, a dequeue need not wait for what the last stage makes of an earlier one.
-    """
-    if arguments.schedule is PipelineSchedule.Sequential:
-        return contextlib.nullcontext()
-    return program_order.joined(arguments.infeed, arguments.outfeed)
-
-
-def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
-    """Builds the program: all passes."""
-    feeds = _feeds(arguments, model)
-    total = _count(arguments) * arguments.serialization
-    steady = plan.section("steady")
-    iterations: Any = steady.repeat
-    if not isinstance(total, int):
-        iterations = (total - plan.unlooped_micro_batches) // steady.advance
-    training = model.training
-    accumulation = Accumulation(
-        arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
-    )
-    zero = tf.constant(0) if training is None else _rings.opaque_zero(training.variables)
-    update = None if training is None else model.update(training, accumulation)
-
-    def one_pass(now: Any) -> Any:
-        order = _rings.Order(zero, now)
-        lowering = Lowering(plan, model.parts, feeds, accumulation, order, model.head)
-        accumulated = lowering.run(iterations, total)
-        feeds.finish(lowering.sums)
-        if training is not None and update is not None:
-            update([gradient for place in model.parts for gradient in accumulated[place]], lowering.handed)
-            training.finish(lowering.captured)
-        return order.now
-
-    if arguments.repeat_count == 1:
-        one_pass(zero)
-        return
-    tf.while_loop(
-        lambda number, _: number < arguments.repeat_count,
-        lambda number, now: (number + 1, one_pass(now)),
-        (tf.constant(0), zero),
-        parallel_iterations=1,
-    )
-
-
-def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
-    """The queues, and what goes to the outfeed."""
-    outputs = model.outputs()
-    flat = flat_tensors(outputs)
-    if flat and arguments.outfeed is None:
-        raise ValueError(
-            f"The last computational stage has tensor outputs: {', '.join(map(str, flat))}, but no outfeed_queue has been"
-            " provided. Give one, or return nothing"
-        )
-    if arguments.outfeed_mask is not None and len(arguments.outfeed_mask) != len(flat):
-        raise ValueError(
-            f"The last computational stage has {len(flat)} outputs, but the `outfeed_mask` has"
-            f" {len(arguments.outfeed_mask)} items; give one for each output"
-        )
-    masked = arguments.outfeed_mask or (False,) * len(flat)
-
-    def result(values: Sequence[Any], loss: Any) -> Any:
-        if arguments.outfeed_loss:
-            return loss
-        if arguments.training:
-            return [value for value, left_out in zip(values, masked, strict=True) if not left_out]
-        packed = tf.nest.pack_sequence_as(outputs, _with_nones(outputs, values))
-        if arguments.results is Results.SUM and not tf.nest.is_nested(packed):
-            return flat_tensors(packed)  # A sum alone comes in a list, as several do.
-        return list(packed) if isinstance(packed, tuple) else packed
-
-    specs = result(flat, model.loss_spec())
-    nothing = arguments.outfeed is None or not flat_tensors(specs)
-    return PipelineFeeds(
-        arguments.infeed,
-        None if nothing else arguments.outfeed,
-        result,
-        specs,
-        results=arguments.results,
-        accumulate_dtype=arguments.accumulate_outfeed_dtype,
-    )
-
-
-def _with_nones(structure: Any, values: Sequence[Any]) -> list[Any]:
-    """The values with a None wherever the structure has one."""
-    given = iter(values)
-    return [None if one is None else next(given) for one in tf.nest.flatten(structure)]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import func_graph
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import control_flow_v2_func_graphs
+
+from tensorflow_ipu._tensorflow import graphs, patches
 
 STATE_OP = "IpuFeedState"
-_plain_call: Any = atomic_function.make_call_op_in_graph
 
 
 def in_function(state: Any) -> Any:
@@ -21,15 +18,13 @@ def in_function(state: Any) -> Any:
     What the gradient of a loop captures straight from eager execution, TensorFlow forgets among the loop's results. And
     a loop that captured a state from here and from there would have it twice, and lose what one of the two has become.
     """
-    graph: Any = framework_ops.get_default_graph()
-    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
-        graph = graph.outer_graph
-    return graph.capture(state) if isinstance(graph, func_graph.FuncGraph) else state
+    graph = graphs.outside_control_flow()
+    return graph.capture(state) if graphs.is_function(graph) else state
 
 
 def source_of(tensor: Any) -> Any:
     """Where a tensor comes from that functions captured one from the other: as far out as they did."""
-    while hasattr(tensor, "graph") and isinstance(tensor.graph, func_graph.FuncGraph):
+    while hasattr(tensor, "graph") and graphs.is_function(tensor.graph):
         outside = next((outside for outside, inside in tensor.graph.captures if inside is tensor), None)
         if outside is None:
             break
@@ -39,22 +34,23 @@ def source_of(tensor: Any) -> Any:
 
 def in_condition() -> bool:
     """Whether what is being traced is the condition of a loop, which cannot assign to a state."""
-    graph: Any = framework_ops.get_default_graph()
-    while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
-        graph = graph.outer_graph
-    return isinstance(graph, control_flow_v2_func_graphs.WhileCondFuncGraph)
+    return graphs.in_condition()
 
 
 def in_plain_graph() -> bool:
     """Whether what is being built is a graph for a session, outside of any function."""
-    return not tf.executing_eagerly() and not isinstance(framework_ops.get_default_graph(), func_graph.FuncGraph)
+    return not tf.executing_eagerly() and not graphs.is_function(tf.compat.v1.get_default_graph())
 
 
-def _call(function: Any, inputs: Sequence[Any], attributes: Any) -> Any:
+def _calling(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Puts the call of a function into a graph, with the states that it captured captured as those of others are."""
-    if isinstance(framework_ops.get_default_graph(), control_flow_v2_func_graphs.ControlFlowFuncGraph):
-        inputs = [in_function(one) if _names_a_feed(one) else one for one in inputs]
-    return _plain_call(function, inputs, attributes)
+
+    def call(function: Any, inputs: Sequence[Any], attributes: Any) -> Any:
+        if graphs.is_control_flow(tf.compat.v1.get_default_graph()):
+            inputs = [in_function(one) if _names_a_feed(one) else one for one in inputs]
+        return plain(function, inputs, attributes)
+
+    return call
 
 
 def _names_a_feed(tensor: Any) -> bool:
@@ -63,4 +59,4 @@ def _names_a_feed(tensor: Any) -> bool:
     return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_feed")
 
 
-atomic_function.make_call_op_in_graph = _call
+patches.FUNCTION_CALLS.by(_calling)

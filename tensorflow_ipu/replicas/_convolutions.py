@@ -4,49 +4,36 @@ XLA:CPU has fast code for convolutions of one order of dimensions: batch, rows, 
 order into that one, but looks for them outside of loops alone
 (https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc). TensorFlow's gradients have other
 orders, and a training loop that stays on the device would run them by its slowest code. Kernels of the host compute most
-gradients of programs; this is for those that they do not know, with dilations, those of types for which they are slow, and
-for programs without such kernels. It can go when XLA looks into loops.
+gradients of programs; this is for those that they do not know, with dilations, those for which they are slow (some types,
+short ones of one dimension), and for programs without such kernels. It can go when XLA looks into loops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.python import xla
-from tensorflow.compiler.xla import xla_data_pb2
-from tensorflow.python.framework import ops as framework_ops
 
 from tensorflow_ipu._library import native
-from tensorflow_ipu.replicas._loops import in_loop
+from tensorflow_ipu._tensorflow import graphs, patches, xla
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
-_TYPE = "Conv2D"
-_numbers: Any = xla_data_pb2
-# Batch, rows, columns, features; the filter's rows, columns, features of the input, features of the output.
-_ORDER = _numbers.ConvolutionDimensionNumbers(
-    input_batch_dimension=0,
-    input_feature_dimension=3,
-    input_spatial_dimensions=[1, 2],
-    kernel_input_feature_dimension=2,
-    kernel_output_feature_dimension=3,
-    kernel_spatial_dimensions=[0, 1],
-    output_batch_dimension=0,
-    output_feature_dimension=3,
-    output_spatial_dimensions=[1, 2],
-)
-_registry: Any = framework_ops.gradient_registry
-_plain = _registry.lookup(_TYPE)
+_SHORT_ROW = 256 << 10  # Elements of a convolution of one dimension, for fewer of which XLA is the fastest.
 
 
-def gradient(op: Any, upstream: Any) -> Any:
+def _gradient(plain: Callable[..., Any]) -> Callable[..., Any]:
     """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but where XLA would be slow."""
-    slow = is_tracing() and not _served(op) and in_loop(framework_ops.get_default_graph())
-    geometry = _geometry(op, upstream) if slow else None
-    if geometry is None:
-        return _plain(op, upstream)
-    inputs, weights = op.inputs
-    return _of_inputs(inputs, weights, upstream, geometry), _of_weights(inputs, weights, upstream, geometry)
+
+    def gradient(op: Any, upstream: Any) -> Any:
+        slow = is_tracing() and not _served(op) and graphs.in_loop(tf.compat.v1.get_default_graph())
+        geometry = _geometry(op, upstream) if slow else None
+        if geometry is None:
+            return plain(op, upstream)
+        inputs, weights = op.inputs
+        return _of_inputs(inputs, weights, upstream, geometry), _of_weights(inputs, weights, upstream, geometry)
+
+    return gradient
 
 
 def _served(op: Any) -> bool:
@@ -56,6 +43,8 @@ def _served(op: Any) -> bool:
     rows, columns = op.inputs[1].shape[:2]
     if rows == columns == 1 and set(op.get_attr("strides")) == {1}:
         return True
+    if op.inputs[0].shape[1] == 1 and (op.inputs[0].shape.num_elements() or 0) < _SHORT_ROW:
+        return False
     type_ = op.inputs[0].dtype
     return set(op.get_attr("dilations")) == {1} and (
         type_ == tf.float64 or native.ipu_one_dnn_computes(type_.as_datatype_enum)
@@ -120,14 +109,12 @@ def _of_inputs(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> A
 
     @tf.custom_gradient
     def convolve(weights: Any, upstream: Any) -> Any:
-        result = xla.conv(
+        result = xla.convolution(
             upstream,
             tf.transpose(tf.reverse(weights, [0, 1]), [0, 1, 3, 2]),
-            window_strides=[1, 1],
-            padding=[list(axis.gradient_pad) for axis in axes],
-            lhs_dilation=[axis.stride for axis in axes],
-            rhs_dilation=[axis.dilation for axis in axes],
-            dimension_numbers=_ORDER,
+            padding=[axis.gradient_pad for axis in axes],
+            input_gaps=[axis.stride for axis in axes],
+            kernel_gaps=[axis.dilation for axis in axes],
         )
 
         def backward(second: Any) -> tuple[Any, Any]:
@@ -149,5 +136,4 @@ def _padding(pads: list[tuple[int, int]]) -> Any:
     return [[0, 0], *(list(pad) for pad in pads), [0, 0]]
 
 
-# TensorFlow registers a gradient once and for all, so the entry is replaced.
-_registry._registry[_TYPE]["type"] = gradient
+patches.CONVOLUTION_GRADIENT.by(_gradient)

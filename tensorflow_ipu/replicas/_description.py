@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
-from tensorflow_ipu.replicas import _shards
+from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.replicas._user_code import user_frame
 
 
@@ -27,17 +26,8 @@ def hlo(program: Any, inputs: Sequence[Any], device: str) -> bytes:
     Raises:
       tf.errors.OpError: The program cannot be compiled.
     """
-    # What `experimental_get_compiler_ir` calls; that one takes a `tf.function`, which it would trace without the replica.
     with tf.device(device):
-        running: Any = context.context()
-        return running.get_compiler_ir(
-            device_name=device,
-            platform_name=None,
-            function_name=program.name,
-            flat_args=list(inputs),
-            captured_inputs=program.captured_inputs,
-            stage="hlo_serialized",
-        )
+        return functions.hlo_of(program, inputs, device)
 
 
 def user_lines(program: Any) -> dict[str, str]:
@@ -50,7 +40,7 @@ def user_lines(program: Any) -> dict[str, str]:
       For the name of each operation, in all functions that the program calls: `file.py:21`.
     """
     found: dict[str, str] = {}
-    for graph in _shards.graphs_of(program):
+    for graph in graphs.graphs_of(program):
         for operation in graph.get_operations():
             frame = user_frame(operation)
             if frame is not None:

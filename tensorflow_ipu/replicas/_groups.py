@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._checks import check_bool, is_int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +37,7 @@ class ReplicaGroups:
           ValueError: `size` is below 1 or above 65536.
         """
         check_size("size", self.size, optional=True)
-        if not isinstance(self.orthogonal, bool):
-            raise TypeError(f"`orthogonal` must be True or False, but is {self.orthogonal!r}")
+        check_bool("orthogonal", self.orthogonal)
 
 
 def check_size(argument: str, size: Any, optional: bool) -> None:
@@ -49,7 +49,7 @@ def check_size(argument: str, size: Any, optional: bool) -> None:
     """
     if size is None and optional:
         return
-    if not isinstance(size, int) or isinstance(size, bool):
+    if not is_int(size):
         raise TypeError(f"`{argument}` must be a number of replicas or a `ReplicaGroups` that has one, but is {size!r}")
     if size < 1:
         raise ValueError(f"`{argument}` is {size}, and a group has at least one replica")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.framework import tensor_util
+import tensorflow as tf
 
 from tensorflow_ipu._library import native
-from tensorflow_ipu.replicas import _captures, _loops, _tracing
+from tensorflow_ipu._tensorflow import graphs, patches
+from tensorflow_ipu.replicas import _captures, _tracing
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
 ATTRIBUTE = "_ipu_host_kernel"
 _IN_LOOP = "_ipu_in_loop"
 
-_AttrValue: Any = attr_value_pb2.AttrValue  # pyright: ignore[reportAttributeAccessIssue]
+_AttrValue: Any = tf.compat.v1.AttrValue
 _WHERE_FASTER = _AttrValue(s=b"where faster")
 _WHEREVER_KNOWN = _AttrValue(s=b"wherever known")
 # Those that end a run, which XLA leaves out.
@@ -31,33 +30,35 @@ _TEXTS = "_ipu_texts"
 _YES = _AttrValue(b=True)
 _mark = _WHERE_FASTER
 
-_graph: Any = framework_ops.Graph
-_plain = _graph._create_op_helper
+
+def _marking(plain: Callable[..., None]) -> Callable[..., None]:
+    """What TensorFlow calls with each operation that it has put into a graph."""
+
+    def create(self: Any, op: Any, compute_device: bool = True) -> None:
+        plain(self, op, compute_device)
+        _mark_if_wanted(self, op)
+
+    return create
 
 
-def _create(self: Any, op: Any, compute_device: bool = True) -> None:
-    """What TensorFlow calls with each operation that it has put into a graph.
-
-    Gradients, loops and branches put theirs in on ways of their own, which all end here.
-    """
-    _plain(self, op, compute_device)
+def _mark_if_wanted(graph: Any, op: Any) -> None:
     if op.type in _LAYERS:
         if _tracing.wants_host_kernels():
-            op._set_attr(ATTRIBUTE, _mark)
-            if _loops.in_loop(self):
-                op._set_attr(_IN_LOOP, _YES)
+            graphs.set_attribute(op, ATTRIBUTE, _mark)
+            if graphs.in_loop(graph):
+                graphs.set_attribute(op, _IN_LOOP, _YES)
     elif op.type in _CHECKS and _tracing.is_tracing():
-        op._set_attr(ATTRIBUTE, _WHERE_FASTER)
+        graphs.set_attribute(op, ATTRIBUTE, _WHERE_FASTER)
         if op.type == "Assert":
             texts = [_text(tensor) for tensor in op.inputs[1:]]
-            op._set_attr(_TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
+            graphs.set_attribute(op, _TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
 
 
 def _text(tensor: Any) -> bytes:
     """The text that a tensor is, where it is one that is known."""
     if tensor.dtype.name != "string":
         return b""
-    value = tensor_util.constant_value(_captures.source_of(tensor))
+    value = tf.get_static_value(_captures.source_of(tensor))
     return b"..." if value is None else b" ".join(np.ravel(value).tolist())
 
 
@@ -75,4 +76,4 @@ def wherever_known() -> Iterator[None]:
         _mark = _WHERE_FASTER
 
 
-_graph._create_op_helper = _create
+patches.OPERATIONS.by(_marking)

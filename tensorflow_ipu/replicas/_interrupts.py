@@ -19,9 +19,9 @@ from signal import SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, default_i
 from typing import Any, TypeVar
 
 import tensorflow as tf
-from tensorflow.python.eager import context, record
 
 from tensorflow_ipu._library import native
+from tensorflow_ipu._tensorflow import devices, gradients
 
 _T = TypeVar("_T")
 
@@ -69,7 +69,7 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
         return program()
     on_interrupt = _signal.getsignal(SIGINT)
     handled = (on_interrupt is not default_int_handler and callable(on_interrupt)) or _has_handlers()
-    if handled and not _has_more_of_its_thread():
+    if handled and not gradients.is_watched():  # Else tapes, which are this thread's, would miss the program.
         return _run_beside(program)
     if on_interrupt is not default_int_handler:
         return program()
@@ -96,12 +96,6 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
             raise KeyboardInterrupt from None
 
 
-def _has_more_of_its_thread() -> bool:
-    """Whether what runs here is watched in a way that is this thread's alone: by a tape, or by callbacks."""
-    current: Any = context.context()
-    return record.could_possibly_record() or bool(current.op_callbacks)
-
-
 def _has_handlers() -> bool:
     getsignal = _signal.getsignal
     for number in _SIGNALS:  # noqa: SIM110  (A generator costs as much again.)
@@ -120,8 +114,7 @@ class _Beside:
 
     def __init__(self, program: Callable[[], Any]) -> None:
         self._program = program
-        current: Any = context.context()
-        self._device = current.device_name
+        self._device = devices.of_eager_thread()
         self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._ended.acquire()

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import (
-    concrete_function,
-    function_type_utils,
-    polymorphic_function,
-    tracing_compilation,
-)
 
+from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
 from tensorflow_ipu.replicas import _replicated, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
-
-Function = polymorphic_function.Function
-ConcreteFunction = concrete_function.ConcreteFunction
 
 _MUST_COMPILE = "_XlaMustCompile"
 
@@ -56,7 +48,7 @@ def compiled(fn: Any) -> Any:
         of its own.
     """
     if isinstance(fn, Function):
-        if fn._jit_compile:
+        if functions.is_compiled(fn):
             return fn
     elif isinstance(fn, ConcreteFunction):
         attributes = fn.function_def.attr
@@ -73,9 +65,7 @@ def compiled(fn: Any) -> Any:
 
 def _twin(fn: Any) -> Any:
     if isinstance(fn, Function):
-        twin = fn._clone(None)
-        twin._jit_compile = True
-        return twin
+        return functions.compiled_twin(fn)
     reference = weakref.ref(fn)  # The table must not keep its own key alive.
 
     def call_it(*args: Any, **kwargs: Any) -> Any:
@@ -107,18 +97,16 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
     """
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
-        return function, _inputs_of_concrete(function, args, kwargs)
-    config = _config(function)
+        return function, functions.flat_inputs_of_call(function, args, kwargs)
+    config = functions.tracing_options(function)
     if config is None:
         return None
-    bound = _bind(function, args, kwargs)
+    bound = functions.bound_arguments(function, args, kwargs)
     try:
-        program = tracing_compilation.trace_function(
-            bound.args, bound.kwargs, _options(function, config, target, look_up=True)
-        )
+        program = functions.traced(bound.args, bound.kwargs, _options(function, config, target, look_up=True))
     except _Untraced:
         return None
-    return program, _flat(program, bound)
+    return program, functions.flat_inputs(program, bound)
 
 
 def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target) -> Prepared:
@@ -142,44 +130,20 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Targe
         assert prepared is not None
         return prepared
     with tracing_program(target.ipus, target.host_kernels):
-        with function._lock:  # Another thread may be at the first call, and make the variables.
-            if _config(function) is None:
+        with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
+            if functions.tracing_options(function) is None:
                 vars(function).setdefault("_ipu_first", target)
                 function.get_concrete_function(*args, **kwargs)
-            created = bool(function._created_variables)
-        bound = _bind(function, args, kwargs)
-        options = _options(function, _config(function), target)
-        program = tracing_compilation.trace_function(bound.args, bound.kwargs, options)
-        if function._created_variables and not created:
+            created = functions.has_made_variables(function)
+        bound = functions.bound_arguments(function, args, kwargs)
+        options = _options(function, functions.tracing_options(function), target)
+        program = functions.traced(bound.args, bound.kwargs, options)
+        if functions.has_made_variables(function) and not created:
             raise ValueError(
                 "the function made variables on a call that is not its first; make them once, outside of it or on the"
                 " first call alone"
             )
-    return program, _flat(program, bound)
-
-
-def _inputs_of_concrete(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The flat inputs of a concrete function, which takes its tensors alone as well, without the Python values."""
-    try:
-        bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
-        return program.function_type.unpack_inputs(bound)
-    except TypeError:
-        rest = program._arg_keywords[len(args) :]
-        tensors = [*args, *(kwargs.get(name) for name in rest)]
-        if (
-            kwargs.keys() != set(rest)
-            or len(tensors) != len(program._arg_keywords)
-            or not all(map(tf.is_tensor, tensors))
-        ):
-            raise
-        return tensors
-
-
-def _config(function: Any) -> Any:
-    """What TensorFlow traces the function by; None before its first trace."""
-    if function._created_variables:
-        return function._no_variable_creation_config
-    return function._variable_creation_config
+    return program, functions.flat_inputs(program, bound)
 
 
 def _options(function: Any, config: Any, target: Target, look_up: bool = False) -> Any:
@@ -193,10 +157,10 @@ def _options(function: Any, config: Any, target: Target, look_up: bool = False) 
     options = known[1].get((target, look_up))
     if options is None:
         options = config
-        if target != function._ipu_first:  # Of all that makes up the key of a trace, this is free for anything.
-            options = dataclasses.replace(options, scope_type=(options.scope_type, target))
+        if target != function._ipu_first:
+            options = functions.with_target(options, target)
         if look_up:
-            options = dataclasses.replace(options, python_function=_miss, autograph=False)
+            options = functions.for_look_up(options, _miss)
         known[1][target, look_up] = options
     return options
 
@@ -205,33 +169,9 @@ def _miss(*_args: Any, **_kwargs: Any) -> Any:
     raise _Untraced
 
 
-def _bind(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return function_type_utils.canonicalize_function_inputs(
-        args, kwargs, function._function_type, function._default_values, function._is_pure
-    )
-
-
-def _flat(program: Any, bound: Any) -> list[Any]:
-    return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
-
-
 def _with_own_orders(captured: list[Any]) -> list[Any]:
     """What a program captured, with this thread's in the place of what each thread has of its own."""
     return [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
-
-
-def _execute(program: Any, inputs: list[Any], captured: list[Any], ordinal: int) -> Any:
-    """Executes a program. One that fails midway may leave anything in what it was to assign: feeds get their states back."""
-    try:
-        if _replicated.wanted(program, ordinal):
-            return _replicated.call(program, inputs, captured)
-        return program._call_flat(inputs, captured_inputs=captured)
-    except tf.errors.OpError:
-        if tf.executing_eagerly():
-            for one in (*inputs, *captured):
-                if hasattr(one, "_ipu_feed"):
-                    one._ipu_feed.restore(one)
-        raise
 
 
 def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
@@ -254,7 +194,9 @@ def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
     if not for_main_thread() and tf.executing_eagerly():
         captured = _with_own_orders(captured)
     try:
-        return _execute(program, inputs, captured, ordinal)
+        if _replicated.wanted(program, ordinal):
+            return _replicated.call(program, inputs, captured)
+        return functions.execute(program, inputs, captured)
     except tf.errors.InvalidArgumentError as exc:
         reason = _uncompilable.why(program, exc.message)
         if reason is None:

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager import record
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
-_attributes: Any = attr_value_pb2
-_TRUE = _attributes.AttrValue(b=True)
+_TRUE = tf.compat.v1.AttrValue(b=True)
 
 # A program: the IPUs of one replica, once it has run.
 _shards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -44,7 +40,7 @@ def wanted(program: Any, ordinal: int) -> bool:
 
 def _is_part_of_a_program() -> bool:
     """Whether the graph being built will be compiled, along with all that is put into it."""
-    return control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph())
+    return graphs.is_compiled(tf.compat.v1.get_default_graph())
 
 
 def ipus_of_replica(program: Any) -> int:
@@ -67,13 +63,13 @@ def call(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
       tf.errors.InternalError: The IPUs of a replica do not divide those of the device.
       tf.errors.OpError: The program failed on a replica, the first of which gives the error.
     """
-    graph = framework_ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     if hasattr(graph, "watch_variable"):
         for variable in program.graph.variables:  # They have to live as long as the function around.
-            resource_variable_ops.variable_accessed(variable)
+            gradients.note_use_of(variable)
     arguments = [*inputs, *captured]
     results = _run(program, arguments) if tf.executing_eagerly() else _insert(program, arguments)
-    return program.function_type.pack_output(results)
+    return functions.results_of(program, results)
 
 
 def _run(program: Any, arguments: Sequence[Any]) -> list[Any]:
@@ -94,28 +90,28 @@ def _insert(program: Any, arguments: Sequence[Any]) -> list[Any]:
 
     It has one where the program turns out to run alone. So a run whose gradient was asked for fails on replicas.
     """
-    functions = program._delayed_rewrite_functions
+    of_call = gradients.of_call(program)
 
-    def gradient(op: Any, *gradients: Any) -> Any:
-        op._set_attr("differentiated", _TRUE)
-        return functions._rewrite_forward_and_call_backward(op, *gradients)
+    def gradient(op: Any, *upstream: Any) -> Any:
+        graphs.set_attribute(op, "differentiated", _TRUE)
+        return of_call(op, *upstream)
 
-    graph: Any = framework_ops.get_default_graph()
-    with graph._override_gradient_function({"IpuReplicatedRun": gradient}), record.stop_recording():
+    graph: Any = tf.compat.v1.get_default_graph()
+    with gradients.overridden(graph, "IpuReplicatedRun", gradient), gradients.unrecorded():
         results = _run(program, arguments)
     for result, output in zip(results, program.outputs, strict=True):
         result.set_shape(output.shape)
     if results:
-        record.record_operation(
-            "IpuReplicatedRun", results, arguments, lambda *gradients: gradient(results[0].op, *gradients)
+        gradients.record_as(
+            "IpuReplicatedRun", results, arguments, lambda *upstream: gradient(results[0].op, *upstream)
         )
     return results
 
 
 @tf.RegisterGradient("IpuReplicatedRun")
-def _refuse(op: Any, *gradients: Any) -> None:
+def _refuse(op: Any, *upstream: Any) -> None:
     """What a tape around a run asks for."""
-    del op, gradients
+    del op, upstream
     raise NotImplementedError(
         "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
         " inside of the program, where `tf.GradientTape` and optimizers see all replicas"

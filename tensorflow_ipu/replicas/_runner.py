@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.replicas import _checks, _program, _runs, _uncompilable
@@ -101,7 +102,7 @@ def _place_variables(tensors: Sequence[Any], device: str) -> None:
         # What a function captured of eager execution has a place, and no operation.
         made = tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
         if made and not tensor.device:
-            tensor.op._set_device(device)
+            graphs.place(tensor.op, device)
 
 
 def insert_operation(fn: Any, args: Sequence[Any], device: str) -> tf.Operation:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.python.framework import func_graph, ops
+from tensorflow_ipu._tensorflow import graphs
 
 # Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
 SHARD_ATTRIBUTE = "_IpuShard"
@@ -24,7 +23,7 @@ def note_shards(index: int) -> None:
     Args:
       index: The number of an IPU within a replica, 0 or more.
     """
-    for graph in being_traced():
+    for graph in graphs.being_traced():
         setattr(graph, ATTRIBUTE, max(getattr(graph, ATTRIBUTE, 1), index + 1))
 
 
@@ -34,33 +33,9 @@ def shards_of(program: Any) -> int:
     Args:
       program: A traced function, or its graph. Functions that it calls count, traced with it or before.
     """
-    return max(getattr(graph, ATTRIBUTE, 1) for graph in graphs_of(program))
+    return max(getattr(graph, ATTRIBUTE, 1) for graph in graphs.graphs_of(program))
 
 
 def power_of_2(shards: int) -> int:
     """How many IPUs a replica takes whose stages or shards are on so many: the next power of 2."""
     return 1 << (shards - 1).bit_length()
-
-
-def being_traced() -> Iterator[Any]:
-    """The graphs of the functions that are being traced now, from the innermost out."""
-    graph: Any = ops.get_default_graph()
-    while isinstance(graph, func_graph.FuncGraph):
-        yield graph
-        graph = graph.outer_graph
-
-
-def graphs_of(program: Any) -> list[Any]:
-    """The graph of a program, and those of all functions that it calls."""
-    graphs = []
-    waiting = [getattr(program, "graph", program)]
-    seen = set()
-    while waiting:
-        graph = waiting.pop()
-        if id(graph) in seen:
-            continue
-        seen.add(id(graph))
-        graphs.append(graph)
-        called = (getattr(function, "graph", None) for function in getattr(graph, "_functions", {}).values())
-        waiting += [graph for graph in called if graph is not None]
-    return graphs

@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.distribute import device_util
-from tensorflow.python.eager.polymorphic_function import attributes, concrete_function, transform
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import control_flow_ops
 
 from tensorflow_ipu import _environment
-from tensorflow_ipu.replicas import _ranges, _shards
+from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
+from tensorflow_ipu.replicas import _ranges
 
 # Graphs of functions that hold a program.
 _callers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -37,7 +34,7 @@ class _Kind(NamedTuple):
 _HOSTS = _Kind(on_ipu=False)
 
 
-class _Mark(control_flow_ops.XLAControlFlowContext):
+class _Mark(graphs.XlaContext):
     """Marks a graph, and all that are built inside of it, as parts of a program, or as the host's in the midst of one.
 
     The mark is on the graph and not on the thread, so that what `tf.init_scope` lifts out of the program, such as the
@@ -47,7 +44,7 @@ class _Mark(control_flow_ops.XLAControlFlowContext):
     """
 
     def __init__(self, kind: _Kind) -> None:
-        with framework_ops.Graph().as_default():  # Inside of no other context.
+        with tf.Graph().as_default():  # Inside of no other context.
             super().__init__()
         self.kind = kind
 
@@ -59,26 +56,16 @@ class _Mark(control_flow_ops.XLAControlFlowContext):
 _marks: dict[_Kind, _Mark] = {}
 
 
-@contextlib.contextmanager
-def _marked(kind: _Kind) -> Iterator[None]:
-    graph: Any = framework_ops.get_default_graph()
-    around = graph._get_control_flow_context()
-    graph._set_control_flow_context(_marks.get(kind) or _marks.setdefault(kind, _Mark(kind)))
-    try:
-        yield
-    finally:
-        graph._set_control_flow_context(around)
+def _marked(kind: _Kind) -> contextlib.AbstractContextManager[None]:
+    return graphs.in_compilation_context(_marks.get(kind) or _marks.setdefault(kind, _Mark(kind)))
 
 
 def _mark_of(graph: Any) -> _Mark | None:
     """The innermost mark on a graph or one around it."""
-    while graph is not None:
-        context = graph._get_control_flow_context()
-        while context is not None:
+    for one in graphs.around(graph):
+        for context in graphs.compilation_contexts(one):
             if isinstance(context, _Mark):
                 return context
-            context = context.outer_context
-        graph = getattr(graph, "outer_graph", None)
     return None
 
 
@@ -97,7 +84,7 @@ def tracing_program(ipus: int | None, host_kernels: bool | None = None, placed: 
     if host_kernels is None:
         host_kernels = _environment.host_kernels()
     _note_callers()
-    with _marked(_Kind(placed or None, ipus, host_kernels)):
+    with patches.in_trace(), _marked(_Kind(placed or None, ipus, host_kernels)):
         yield
 
 
@@ -117,18 +104,18 @@ def _kind_of_program() -> _Kind | None:
     """What is known of the program that what is called now becomes a part of; None where it becomes a part of none."""
     if tf.executing_eagerly():
         return None
-    mark = _mark_of(framework_ops.get_default_graph())
+    mark = _mark_of(tf.compat.v1.get_default_graph())
     if mark is None:
         return None
     on_ipu = mark.kind.on_ipu
     if on_ipu is None:
-        on_ipu = tf.DeviceSpec.from_string(device_util.current() or "").device_type == "IPU"
+        on_ipu = tf.DeviceSpec.from_string(devices.current()).device_type == "IPU"
     return mark.kind if on_ipu else None
 
 
 def ipus_traced_for() -> int | None:
     """How many IPUs the device has for which a program is being traced; None where that is not known, or none is."""
-    mark = None if tf.executing_eagerly() else _mark_of(framework_ops.get_default_graph())
+    mark = None if tf.executing_eagerly() else _mark_of(tf.compat.v1.get_default_graph())
     return None if mark is None else mark.kind.ipus
 
 
@@ -140,8 +127,9 @@ def wants_host_kernels() -> bool:
 
 def _note_callers() -> None:
     """Notes that the functions being traced hold a program."""
-    for graph in _shards.being_traced():
+    for graph in graphs.being_traced():
         _callers.add(graph)
+        patches.COMPILED_CALLERS.apply_while(graph)
 
 
 def _transform(graph: Any) -> None:
@@ -156,17 +144,9 @@ def _release(function: Any) -> None:
     Keras, for one, compiles the steps of its own loops where a model is to be compiled. TensorFlow would compile them,
     program and all, for the host, and find the program's variables on another device.
     """
-    if function.graph not in _callers or attributes.XLA_COMPILE not in function._attrs:
-        return
-    remaining = {name: value for name, value in function._attrs.items() if name != attributes.XLA_COMPILE}
-    # TensorFlow has no call for it: the function becomes another one of the same graph.
-    function._garbage_collector.release()
-    other = concrete_function.ConcreteFunction.from_func_graph(
-        function.graph, function.function_type, remaining, shared_func_graph=False
-    )
-    signature = ("_arg_keywords", "_num_positional_args")
-    vars(function).update({name: value for name, value in vars(other).items() if name not in signature})
+    if function.graph in _callers:
+        functions.keep_from_compiling(function)
 
 
-transform.FUNC_GRAPH_TRANSFORMS.append(_transform)
-transform.CONCRETE_FUNCTION_CALLBACKS.append(_release)
+patches.GRAPH_RANGES.by(_transform)
+patches.COMPILED_CALLERS.by(_release)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
 from tensorflow_ipu._library import native
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.replicas._user_code import user_frame
 
 # A frame of a Keras layer that is being called.
@@ -166,22 +166,21 @@ def _functions(graph: Any, operation: Any) -> list[Any]:
 
 
 def _function(graph: Any, name: str) -> Any:
-    while graph is not None:
-        function = graph._functions.get(name)
+    for one in graphs.around(graph):
+        function = graphs.functions_in(one).get(name)
         if function is not None:
             return getattr(function, "graph", None)
-        graph = getattr(graph, "outer_graph", None)
     return None
 
 
 def _is_stateful(kind: str) -> bool:
-    definition = op_def_registry.get(kind)
+    definition = graphs.definition_of(kind)
     return definition is None or definition.is_stateful  # None: a function of the user.
 
 
 @functools.cache
 def _function_attributes(kind: str) -> tuple[str, ...]:
-    definition = op_def_registry.get(kind)
+    definition = graphs.definition_of(kind)
     attributes = [] if definition is None else definition.attr
     return tuple(attribute.name for attribute in attributes if attribute.type in ("func", "list(func)"))
 

@@ -82,29 +82,16 @@ def test_listener_that_fails_leaves_the_configuration_as_it_was():
     assert system.ipus() == (3,)
 
 
-def test_generation_grows_with_each_change_only():
-    system = System()
-    start = system.generation()
-    system.configure(_records(2))
-    system.configure(_records(2))
-    assert system.generation() == start + 1
-    system.reset()
-    assert system.generation() == start + 2
-    system.reset()
-    assert system.generation() == start + 2
-
-
 def test_other_configuration_resets_with_a_warning(caplog: pytest.LogCaptureFixture):
     events: list[str] = []
     system = System()
     system.on_idle_wait(lambda: events.append(f"wait {system.ipus()}"))
-    system.on_reset(lambda: events.append(f"reset {system.ipus()}"))
     with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
         system.configure(_records(2))
         assert caplog.text == ""
         system.configure(_records(4))
     assert "is reset" in caplog.text
-    assert events == ["wait (1,)", "wait (2,)", "reset (1,)"]
+    assert events == ["wait (1,)", "wait (2,)"]
     assert system.ipus() == (4,)
 
 
@@ -115,28 +102,6 @@ def test_same_configuration_again_waits_for_nothing():
     system.on_idle_wait(lambda: waits.append(1))
     system.configure(_records(2), reset_configuration=False)
     assert waits == []
-
-
-def test_reset_of_an_unconfigured_system_calls_no_hook():
-    calls: list[int] = []
-    system = System()
-    system.on_idle_wait(lambda: calls.append(1))
-    system.on_reset(lambda: calls.append(1))
-    system.reset()
-    assert calls == []
-
-
-def test_hooks_serve_as_decorators():
-    system = System()
-
-    @system.on_idle_wait
-    def wait() -> None: ...
-
-    @system.on_reset
-    def hook() -> None: ...
-
-    assert callable(wait)
-    assert callable(hook)
 
 
 def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():

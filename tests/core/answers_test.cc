@@ -26,8 +26,9 @@ using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Deliver;
 using tensorflow_ipu::core::Executor;
 using tensorflow_ipu::core::Outcome;
-using tensorflow_ipu::core::Pace;
+using tensorflow_ipu::core::RunningMedian;
 using tensorflow_ipu::core::SpinUntil;
+using tensorflow_ipu::core::TaskSpin;
 
 constexpr int kPrograms = 8;
 
@@ -58,10 +59,10 @@ struct Programs {
   Count done;
 };
 
-std::shared_ptr<Pace> PaceOf(int64_t nanoseconds) {
-  auto pace = std::make_shared<Pace>();
-  pace->Note(nanoseconds);
-  return pace;
+std::shared_ptr<RunningMedian> RunTimeOf(int64_t nanoseconds) {
+  auto run_time = std::make_shared<RunningMedian>();
+  run_time->Note(nanoseconds);
+  return run_time;
 }
 
 TEST(later_is_on_other_threads) {
@@ -75,7 +76,7 @@ TEST(later_is_on_other_threads) {
 
 TEST(programs_of_small_steps_go_on_where_they_are_answered) {
   Programs programs;
-  Answer(programs.Delivers(), PaceOf(100));
+  Answer(programs.Delivers(), RunTimeOf(100));
   CHECK_EQ(programs.here.load(), kPrograms);
   programs.CheckOnce();
   CHECK(programs.last_code.load() == Code::kOk);
@@ -83,27 +84,27 @@ TEST(programs_of_small_steps_go_on_where_they_are_answered) {
 
 TEST(programs_of_large_steps_go_on_elsewhere) {
   Programs programs;
-  Answer(programs.Delivers(), PaceOf(1000000000));
+  Answer(programs.Delivers(), RunTimeOf(1000000000));
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
 }
 
 TEST(programs_of_which_nothing_is_known_go_on_elsewhere) {
   Programs programs;
-  const auto pace = std::make_shared<Pace>();
-  Answer(programs.Delivers(), pace);
+  const auto run_time = std::make_shared<RunningMedian>();
+  Answer(programs.Delivers(), run_time);
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
 }
 
 TEST(answers_within_an_answer_go_elsewhere) {
   Programs programs;
-  const auto pace = PaceOf(100);
-  Answer({[&](const Outcome&) { Answer(programs.Delivers(), pace); }}, pace);
+  const auto run_time = RunTimeOf(100);
+  Answer({[&](const Outcome&) { Answer(programs.Delivers(), run_time); }}, run_time);
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
   Programs next;
-  Answer(next.Delivers(), PaceOf(100));
+  Answer(next.Delivers(), RunTimeOf(100));
   CHECK_EQ(next.here.load(), kPrograms);
 }
 
@@ -112,7 +113,7 @@ TEST(a_task_answers_itself_and_has_others_help) {
     Programs programs;
     Count done;
     Executor::Global().Run([&](const Outcome&) {
-      AnswerFromTask(programs.Delivers(), PaceOf(nanoseconds));
+      AnswerFromTask(programs.Delivers(), RunTimeOf(nanoseconds));
       CHECK(programs.here.load() > 0);
       done.Add();
     });
@@ -127,7 +128,7 @@ TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
   constexpr int kSteps = 50;
   const int64_t limit = std::max<int64_t>(2, tensorflow_ipu::core::Cores());
   std::atomic<int64_t> at_once{0};
-  const auto pace = PaceOf(1000000000);
+  const auto run_time = RunTimeOf(1000000000);
   Count done;
   // Each runs, and meets the others; the last to come answers them, and goes on.
   std::function<void(int, std::atomic<int>*)> run = [&](int step, std::atomic<int>* missing) {
@@ -139,58 +140,31 @@ TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
     done.Add();
     if (step == kSteps) return;
     std::atomic<int>* const next = new std::atomic<int>(kPrograms);
-    Answer(std::vector<Deliver>(kPrograms - 1, [&run, step, next](const Outcome&) { run(step + 1, next); }), pace);
+    Answer(std::vector<Deliver>(kPrograms - 1, [&run, step, next](const Outcome&) { run(step + 1, next); }), run_time);
     run(step + 1, next);
   };
   Executor::Global().Run(
-      [&](const Outcome&) { AnswerFromTask({[&run](const Outcome&) { run(1, new std::atomic<int>(1)); }}, pace); });
+      [&](const Outcome&) { AnswerFromTask({[&run](const Outcome&) { run(1, new std::atomic<int>(1)); }}, run_time); });
   CHECK(done.Await(kSteps));
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));
 }
 
-TEST(the_pace_is_where_half_of_the_times_are_longer) {
-  Pace pace;
-  CHECK(pace.nanoseconds() > 1000000000);
-  pace.Note(5000);
-  CHECK_EQ(pace.nanoseconds(), 5000);
-  for (const int64_t extreme : {int64_t{1} << 40, int64_t{0}}) {
-    pace.Note(extreme);
-    CHECK(pace.nanoseconds() > 4000 && pace.nanoseconds() < 6000);
-    for (int i = 0; i < 2; ++i) pace.Note(5000);
-    CHECK_EQ(pace.nanoseconds(), 5000);
-  }
-  for (const int64_t lasting : {1000000, 0, 70}) {
-    for (int i = 0; i < 100; ++i) pace.Note(lasting);
-    CHECK_EQ(pace.nanoseconds(), lasting);
-  }
+TEST(threads_spin_for_as_long_as_a_program_runs_but_not_long) {
+  CHECK(TaskSpin(*RunTimeOf(7000)) == std::chrono::microseconds(7));
+  CHECK(TaskSpin(*RunTimeOf(1000000000)) < std::chrono::milliseconds(1));
 }
 
-// What went wrong: a program that was answered before its thread had left it went on there, its answer took no time,
-// and for ten steps all programs ran one after the other.
-TEST(answers_that_take_no_time_now_and_then_leave_the_pace_as_it_is) {
-  Pace pace;
-  for (int i = 0; i < 1000; ++i) {
-    pace.Note(i % 5 == 4 ? 100 : 170000);
-    CHECK(pace.nanoseconds() > 100000);
-  }
-}
-
-TEST(threads_linger_for_as_long_as_a_program_runs_but_not_long) {
-  CHECK(PaceOf(7000)->linger() == std::chrono::microseconds(7));
-  CHECK(PaceOf(1000000000)->linger() < std::chrono::milliseconds(1));
-}
-
-TEST(the_pace_is_that_of_the_programs) {
-  const auto pace = std::make_shared<Pace>();
+TEST(the_run_time_is_that_of_the_programs) {
+  const auto run_time = std::make_shared<RunningMedian>();
   Count done;
   Answer({[&](const Outcome&) {
            SpinUntil(std::chrono::milliseconds(2), [] { return false; });
            done.Add();
          }},
-         pace);
+         run_time);
   CHECK(done.Await());
-  CHECK(SpinUntil(check::kDeadline, [&] { return pace->nanoseconds() != Pace().nanoseconds(); }));
-  CHECK(pace->nanoseconds() >= 2000000);
+  CHECK(SpinUntil(check::kDeadline, [&] { return run_time->nanoseconds() != RunningMedian().nanoseconds(); }));
+  CHECK(run_time->nanoseconds() >= 2000000);
 }
 
 TEST(what_an_answer_holds_goes_with_it) {
@@ -202,7 +176,7 @@ TEST(what_an_answer_holds_goes_with_it) {
     });
     std::vector<Deliver> delivers;
     delivers.push_back([kept = std::move(held)](const Outcome&) {});
-    Answer(std::move(delivers), PaceOf(nanoseconds));
+    Answer(std::move(delivers), RunTimeOf(nanoseconds));
     CHECK(gone.Await());
   }
 }

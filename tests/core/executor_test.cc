@@ -142,7 +142,7 @@ TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
 }
 
 // Once of many times: a thread that an earlier task was too slow to wake may come first.
-TEST(a_thread_that_lingers_takes_the_next_task) {
+TEST(a_thread_that_spins_takes_the_next_task) {
   if (std::thread::hardware_concurrency() < 2) return;
   const auto end = std::chrono::steady_clock::now() + check::kDeadline;
   bool same = false;
@@ -152,11 +152,11 @@ TEST(a_thread_that_lingers_takes_the_next_task) {
     std::thread::id second;
     Executor::Global().Run([&](const Outcome&) {
       first = std::this_thread::get_id();
-      Executor::LingerAfterTask(check::kDeadline);
+      Executor::SpinAfterTask(check::kDeadline);
       ran.Add();
     });
     CHECK(ran.Await());
-    Executor::Global().AwaitLingerer(check::kDeadline);
+    Executor::Global().AwaitSpinningThread(check::kDeadline);
     Executor::Global().Run([&](const Outcome&) {
       second = std::this_thread::get_id();
       ran.Add();
@@ -167,9 +167,9 @@ TEST(a_thread_that_lingers_takes_the_next_task) {
   CHECK(same);
 }
 
-TEST(waiting_for_a_thread_that_lingers_has_an_end) {
+TEST(waiting_for_a_thread_that_spins_has_an_end) {
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));
-  Executor::Global().AwaitLingerer(check::kMoment);
+  Executor::Global().AwaitSpinningThread(check::kMoment);
 }
 
 TEST(a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {

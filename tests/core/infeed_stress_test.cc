@@ -38,7 +38,8 @@ class Program : public std::enable_shared_from_this<Program> {
       Element element;
       Outcome why;
       Queue::Took took = queue_->Take(lane_, lanes_, &element, &why);
-      if (took == Queue::Took::kNothing && queue_->Linger(lane_)) took = queue_->Take(lane_, lanes_, &element, &why);
+      if (took == Queue::Took::kNothing && queue_->SpinForNext(lane_))
+        took = queue_->Take(lane_, lanes_, &element, &why);
       if (took == Queue::Took::kNothing) {
         queue_->TakeLater(lane_, lanes_, [self = shared_from_this()](Outcome late_why, Element late) {
           if (self->Accept(late_why, late)) self->Run();

@@ -344,24 +344,24 @@ TEST(a_delivery_may_use_the_queue) {
   CHECK(done.Await(2));  // The one that closes the queue may come back from that last.
 }
 
-TEST(linger_sees_the_element_that_comes_while_it_spins) {
+TEST(a_spin_sees_the_element_that_comes_meanwhile) {
   const auto queue = MakeQueue(2);
   CHECK_EQ(Taken(*queue), check::kNothing);
-  CHECK(!queue->Linger(0));
+  CHECK(!queue->SpinForNext(0));
   CHECK(Push(*queue, 0).ok());
-  CHECK(queue->Linger(0));
+  CHECK(queue->SpinForNext(0));
   CHECK_EQ(Taken(*queue), 0);
-  CHECK(!queue->Linger(0));
+  CHECK(!queue->SpinForNext(0));
   queue->Close();
-  CHECK(queue->Linger(0));  // Another Take tells why.
+  CHECK(queue->SpinForNext(0));  // Another Take tells why.
 }
 
-TEST(linger_is_for_one_lane_alone) {
+TEST(a_program_of_several_lanes_does_not_spin) {
   const auto queue = MakeQueue(2);
   CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
   CHECK(Push(*queue, 0).ok());
   CHECK(Push(*queue, 1).ok());
-  CHECK(!queue->Linger(0));
+  CHECK(!queue->SpinForNext(0));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 namespace check {
 
+using tensorflow_ipu::core::CallSite;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Collective;
 using tensorflow_ipu::core::DataType;
@@ -22,7 +23,6 @@ using tensorflow_ipu::core::Domain;
 using tensorflow_ipu::core::Kind;
 using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::Reduction;
-using tensorflow_ipu::core::Site;
 
 inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
   return {Kind::kAllReduce, Reduction::kSum, {group_size, orthogonal}, 0};
@@ -49,7 +49,7 @@ inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
 }
 
 // Brings `values` to a site; the result has as many.
-inline std::shared_ptr<Arrival> Arrive(Site& site, int64_t replica, int64_t replicas, std::vector<int64_t> values,
+inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t replicas, std::vector<int64_t> values,
                                        const Collective& collective = SumOf()) {
   auto arrival = std::make_shared<Arrival>();
   arrival->values = std::move(values);

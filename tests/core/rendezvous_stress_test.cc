@@ -21,12 +21,12 @@
 namespace {
 
 using check::Arrival;
+using check::CallSite;
 using check::Code;
 using check::ContributionOf;
 using check::Count;
 using check::Domain;
 using check::Outcome;
-using check::Site;
 using check::SumOf;
 using tensorflow_ipu::core::Executor;
 
@@ -34,8 +34,8 @@ using tensorflow_ipu::core::Executor;
 // answered. It blocks no thread, as a program that XLA runs.
 class Program : public std::enable_shared_from_this<Program> {
  public:
-  Program(std::shared_ptr<Domain> domain, std::vector<std::shared_ptr<Site>> sites, int64_t replica, int64_t replicas,
-          int64_t steps, Count* ended)
+  Program(std::shared_ptr<Domain> domain, std::vector<std::shared_ptr<CallSite>> sites, int64_t replica,
+          int64_t replicas, int64_t steps, Count* ended)
       : domain_(std::move(domain)),
         sites_(std::move(sites)),
         replica_(replica),
@@ -107,7 +107,7 @@ class Program : public std::enable_shared_from_this<Program> {
   }
 
   const std::shared_ptr<Domain> domain_;
-  const std::vector<std::shared_ptr<Site>> sites_;
+  const std::vector<std::shared_ptr<CallSite>> sites_;
   const int64_t replica_;
   const int64_t replicas_;
   const int64_t steps_;
@@ -122,7 +122,7 @@ class Program : public std::enable_shared_from_this<Program> {
 struct Fleet {
   Fleet(int64_t replicas, int64_t sites) : replicas(replicas), domain(std::make_shared<Domain>("device")) {
     for (int64_t i = 0; i < sites; ++i)
-      all_sites.push_back(std::make_shared<Site>("site " + std::to_string(i), domain));
+      all_sites.push_back(std::make_shared<CallSite>("site " + std::to_string(i), domain));
   }
 
   // Runs a program of `steps` on each replica, `meanwhile` beside them. `steps_of` may end some earlier.
@@ -144,7 +144,7 @@ struct Fleet {
 
   const int64_t replicas;
   const std::shared_ptr<Domain> domain;
-  std::vector<std::shared_ptr<Site>> all_sites;
+  std::vector<std::shared_ptr<CallSite>> all_sites;
   std::vector<std::shared_ptr<Program>> programs;
 };
 
@@ -200,7 +200,8 @@ TEST(limits_of_waits_that_race_with_arrivals_end_the_run_or_do_not) {
 
 TEST(the_watch_finds_no_fault_with_replicas_that_move) {
   const auto domain = std::make_shared<Domain>("device", nullptr, std::chrono::milliseconds(1));
-  std::vector<std::shared_ptr<Site>> sites = {std::make_shared<Site>("a", domain), std::make_shared<Site>("b", domain)};
+  std::vector<std::shared_ptr<CallSite>> sites = {std::make_shared<CallSite>("a", domain),
+                                                  std::make_shared<CallSite>("b", domain)};
   domain->Begin(4);
   Count ended;
   std::vector<std::shared_ptr<Program>> programs;

@@ -18,13 +18,13 @@ namespace {
 
 using check::Arrival;
 using check::Arrive;
+using check::CallSite;
 using check::Code;
 using check::Collective;
 using check::Domain;
 using check::Kind;
 using check::Outcome;
 using check::Reduction;
-using check::Site;
 using check::SumOf;
 using std::chrono::milliseconds;
 using Numbers = std::vector<int64_t>;
@@ -33,14 +33,14 @@ using Numbers = std::vector<int64_t>;
 struct Run {
   explicit Run(int64_t replicas) {
     domain = std::make_shared<Domain>("device");
-    site = std::make_shared<Site>("first", domain);
-    other = std::make_shared<Site>("second", domain);
+    site = std::make_shared<CallSite>("first", domain);
+    other = std::make_shared<CallSite>("second", domain);
     domain->Begin(replicas);
   }
 
   std::shared_ptr<Domain> domain;
-  std::shared_ptr<Site> site;
-  std::shared_ptr<Site> other;
+  std::shared_ptr<CallSite> site;
+  std::shared_ptr<CallSite> other;
 };
 
 TEST(the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
@@ -101,7 +101,7 @@ TEST(a_group_of_one_meets_at_once) {
 
 TEST(a_single_replica_needs_no_run) {
   const auto domain = std::make_shared<Domain>("device");
-  Site site("alone", domain);
+  CallSite site("alone", domain);
   const auto arrival = Arrive(site, 0, 1, {1, 2, 3});
   CHECK(arrival->at_once && arrival->outcome.ok());
   CHECK((arrival->result == Numbers{1, 2, 3}));
@@ -239,7 +239,7 @@ TEST(who_is_in_no_run_is_refused) {
   Run run(2);
   CHECK(Arrive(*run.site, 0, 4, {1})->Failed(Code::kFailedPrecondition));
   CHECK(Arrive(*run.site, 2, 2, {1})->Failed(Code::kFailedPrecondition));
-  Site site("nowhere", std::make_shared<Domain>("another"));
+  CallSite site("nowhere", std::make_shared<Domain>("another"));
   CHECK(Arrive(site, 0, 2, {1})->Says("`another`"));
 }
 
@@ -292,15 +292,15 @@ TEST(an_interrupted_run_gets_no_further) {
 struct Stuck {
   explicit Stuck(std::function<bool()> others_wait = nullptr) {
     domain = std::make_shared<Domain>("device", std::move(others_wait), milliseconds(10));
-    first = std::make_shared<Site>("first", domain);
-    second = std::make_shared<Site>("second", domain);
+    first = std::make_shared<CallSite>("first", domain);
+    second = std::make_shared<CallSite>("second", domain);
     domain->Begin(2);
     zero = Arrive(*first, 0, 2, {1});
   }
 
   std::shared_ptr<Domain> domain;
-  std::shared_ptr<Site> first;
-  std::shared_ptr<Site> second;
+  std::shared_ptr<CallSite> first;
+  std::shared_ptr<CallSite> second;
   std::shared_ptr<Arrival> zero;
 };
 

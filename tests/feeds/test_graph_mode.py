@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import IPUOutfeedMode
+from tensorflow_ipu import IPUOutfeedMode, pipelining
 
 Session = tf.compat.v1.Session
 
@@ -95,6 +95,35 @@ def test_exhausted_dataset_raises_out_of_range(infeed: Any) -> None:
         with pytest.raises(tf.errors.OutOfRangeError, match="ended after 10 elements"):
             session.run(result)
         np.testing.assert_array_equal(session.run(dequeued), range(10))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_queues_serve_the_next_run_after_one_that_failed_midway(replicas: int) -> None:
+    """XLA may have used the memory of what names the queues to the program for something else."""
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2 * replicas
+    config.configure_ipu_system()
+    elements = np.arange(8 * replicas, dtype=np.float32)
+    infeed, outfeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements)), ipu.IPUOutfeedQueue()
+    count = tf.compat.v1.placeholder(tf.int32, [])
+
+    @tf.function(jit_compile=True)
+    def program(count: Any) -> Any:
+        stages = [lambda x: x + 1, lambda x: 2 * x]
+        pipelining.pipeline(stages, count, infeed_queue=infeed, outfeed_queue=outfeed)
+        return count
+
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        result = strategy.run(program, (count,))
+    initializer, dequeued = infeed.initializer, outfeed.dequeue()
+    with Session() as session:
+        session.run(initializer)
+        session.run(result, {count: 4})
+        with pytest.raises(tf.errors.FailedPreconditionError, match="must be a multiple of 2"):
+            session.run(result, {count: 3})
+        session.run(result, {count: 4})
+        np.testing.assert_array_equal(np.ravel(session.run(dequeued)), 2 * (elements + 1))
 
 
 def test_failing_dataset_raises_its_error() -> None:

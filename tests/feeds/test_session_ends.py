@@ -10,6 +10,7 @@ from pathlib import Path
 import tensorflow_ipu as ipu, tensorflow as tf
 from tensorflow.python.eager import context
 
+gc.freeze()  # Each collection would look at all that TensorFlow's import made.
 v1 = tf.compat.v1
 SCALAR = tf.TensorSpec([], tf.float32)
 released = threading.Event()

@@ -100,7 +100,7 @@ def test_rate_that_is_no_share_is_refused(rate):
 def test_reference_is_taken_and_checked():
     masks = [layers.Dropout(0.5, seed=[1, 2], ref=ref)(ONES, training=True).numpy() for ref in (True, False)]
     assert np.array_equal(*masks)
-    with pytest.raises(TypeError, match="`ref` must be True or False, but is `None`"):
+    with pytest.raises(TypeError, match="`ref` must be True or False, but is None"):
         layers.Dropout(0.5, ref=None)
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
+import shlex
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +18,13 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
+from tensorflow_ipu._library import LIBRARY
 from tensorflow_ipu.config import reset_ipu_configuration
 
 DEVICE = "/device:IPU:0"
 ORDINAL = 0
 DEADLINE = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +34,33 @@ def fresh_system() -> Iterator[None]:
     yield
     ipu.feeds.set_wait_limit(None)
     reset_ipu_configuration()
+
+
+@functools.cache
+def _domains() -> ctypes.CDLL:
+    """The functions of `domains.cc`, compiled against the sources and linked with the library that the package opened."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "domains.so")
+        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+        flags = ["-std=c++17", "-D_GLIBCXX_USE_CXX11_ABI=1", "-fPIC", "-shared", f"-I{ROOT}"]
+        subprocess.run([*compiler, *flags, ROOT / "tests/ops/domains.cc", LIBRARY, "-o", made], check=True, timeout=300)
+        library = ctypes.CDLL(str(made))
+    integer = ctypes.c_int64
+    for name, result, arguments in (
+        ("domain_begin", None, [integer, integer]),
+        ("domain_leave", None, [integer, integer]),
+        ("domain_abort", None, [integer, ctypes.c_int32, ctypes.c_char_p]),
+        ("domain_waiting", integer, [integer]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@pytest.fixture
+def domains() -> ctypes.CDLL:
+    """What a run tells and asks the domain of a device, for runs of replicas that a test makes by hand."""
+    return _domains()
 
 
 @pytest.fixture
@@ -62,7 +97,7 @@ class Run:
             states = [_captured(program, replica, replicas) for replica, program in enumerate(programs)]
             flat = [[tf.convert_to_tensor(value) for value in values] for values in inputs]
         self.outcomes: list[Any] = [None] * replicas
-        native.ipu_domain_begin(ORDINAL, replicas)
+        _domains().domain_begin(ORDINAL, replicas)
         self._threads = [
             threading.Thread(target=self._work, args=(replica, programs[replica], flat[replica], states[replica]))
             for replica in range(replicas)
@@ -80,13 +115,13 @@ class Run:
         except tf.errors.OpError as exc:
             self.outcomes[replica] = exc
         finally:
-            native.ipu_domain_leave(ORDINAL, replica)
+            _domains().domain_leave(ORDINAL, replica)
 
     def wait(self) -> list[Any]:
         for thread in self._threads:
             thread.join(DEADLINE)
         if any(thread.is_alive() for thread in self._threads):
-            native.ipu_domain_abort(ORDINAL, 13, b"the test waits no longer")
+            _domains().domain_abort(ORDINAL, 13, b"the test waits no longer")
             pytest.fail(f"the replicas were not done after {DEADLINE} s")
         return self.outcomes
 

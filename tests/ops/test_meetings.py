@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
 from tensorflow_ipu.ops import ReplicaGroups, _collectives, _sites
 from tensorflow_ipu.ops.all_to_all_op import all_gather, all_to_all
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
@@ -24,10 +23,10 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 FAILED = tf.errors.FailedPreconditionError
 
 
-def until_waiting(count, seconds=60.0):
+def until_waiting(domains, count, seconds=60.0):
     """Returns when so many arrivals wait on the device, which tells nobody."""
     end = time.monotonic() + seconds
-    while native.ipu_domain_waiting(0) != count:
+    while domains.domain_waiting(0) != count:
         assert time.monotonic() < end
         time.sleep(0.001)
 
@@ -146,12 +145,12 @@ def test_replicas_in_different_branches_fail_at_the_limit_for_waits(start, trace
         assert "left" in result.message or "right" in result.message
 
 
-def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works(start, trace):
+def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works(domains, start, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     others = trace(lambda x: cross_replica_sum(cross_replica_sum(x)), tf.TensorSpec([]))
     run = start([compiled, others], [(1.0,), (1.0,)])
-    until_waiting(2)
-    native.ipu_domain_abort(0, tf.errors.OUT_OF_RANGE, b"replica 7 has no more data")
+    until_waiting(domains, 2)
+    domains.domain_abort(0, tf.errors.OUT_OF_RANGE, b"replica 7 has no more data")
     for result in run.wait():
         assert isinstance(result, tf.errors.OutOfRangeError)
         assert "replica 7 has no more data" in result.message
@@ -176,21 +175,21 @@ def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, star
         assert any(each in result.message for each in words.split("|"))
 
 
-def test_a_program_of_replicas_without_a_run_is_refused(trace):
+def test_a_program_of_replicas_without_a_run_is_refused(domains, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
-    native.ipu_domain_begin(0, 1)
+    domains.domain_begin(0, 1)
     states = [state._ipu_feed.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
     with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is under way"):
         compiled._call_flat([tf.constant(1.0)], captured_inputs=states)
 
 
-def test_interrupt_ends_a_wait_for_another_replica(trace):
+def test_interrupt_ends_a_wait_for_another_replica(domains, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
-    native.ipu_domain_begin(0, 2)
+    domains.domain_begin(0, 2)
     states = [state._ipu_feed.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]
 
     def press():
-        until_waiting(1)
+        until_waiting(domains, 1)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -198,8 +197,8 @@ def test_interrupt_ends_a_wait_for_another_replica(trace):
     with tf.device("/device:IPU:0"), pytest.raises(KeyboardInterrupt):
         run_interruptibly(lambda: compiled._call_flat([tf.constant(1.0)], captured_inputs=states))
     thread.join()
-    native.ipu_domain_leave(0, 0)
-    native.ipu_domain_leave(0, 1)
+    domains.domain_leave(0, 0)
+    domains.domain_leave(0, 1)
 
 
 def test_a_site_goes_with_the_programs_that_have_it(start, trace):

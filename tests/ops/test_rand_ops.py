@@ -90,7 +90,7 @@ def test_things_of_other_types_are_refused():
         dropout([1, 2])
     with pytest.raises(TypeError, match="no argument `ratio`"):
         dropout(ONES, ratio=0.5)
-    with pytest.raises(TypeError, match="`ref` must be True or False, but is `1`"):
+    with pytest.raises(TypeError, match="`ref` must be True or False, but is 1"):
         dropout(ONES, ref=1)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +84,21 @@ def test_tensorflow_is_no_hard_requirement(metadata: Message):
 def test_extras_name_the_tensorflow_that_the_kernels_are_written_for(metadata: Message, extra: str, name: str):
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
     of_extra = [each for each in required if each.marker is not None and each.marker.evaluate({"extra": extra})]
-    assert [(each.name, str(each.specifier)) for each in of_extra] == [(name, "~=2.21.0")]
+    assert [(each.name, str(each.specifier), each.extras) for each in of_extra] == [
+        (name, "~=2.21.0", set()),
+        ("tensorflow-ipu", "", {"keras"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("python", "release"), [("3.10", ">=3.12,<3.13"), ("3.11", ">=3.15,<3.16"), ("3.13", ">=3.15,<3.16")]
+)
+def test_keras_is_of_the_release_that_the_package_knows(metadata: Message, python: str, release: str):
+    required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
+    here = {"extra": "keras", "python_version": python}
+    known = [each for each in required if each.marker is not None and each.marker.evaluate(here)]
+    assert [(each.name, each.specifier) for each in known] == [("keras", SpecifierSet(release))]
 
 
 def test_extras_are_those_that_users_are_told_of(metadata: Message):
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"cpu", "examples", "gpu", "report", "test"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {"cpu", "examples", "gpu", "keras", "report", "test"}

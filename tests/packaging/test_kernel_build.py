@@ -88,6 +88,24 @@ def test_change_compiles_what_depends_on_it_alone(tree, kernels, capsys, changed
     assert _compiled(capsys) == {"two.cc"}
 
 
+def test_sources_that_read_tensorflow_are_compiled_a_folder_at_a_time(tree, kernels, capsys):
+    folder = tree / kernels.KERNELS / "ops"
+    folder.mkdir()
+    (folder / "five.cc").write_text("int Five() { return 5; }\n")
+    (folder / "six.cc").write_text("int Six() { return 6; }\n")
+    kernels.build()
+    assert _compiled(capsys) == {"two.cc", "three.cc", "ops"}
+    kernels.build()
+    assert _compiled(capsys) == set()
+    (folder / "five.cc").write_text("int Five() { return 55; }\n")
+    kernels.build()
+    assert _compiled(capsys) == {"ops"}
+    (folder / "six.cc").unlink()
+    kernels.build()
+    assert _compiled(capsys) == {"ops"}
+    assert b"Six" not in (tree / kernels.LIBRARY).read_bytes()
+
+
 def test_other_tensorflow_or_other_flags_compile_all(tree, kernels, capsys, monkeypatch):
     kernels.build()
     capsys.readouterr()

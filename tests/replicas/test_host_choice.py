@@ -16,6 +16,7 @@ from tensorflow_ipu.replicas import _host_kernels
 
 PLAIN = [[8, 12, 12, 16], [3, 3, 16, 4]]
 POINTWISE = [[8, 12, 12, 16], [1, 1, 16, 4]]
+SHORT_ROW = [[8, 32, 16], [3, 16, 4]]
 ROWS = [[8, 100]]
 
 
@@ -56,8 +57,10 @@ def convolution(images: Any, weights: Any) -> Any:
 
 
 CONVOLUTION = gradients(convolution)
+ROW = gradients(lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"))
 MAX = gradients(lambda x: tf.nn.max_pool(x, 2, 2, "SAME"))
 MEAN = gradients(lambda x: tf.nn.avg_pool(x, 2, 2, "SAME"))
+OVERLAPPING_MEAN = gradients(lambda x: tf.nn.avg_pool(x, 3, 2, "SAME"))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +70,11 @@ MEAN = gradients(lambda x: tf.nn.avg_pool(x, 2, 2, "SAME"))
         (in_loop(CONVOLUTION), PLAIN, tf.float32, 3, 0, 0),
         (CONVOLUTION, POINTWISE, tf.float32, 0, 0, 3),
         (in_loop(CONVOLUTION), POINTWISE, tf.float32, 0, 0, 3),
+        (ROW, SHORT_ROW, tf.float32, 0, 3, 0),
+        (in_loop(ROW), SHORT_ROW, tf.float32, 0, 3, 0),
         (MAX, PLAIN[:1], tf.float32, 2, 0, 0),
         (MEAN, PLAIN[:1], tf.float32, 0, 0, 0),
-        (MEAN, [[8, 64, 64, 80]], tf.float32, 2, 0, 0),
+        (OVERLAPPING_MEAN, PLAIN[:1], tf.float32, 2, 0, 0),
         (tf.sort, ROWS, tf.float32, 1, 0, 0),
         (lambda x: tf.math.top_k(x, 3), ROWS, tf.float32, 0, 0, 0),
         (lambda x: tf.cumsum(x, 1), ROWS, tf.float32, 0, 0, 0),

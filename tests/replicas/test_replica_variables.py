@@ -52,6 +52,15 @@ def make(replicas: Any) -> Any:
     return made
 
 
+def test_replicas_keep_their_values_when_a_checkpoint_is_written(make: Any, each: Any, tmp_path: Path) -> None:
+    """TensorFlow reads a variable for a checkpoint by an operation of its own."""
+    strategy, variable, diverge = make(2)
+    strategy.run(diverge)
+    assert each(strategy, lambda: variable + 0) == [1, 2]
+    tf.train.Checkpoint(variable=variable).write(str(tmp_path / "checkpoint"))
+    assert each(strategy, lambda: variable + 0) == [1, 2]
+
+
 def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make: Any, each: Any) -> None:
     strategy, variable, diverge = make(4)
     assert each(strategy, lambda: variable + 0) == [1] * 4

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.ops import cross_replica_ops
 
 __all__ = ["AssumeEqualAcrossReplicas"]
@@ -29,8 +30,7 @@ class AssumeEqualAcrossReplicas(keras.layers.Layer):
           TypeError: `inplace` is no bool.
         """
         super().__init__(**kwargs)
-        if not isinstance(inplace, bool):
-            raise TypeError(f"`inplace` must be True or False, but is `{inplace!r}`")
+        check_bool("inplace", inplace)
         self.inplace = inplace
         self.supports_masking = True
 

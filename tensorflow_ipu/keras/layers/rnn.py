@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 
 __all__ = ["PopnnGRU", "PopnnLSTM"]
@@ -340,8 +341,7 @@ def _check(
             )
     if tf.as_dtype(partials_dtype) not in _PARTIALS:
         faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{partials_dtype!r}`")
-    if not isinstance(time_major, bool):
-        faults.add(TypeError, f"`time_major` must be True or False, but is `{time_major!r}`")
+    note_bool("time_major", time_major, faults)
     for name, value in options.items():
         if value is not None and not isinstance(value, Mapping):
             faults.add(TypeError, f"`{name}` must be a dict, but is `{value!r}`")

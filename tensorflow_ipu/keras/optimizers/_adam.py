@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
 
 
@@ -49,8 +50,7 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
           TypeError: `debiasing` is not a bool.
         """
         kinds = [slot_type("m_dtype", m_dtype), slot_type("v_dtype", v_dtype), slot_type("vhat_dtype", vhat_dtype)]
-        if not isinstance(debiasing, bool):
-            raise TypeError(f"`debiasing` must be True or False, but is {debiasing!r}")
+        check_bool("debiasing", debiasing)
         super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name=name, **kwargs)
         self._m_dtype, self._v_dtype, self._vhat_dtype = kinds
         self.debiasing = debiasing

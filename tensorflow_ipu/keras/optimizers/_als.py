@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import tf_variable
 from tensorflow_ipu.keras.optimizers._als_settings import ALSDefaults, ALSSettings, read_only, setting
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
@@ -154,7 +155,7 @@ class ALSOptimizer(OptimizerWrapper):
                 "`get_gradients` goes back through a graph, and the call is eager: call it in a `tf.function`, or take the"
                 " gradients of `get_scaled_loss(loss)` by a `tf.GradientTape`"
             )
-        variables = [getattr(param, "value", param) if isinstance(param, keras.Variable) else param for param in params]
+        variables = [tf_variable(param) for param in params]
         gradients = tf.gradients(self.get_scaled_loss(loss), variables)
         lost = [param.name for param, gradient in zip(params, gradients, strict=True) if gradient is None]
         if lost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tensorflow_ipu._checks import is_number, note_bool
 from tensorflow_ipu._faults import Faults
 
 
@@ -117,9 +118,9 @@ def _check(values: dict[str, Any], faults: Faults) -> None:
         name for name in values if name not in ("accumulate_statistics_over_update_period", "captured_grads_only")
     ]
     for name, value in values.items():
-        if name not in numbers and not isinstance(value, bool):
-            faults.add(TypeError, f"`{name}` must be True or False, but is {value!r}")
-    wrong = [name for name in numbers if isinstance(values[name], bool) or not isinstance(values[name], (int, float))]
+        if name not in numbers:
+            note_bool(name, value, faults)
+    wrong = [name for name in numbers if not is_number(values[name])]
     for name in wrong:
         faults.add(TypeError, f"`{name}` must be a number, but is {values[name]!r}")
     if wrong:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from tensorflow_ipu._checks import is_function, tf_variable
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
 
@@ -76,9 +76,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
     def _total(self, variable: Any) -> Any:
         dtype = self._options.accumulator_dtype(variable)
-        value = getattr(variable, "value", variable)
-        beside = value if isinstance(value, tf.Variable) else variable
-        with self._distribution_strategy.extended.colocate_vars_with(beside):
+        with self._distribution_strategy.extended.colocate_vars_with(tf_variable(variable)):
             name = f"{getattr(variable, 'path', variable.name).replace('/', '_').replace(':', '_')}_accumulator"
             return self.add_variable(variable.shape, "zeros", dtype.name, name=name)
 
@@ -101,8 +99,11 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         options = self._options
         dtype: Any = options.dtype
         if dtype is not None:
-            function = callable(dtype) and not isinstance(dtype, type)
-            dtype = keras.saving.serialize_keras_object(dtype) if function else options.accumulator_dtype(None).name
+            dtype = (
+                keras.saving.serialize_keras_object(dtype)
+                if is_function(dtype)
+                else options.accumulator_dtype(None).name
+            )
         return {
             **super().get_config(),
             "num_mini_batches": options.num_mini_batches,

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool, tf_variable
+
 
 class _State:
     """What Keras is not to track among the attributes of an optimizer.
@@ -51,8 +53,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
           TypeError: `outline_apply_gradients` is not a bool.
         """
         precisions = _precisions(optimizer_compute_precisions)
-        if not isinstance(outline_apply_gradients, bool):
-            raise TypeError(f"`outline_apply_gradients` must be True or False, but is {outline_apply_gradients!r}")
+        check_bool("outline_apply_gradients", outline_apply_gradients)
         super().__init__(name=name, **kwargs)
         self._state = _State(precisions)
         self.outline_apply_gradients = outline_apply_gradients
@@ -90,8 +91,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         if key in self._state.slots:
             return self._state.slots[key]
         extended = self._distribution_strategy.extended
-        value = getattr(var, "value", var)
-        value = value if isinstance(value, tf.Variable) else var
+        value = tf_variable(var)
         if not extended.variable_created_in_scope(value):
             raise ValueError(
                 f"`var` is `{var.name}`, which was made in the scope of another strategy than the optimizer that is to have"

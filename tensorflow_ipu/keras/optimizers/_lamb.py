@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
 
 
@@ -65,8 +66,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
                 "`optimizer_compute_precisions` must be a list of two types, one for each stage of the update, but is"
                 f" {optimizer_compute_precisions!r}"
             )
-        if not isinstance(debiasing, bool):
-            raise TypeError(f"`debiasing` must be True or False, but is {debiasing!r}")
+        check_bool("debiasing", debiasing)
         kinds = slot_type("m_dtype", m_dtype), slot_type("v_dtype", v_dtype)
         super().__init__(
             name, optimizer_compute_precisions=optimizer_compute_precisions, learning_rate=learning_rate, **kwargs

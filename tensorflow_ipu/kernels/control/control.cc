@@ -13,19 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
-#include "tensorflow_ipu/kernels/device/host_device.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 #include "tensorflow_ipu/kernels/host/function.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/host/twin.h"
 #include "tensorflow_ipu/kernels/host/user_functions.h"
-#include "tensorflow_ipu/kernels/ops/host_layers.h"
+#include "tensorflow_ipu/kernels/lowering/host_layers.h"
 #include "tensorflow_ipu/kernels/replicas/random.h"
 
 namespace tensorflow_ipu {
@@ -164,28 +164,14 @@ int64_t ipu_outfeed_woken_ns(int64_t number) {
   return outfeed == nullptr ? 0 : outfeed->woken_ns();
 }
 
-// Starts a run of so many replicas on a device. One run a device at a time; before any of its programs starts.
-void ipu_domain_begin(int64_t device, int64_t replicas) { tensorflow_ipu::DomainOf(device)->Begin(replicas); }
-
-// The replica's program has ended, well or not: who waits for it now learns that it will not come.
-void ipu_domain_leave(int64_t device, int64_t replica) { tensorflow_ipu::DomainOf(device)->Leave(replica); }
-
-// Fails all that waits in the device's run, or will wait in it. `code` is a number of absl::StatusCode.
-void ipu_domain_abort(int64_t device, int32_t code, const char* message) {
-  tensorflow_ipu::DomainOf(device)->Abort({static_cast<core::Code>(code), message});
-}
-
-// Arrivals at collectives that wait for other replicas.
-int64_t ipu_domain_waiting(int64_t device) { return tensorflow_ipu::DomainOf(device)->waiting(); }
-
 // A new call site of a collective in programs of a device.
 int64_t ipu_site_new(int64_t device, const char* name) {
-  return tensorflow_ipu::Sites().Add(std::make_shared<core::Site>(name, tensorflow_ipu::DomainOf(device)));
+  return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(name, tensorflow_ipu::DomainOf(device)));
 }
 
 // Ends a site. Its number is void from then on.
 void ipu_site_drop(int64_t number) {
-  if (const auto site = tensorflow_ipu::Sites().Remove(number)) site->Close();
+  if (const auto site = tensorflow_ipu::CallSites().Remove(number)) site->Close();
 }
 
 // A number for programs to name the random streams of a device by.

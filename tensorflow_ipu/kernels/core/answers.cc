@@ -7,60 +7,53 @@
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {
 
 namespace {
 
-// Programs that all together run for less than that are not worth another thread, which has to wake up, to fetch what
-// they work on into its cache, and to contend for locks.
-constexpr int64_t kWorthAThread = 60000;  // Nanoseconds.
-
-// Threads that together did a collective's work are done with it within that time.
-constexpr std::chrono::microseconds kTillOthersAreDone{10};
-
 thread_local bool answering = false;
 
-// Whether this thread runs what waited, and so comes back as soon as that waits again. The thread on which a program
-// begins does not: TensorFlow's kernel holds it until the program ends.
+// Whether this thread runs resumed programs: then it is free as soon as its program waits again. The thread on which a
+// program begins is not, since TensorFlow's kernel holds it until the program ends.
 thread_local bool resuming = false;
 
-void Call(const Deliver& deliver, const Outcome& outcome, Pace* pace) {
+void Call(const Deliver& deliver, const Outcome& outcome, RunningMedian* run_time) {
   const auto start = std::chrono::steady_clock::now();
   deliver(outcome);
-  if (pace != nullptr) pace->Note((std::chrono::steady_clock::now() - start) / std::chrono::nanoseconds(1));
+  if (run_time != nullptr) run_time->Note((std::chrono::steady_clock::now() - start) / std::chrono::nanoseconds(1));
 }
 
-void CallAll(std::vector<Deliver> delivers, Pace* pace) {
+void CallAll(std::vector<Deliver> delivers, RunningMedian* run_time) {
   answering = true;
   for (Deliver& each : delivers) {
     const Deliver deliver = std::move(each);
-    if (deliver != nullptr) Call(deliver, Outcome::Ok(), pace);
+    if (deliver != nullptr) Call(deliver, Outcome::Ok(), run_time);
   }
   answering = false;
 }
 
-bool WorthAThread(const std::vector<Deliver>& delivers, const Pace& pace) {
-  return pace.nanoseconds() > kWorthAThread / static_cast<int64_t>(delivers.size() + 1);
+bool WorthAThread(const std::vector<Deliver>& delivers, const RunningMedian& run_time) {
+  return run_time.nanoseconds() > kWorthAThread.count() / static_cast<int64_t>(delivers.size() + 1);
 }
 
-// Answers that threads share. Not a thread for each: with more programs than cores they would only take turns, at the
-// price of a wake-up each, and in turns of which one core may get more than another. So there are as many threads as
-// cores, this one among them if it comes back; each wakes the next one before it starts, and goes on to another answer
-// when its program waits again. No program blocks (see rendezvous.h), so none that is still to be resumed waits for
-// longer than the cores are busy.
+// Programs to be resumed, as a list that threads share: each takes the next one whenever its own waits again. There are
+// as many threads as cores, this one among them if it comes back, and each wakes the next one before it starts. More
+// would only share the cores in time slices, at the price of a wake each. No program blocks (see rendezvous.h), so none
+// that is still to be resumed waits for longer than the cores are busy.
 class Answers : public std::enable_shared_from_this<Answers> {
  public:
   // For so many threads besides this one.
-  Answers(std::vector<Deliver> delivers, Outcome outcome, std::shared_ptr<Pace> pace, int64_t others)
-      : delivers_(std::move(delivers)), outcome_(std::move(outcome)), pace_(std::move(pace)), to_wake_(others) {
+  Answers(std::vector<Deliver> delivers, Outcome outcome, std::shared_ptr<RunningMedian> run_time, int64_t others)
+      : delivers_(std::move(delivers)), outcome_(std::move(outcome)), run_time_(std::move(run_time)), to_wake_(others) {
     delivers_.erase(std::remove(delivers_.begin(), delivers_.end(), nullptr), delivers_.end());
   }
 
   // Has others answer, and this thread too when its task is done.
-  static void Share(std::vector<Deliver> delivers, const Outcome& outcome, std::shared_ptr<Pace> pace) {
+  static void Share(std::vector<Deliver> delivers, const Outcome& outcome, std::shared_ptr<RunningMedian> run_time) {
     const int64_t others = std::max<int64_t>(1, Cores() - (resuming ? 1 : 0));
-    const auto self = std::make_shared<Answers>(std::move(delivers), outcome, std::move(pace), others);
+    const auto self = std::make_shared<Answers>(std::move(delivers), outcome, std::move(run_time), others);
     if (self->delivers_.empty()) return;
     if (resuming) Executor::RunAfterThis([self](const Outcome&) { self->Work(self->outcome_); });
     self->WakeOne();
@@ -74,10 +67,10 @@ class Answers : public std::enable_shared_from_this<Answers> {
       if (!woke && at + 1 < delivers_.size()) WakeOne();
       woke = true;
       const Deliver deliver = std::move(delivers_[at]);
-      Call(deliver, outcome, pace_.get());
+      Call(deliver, outcome, run_time_.get());
     }
     resuming = false;
-    if (pace_ != nullptr) Executor::LingerAfterTask(pace_->linger());
+    if (run_time_ != nullptr) Executor::SpinAfterTask(TaskSpin(*run_time_));
   }
 
  private:
@@ -90,7 +83,7 @@ class Answers : public std::enable_shared_from_this<Answers> {
 
   std::vector<Deliver> delivers_;
   const Outcome outcome_;
-  const std::shared_ptr<Pace> pace_;
+  const std::shared_ptr<RunningMedian> run_time_;
   std::atomic<std::size_t> next_{0};
   std::atomic<int64_t> to_wake_;  // Threads.
 };
@@ -98,21 +91,25 @@ class Answers : public std::enable_shared_from_this<Answers> {
 }  // namespace
 
 void AnswerLater(std::vector<Deliver> delivers, const Outcome& outcome) {
-  Answers::Share(std::move(delivers), outcome, /*pace=*/nullptr);
+  Answers::Share(std::move(delivers), outcome, /*run_time=*/nullptr);
 }
 
-// This thread has a program of its own to go on with, and where cores are idle, one thread would run one after the
-// other what can run at once. But in a program of small steps it has run all of it before another thread has woken up.
-// One answer inside of another goes to another thread, for the sake of the stack.
-void Answer(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace) {
-  if (!answering && !WorthAThread(delivers, *pace)) return CallAll(std::move(delivers), pace.get());
-  Answers::Share(std::move(delivers), Outcome::Ok(), pace);
+// In a program of small steps this thread has run all programs before another one has woken up. Else they run in
+// parallel on other threads, while this one goes on with its own program. An answer inside of another goes to another
+// thread as well, so that the stack does not grow without end.
+void Answer(std::vector<Deliver> delivers, const std::shared_ptr<RunningMedian>& run_time) {
+  if (!answering && !WorthAThread(delivers, *run_time)) return CallAll(std::move(delivers), run_time.get());
+  Answers::Share(std::move(delivers), Outcome::Ok(), run_time);
 }
 
-void AnswerFromTask(std::vector<Deliver> delivers, const std::shared_ptr<Pace>& pace) {
-  if (!WorthAThread(delivers, *pace)) return CallAll(std::move(delivers), pace.get());
-  Executor::Global().AwaitLingerer(kTillOthersAreDone);
-  std::make_shared<Answers>(std::move(delivers), Outcome::Ok(), pace, Cores() - 1)->Work(Outcome::Ok());
+void AnswerFromTask(std::vector<Deliver> delivers, const std::shared_ptr<RunningMedian>& run_time) {
+  if (!WorthAThread(delivers, *run_time)) return CallAll(std::move(delivers), run_time.get());
+  Executor::Global().AwaitSpinningThread(kOthersAreDone);
+  std::make_shared<Answers>(std::move(delivers), Outcome::Ok(), run_time, Cores() - 1)->Work(Outcome::Ok());
+}
+
+std::chrono::nanoseconds TaskSpin(const RunningMedian& run_time) {
+  return std::min(std::chrono::nanoseconds(run_time.nanoseconds()), kLongestTaskSpin);
 }
 
 int64_t Cores() {

@@ -10,11 +10,11 @@ Deadlines& Deadlines::Global() {
 }
 
 Outcome Deadlines::Prepare() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return StartLocked();
+  const Lock lock(mutex_);
+  return Start();
 }
 
-Outcome Deadlines::StartLocked() {
+Outcome Deadlines::Start() {
   if (started_) return Outcome::Ok();
   Outcome started = StartThread("ipu-deadlines", [this] { Work(); });
   started_ = started.ok();
@@ -22,39 +22,40 @@ Outcome Deadlines::StartLocked() {
 }
 
 Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> due) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   const Ticket ticket(when, next_++);
   calls_.emplace(ticket, std::move(due));
-  static_cast<void>(StartLocked());  // The next deadline tries again.
-  changed_.notify_one();
+  static_cast<void>(Start());  // The next deadline tries again.
+  changed_.NotifyOne();
   return ticket;
 }
 
 void Deadlines::Remove(const Ticket& ticket) {
-  decltype(calls_)::node_type removed;  // Goes after the lock: what the call holds may use the deadlines when it goes.
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::map<Ticket, std::function<void()>>::node_type
+      removed;  // Goes after the lock: what the call holds may use the deadlines when it goes.
+  const Lock lock(mutex_);
   removed = calls_.extract(ticket);
 }
 
 void Deadlines::Work() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
     if (calls_.empty()) {
-      changed_.wait(lock);
+      changed_.Wait(lock);
       continue;
     }
     const auto first = calls_.begin();
     const Clock::time_point when = first->first.first;
     if (Clock::now() < when) {
-      changed_.wait_until(lock, when);
+      changed_.WaitUntil(lock, when);
       continue;
     }
     std::function<void()> due = std::move(first->second);
     calls_.erase(first);
-    lock.unlock();
+    lock.Unlock();
     due();
     due = nullptr;
-    lock.lock();
+    lock.Relock();
   }
 }
 

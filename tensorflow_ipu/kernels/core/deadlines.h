@@ -1,15 +1,14 @@
-// Calls that come due at a time unless they are taken back: the clock of every asynchronous wait.
+// Timers: calls that are made at a time unless they are cancelled. Every asynchronous wait has one for its limit.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_DEADLINES_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_DEADLINES_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 
 namespace tensorflow_ipu::core {
@@ -24,25 +23,25 @@ class Deadlines {
 
   static Deadlines& Global();
 
-  // Sees to it that the thread is there. To be called before something starts that may need deadlines when the system
-  // gives no more threads: without this one, nothing comes due.
-  Outcome Prepare();
+  // Starts the thread if it does not run yet. To be called before something starts that may need deadlines when the
+  // system gives no more threads.
+  Outcome Prepare() IPU_EXCLUDES(mutex_);
 
   // `due` runs at `when` or soon after.
-  Ticket Add(Clock::time_point when, std::function<void()> due);
+  Ticket Add(Clock::time_point when, std::function<void()> due) IPU_EXCLUDES(mutex_);
 
-  // Takes a deadline back. One that is running or has run is let be.
-  void Remove(const Ticket& ticket);
+  // Cancels a deadline whose call was not begun yet.
+  void Remove(const Ticket& ticket) IPU_EXCLUDES(mutex_);
 
  private:
-  Outcome StartLocked();
-  void Work();
+  Outcome Start() IPU_REQUIRES(mutex_);
+  void Work() IPU_EXCLUDES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<Ticket, std::function<void()>> calls_;  // Guarded by mutex_; in the order in which they come due.
-  int64_t next_ = 0;                               // Guarded by mutex_.
-  bool started_ = false;                           // Guarded by mutex_.
+  Mutex mutex_;
+  Condition changed_;
+  std::map<Ticket, std::function<void()>> calls_ IPU_GUARDED_BY(mutex_);  // In the order in which they come due.
+  int64_t next_ IPU_GUARDED_BY(mutex_) = 0;
+  bool started_ IPU_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tensorflow_ipu::core

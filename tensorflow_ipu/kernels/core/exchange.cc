@@ -4,13 +4,11 @@
 #include <cstring>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/tuning.h"
+
 namespace tensorflow_ipu::core {
 
 namespace {
-
-// Of one replica: what all replicas contribute to a piece fits in a second-level cache, so that an output that was
-// reduced is still there when it is copied to the other replicas.
-constexpr int64_t kPieceBytes = int64_t{32} << 10;
 
 void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);

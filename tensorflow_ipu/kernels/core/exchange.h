@@ -73,8 +73,8 @@ class Exchange {
   // What the replicas contribute, in bytes.
   std::size_t bytes() const { return bytes_; }
 
-  // Does pieces that nobody has begun until there are none. Returns whether it did the last of all to be done: true on
-  // one thread alone, once the outputs are complete.
+  // Takes and does pieces until none is left. Returns true on one thread alone: the one that finishes the last piece,
+  // so that the outputs are complete.
   bool DoSome();
 
  private:

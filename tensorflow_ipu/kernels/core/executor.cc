@@ -6,15 +6,14 @@
 
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
 
 namespace {
-constexpr std::chrono::seconds kIdle{2};
-
 thread_local std::deque<Executor::Task> after_this;
-thread_local std::chrono::nanoseconds linger{0};
+thread_local std::chrono::nanoseconds spin_limit{0};
 
 // As TensorFlow's threads do, on which a program begins: its results must not depend on where it goes on.
 void FlushSubnormalFloats() {
@@ -32,13 +31,13 @@ Executor& Executor::Global() {
 
 void Executor::Run(Task task) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const Lock lock(mutex_);
     tasks_.push_back(std::move(task));
     ++ready_;
     ++unfinished_;
-    if (lingering_ >= tasks_.size()) return;
+    if (spinning_ >= tasks_.size()) return;
     if (waiting_ >= tasks_.size()) {
-      tasks_ready_.notify_one();
+      tasks_ready_.NotifyOne();
       return;
     }
   }
@@ -50,9 +49,9 @@ void Executor::Run(Task task) {
 void Executor::Refuse(Outcome why) {
   Task task;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const Lock lock(mutex_);
     if (waiting_ >= tasks_.size()) {  // Threads have become idle meanwhile.
-      tasks_ready_.notify_one();
+      tasks_ready_.NotifyOne();
       return;
     }
     task = std::move(tasks_.back());
@@ -61,61 +60,67 @@ void Executor::Refuse(Outcome why) {
   }
   Deadlines::Global().Add(Deadlines::Clock::now(), [this, task = std::move(task), why = std::move(why)] {
     task(why);
-    std::lock_guard<std::mutex> lock(mutex_);
-    FinishLocked();
+    const Lock lock(mutex_);
+    Finish();
   });
 }
 
-void Executor::FinishLocked() {
-  if (--unfinished_ == 0) idle_.notify_all();
+void Executor::Finish() {
+  if (--unfinished_ == 0) idle_.NotifyAll();
 }
 
 void Executor::RunAfterThis(Task task) { after_this.push_back(std::move(task)); }
 
-void Executor::LingerAfterTask(std::chrono::nanoseconds limit) { linger = limit; }
+void Executor::SpinAfterTask(std::chrono::nanoseconds limit) { spin_limit = limit; }
 
-void Executor::AwaitLingerer(std::chrono::nanoseconds limit) const {
-  SpinUntil(limit, [this] { return lingering_ > 0; });
+void Executor::AwaitSpinningThread(std::chrono::nanoseconds limit) const {
+  SpinUntil(limit, [this] { return spinning_ > 0; });
 }
 
 void Executor::Work() {
   FlushSubnormalFloats();
-  std::unique_lock<std::mutex> lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
     ++waiting_;
-    Linger(lock);
-    const bool found = tasks_ready_.wait_for(lock, kIdle, [this] { return !tasks_.empty(); });
+    if (MaySpin()) {
+      ++spinning_;
+      lock.Unlock();
+      SpinForTask();
+      lock.Relock();
+      --spinning_;
+    }
+    const bool found =
+        tasks_ready_.WaitFor(lock, kIdleThread, [this]() IPU_REQUIRES(mutex_) { return !tasks_.empty(); });
     --waiting_;
     if (!found) return;
     after_this.push_back(std::move(tasks_.front()));
     tasks_.pop_front();
     --ready_;
-    lock.unlock();
-    linger = std::chrono::nanoseconds(0);
+    lock.Unlock();
+    spin_limit = std::chrono::nanoseconds(0);
     while (!after_this.empty()) {
       const Task task = std::move(after_this.front());
       after_this.pop_front();
       task(Outcome::Ok());
     }
-    lock.lock();
-    FinishLocked();
+    lock.Relock();
+    Finish();
   }
 }
 
-void Executor::Linger(std::unique_lock<std::mutex>& lock) {
-  if (linger.count() == 0 || ready_ > 0 || lingering_ + 1 >= std::thread::hardware_concurrency()) return;
-  ++lingering_;
-  lock.unlock();
-  const auto end = std::chrono::steady_clock::now() + linger;
+bool Executor::MaySpin() const {
+  return spin_limit.count() > 0 && ready_ == 0 && spinning_ + 1 < std::thread::hardware_concurrency();
+}
+
+void Executor::SpinForTask() const {
+  const auto end = std::chrono::steady_clock::now() + spin_limit;
   // Whoever else wants this core may have it.
   while (ready_ == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  lock.lock();
-  --lingering_;
 }
 
 bool Executor::AwaitIdle(std::chrono::nanoseconds limit) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return idle_.wait_for(lock, limit, [this] { return unfinished_ == 0; });
+  Lock lock(mutex_);
+  return idle_.WaitFor(lock, limit, [this]() IPU_REQUIRES(mutex_) { return unfinished_ == 0; });
 }
 
 }  // namespace tensorflow_ipu::core

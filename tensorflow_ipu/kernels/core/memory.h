@@ -6,8 +6,8 @@
 
 namespace tensorflow_ipu::core {
 
-// Bytes that the process may use before the system has to kill something: of the machine, or of the container where
-// that has a limit. Takes some ten microseconds.
+// Bytes that the process can still use before the kernel's out-of-memory killer acts, on the machine or in the
+// container. Takes some ten microseconds.
 std::size_t AvailableMemory();
 
 }  // namespace tensorflow_ipu::core

@@ -6,19 +6,13 @@
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/memory.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
 
-namespace {
-constexpr std::size_t kLargestPiece = std::size_t{1} << 20;  // Bytes, unless one row is larger.
-constexpr int64_t kSmallestPiece = 16;                       // Rows.
-constexpr std::size_t kUnchecked = std::size_t{64} << 20;    // Bytes, between two looks at the memory that is left.
-constexpr std::size_t kSpare = std::size_t{256} << 20;       // Bytes that a queue leaves to others.
-}  // namespace
-
 Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   if (interrupted.load(std::memory_order_relaxed)) {
     return Outcome::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
   }
@@ -33,7 +27,7 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
                                        "for each kind of element.");
   }
   if (static_cast<int64_t>(lanes_.size()) != lanes) {
-    if (HoldsLocked()) {
+    if (Holds()) {
       return Outcome::FailedPrecondition("The outfeed queue `" + name_ + "` holds elements of a program of " +
                                          std::to_string(lanes_.size()) + " replicas; a program of " +
                                          std::to_string(lanes) +
@@ -55,23 +49,23 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
   }
   ++piece->end;
   ++to.count;
-  if (readers_ > 0 && ReadyLocked() > 0) {
+  if (readers_ > 0 && Ready() > 0) {
     woken_ns_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-    row_came_.notify_all();
+    row_came_.NotifyAll();
   }
   return Outcome::Ok();
 }
 
 void Outfeed::Declare(int64_t layout) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   if (lanes_.empty()) layout_ = layout;
 }
 
 Rows* Outfeed::PieceWithRoom(Lane* lane) {
   if (!lane->pieces.empty() && lane->pieces.back().end < lane->pieces.back().capacity) return &lane->pieces.back();
-  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(kLargestPiece / std::max<std::size_t>(1, row_bytes_)));
+  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(kMostBytes / std::max<std::size_t>(1, row_bytes_)));
   // As much again as is unread: few pieces for long runs, little memory for short ones.
-  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max(kSmallestPiece, lane->count);
+  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max(kFewestRows, lane->count);
   Rows piece;
   piece.capacity = std::min(most, wanted);
   const std::size_t bytes = static_cast<std::size_t>(piece.capacity) * row_bytes_;
@@ -85,19 +79,19 @@ Rows* Outfeed::PieceWithRoom(Lane* lane) {
   return &lane->pieces.back();
 }
 
-// The system gives out more memory than it has, and kills the process that uses it: too late for words.
+// The kernel overcommits memory, and kills the process that uses it: too late for a message.
 bool Outfeed::HasMemoryFor(std::size_t bytes) {
   if (bytes <= until_check_) {
     until_check_ -= bytes;
     return true;
   }
   // A short queue is not what fills the memory.
-  if (UnreadLocked() >= kUnchecked && AvailableMemory() < bytes + kSpare) return false;
-  until_check_ = kUnchecked;
+  if (Unread() >= kUncheckedBytes && AvailableMemory() < bytes + kSpareBytes) return false;
+  until_check_ = kUncheckedBytes;
   return true;
 }
 
-std::size_t Outfeed::UnreadLocked() const {
+std::size_t Outfeed::Unread() const {
   std::size_t rows = 0;
   for (const Lane& lane : lanes_) rows += static_cast<std::size_t>(lane.count);
   return rows * row_bytes_;
@@ -107,23 +101,23 @@ Outcome Outfeed::Full() const {
   return {
       Code::kResourceExhausted,
       "There is no memory for another element of the outfeed queue `" + name_ + "`, which holds " +
-          std::to_string(ReadyLocked()) + " elements that nobody has read, " + std::to_string(UnreadLocked() >> 20) +
+          std::to_string(Ready()) + " elements that nobody has read, " + std::to_string(Unread() >> 20) +
           " MiB. They stay: `dequeue` them, with `max_elements` a part at a time. Have another thread dequeue while "
           "the program runs, run fewer iterations at once, enqueue less, or keep the last element alone "
           "(`IPUOutfeedMode.LAST`)."};
 }
 
 Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout, int64_t most) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (patience.count() > 0 && ReadyLocked() == 0) {
+  Lock lock(mutex_);
+  if (patience.count() > 0 && Ready() == 0) {
     ++readers_;
-    row_came_.wait_for(lock, patience, [this] { return ReadyLocked() > 0; });
+    row_came_.WaitFor(lock, patience, [this]() IPU_REQUIRES(mutex_) { return Ready() > 0; });
     --readers_;
   }
   Taken taken;
   taken.layout = layout_;
   if (layout != 0 && layout_ != 0 && layout != layout_) return taken;
-  taken.count = std::min(most, ReadyLocked());
+  taken.count = std::min(most, Ready());
   taken.lanes = static_cast<int64_t>(lanes_.size());
   taken.pieces.resize(lanes_.size());
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -149,10 +143,10 @@ Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout, 
 }
 
 void Outfeed::PutBack(Taken taken) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (mode_ == Mode::kLast && ReadyLocked() > 0) return;
+  const Lock lock(mutex_);
+  if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != lanes_.size()) {
-    if (HoldsLocked()) return;  // Another program's elements, which cannot stand beside these, came meanwhile.
+    if (Holds()) return;  // Another program's elements, which cannot stand beside these, came meanwhile.
     lanes_ = std::vector<Lane>(taken.pieces.size());
   }
   for (std::size_t lane = 0; lane < taken.pieces.size(); ++lane) {
@@ -166,8 +160,8 @@ void Outfeed::PutBack(Taken taken) {
 }
 
 void Outfeed::Align() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t rows = ReadyLocked();
+  const Lock lock(mutex_);
+  const int64_t rows = Ready();
   for (Lane& lane : lanes_) {
     while (lane.count > rows) {
       Rows& piece = lane.pieces.back();
@@ -180,31 +174,31 @@ void Outfeed::Align() {
 }
 
 int64_t Outfeed::layout() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   return layout_;
 }
 
 int64_t Outfeed::lanes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   return static_cast<int64_t>(lanes_.size());
 }
 
 int64_t Outfeed::ready() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return ReadyLocked();
+  const Lock lock(mutex_);
+  return Ready();
 }
 
 int64_t Outfeed::woken_ns() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   return woken_ns_;
 }
 
-bool Outfeed::HoldsLocked() const {
+bool Outfeed::Holds() const {
   if (mode_ == Mode::kLast) return false;  // A new one takes the place of what is there.
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.count > 0; });
 }
 
-int64_t Outfeed::ReadyLocked() const {
+int64_t Outfeed::Ready() const {
   if (lanes_.empty()) return 0;
   int64_t least = lanes_.front().count;
   for (const Lane& lane : lanes_) least = std::min(least, lane.count);

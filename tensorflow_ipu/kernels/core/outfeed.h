@@ -3,16 +3,15 @@
 #define TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 
 namespace tensorflow_ipu::core {
@@ -59,33 +58,33 @@ class Outfeed {
   // Appends an element (in mode kLast: replaces the lane's one). `layout` is the number of the element's structure,
   // types and shapes; all elements of a queue share one. All that are in it at a time are of as many lanes. Fails where
   // there is no memory for it.
-  Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves);
+  Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) IPU_EXCLUDES(mutex_);
 
   // Notes the layout of elements that a program would enqueue if data passed between host and device. Nothing comes.
-  void Declare(int64_t layout);
+  void Declare(int64_t layout) IPU_EXCLUDES(mutex_);
 
   // Hands all whole rows over, `most` at most, and forgets them. When there are none, waits up to `patience` for one.
   // With a `layout` other than 0, hands nothing over where the elements have another: the caller could not read them.
-  Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0, int64_t most = kNoLimit);
+  Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0, int64_t most = kNoLimit) IPU_EXCLUDES(mutex_);
 
   // Takes rows back that could not be used, as the first ones. In mode kLast a later one is better.
-  void PutBack(Taken taken);
+  void PutBack(Taken taken) IPU_EXCLUDES(mutex_);
 
   // Drops the elements that are no whole row: after a run whose replicas ended at different places, the next starts a
   // row of its own. No program may use the queue meanwhile.
-  void Align();
+  void Align() IPU_EXCLUDES(mutex_);
 
   // The number of the elements' layout; 0 as long as none has come.
-  int64_t layout() const;
+  int64_t layout() const IPU_EXCLUDES(mutex_);
 
   // Replicas of the program that enqueued last; 0 as long as none has.
-  int64_t lanes() const;
+  int64_t lanes() const IPU_EXCLUDES(mutex_);
 
   // Whole rows that are there to read.
-  int64_t ready() const;
+  int64_t ready() const IPU_EXCLUDES(mutex_);
 
   // When the latest row came that a reader waited for: nanoseconds of the monotonic clock; 0 before the first.
-  int64_t woken_ns() const;
+  int64_t woken_ns() const IPU_EXCLUDES(mutex_);
 
  private:
   struct Lane {
@@ -93,26 +92,26 @@ class Outfeed {
     int64_t count = 0;
   };
 
-  bool HoldsLocked() const;  // Whether there is an element that must not be lost.
-  int64_t ReadyLocked() const;
+  bool Holds() const IPU_REQUIRES(mutex_);  // Whether there is an element that must not be lost.
+  int64_t Ready() const IPU_REQUIRES(mutex_);
   // Null where there is no memory for it.
-  Rows* PieceWithRoom(Lane* lane);
-  bool HasMemoryFor(std::size_t bytes);
-  std::size_t UnreadLocked() const;
-  Outcome Full() const;
+  Rows* PieceWithRoom(Lane* lane) IPU_REQUIRES(mutex_);
+  bool HasMemoryFor(std::size_t bytes) IPU_REQUIRES(mutex_);
+  std::size_t Unread() const IPU_REQUIRES(mutex_);  // Bytes.
+  Outcome Full() const IPU_REQUIRES(mutex_);
 
   const std::string name_;
   const Mode mode_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable row_came_;
-  // All below are guarded by mutex_.
-  int64_t readers_ = 0;  // Threads that wait in Take.
-  int64_t woken_ns_ = 0;
-  int64_t layout_ = 0;
-  std::size_t row_bytes_ = 0;
-  std::size_t until_check_ = 0;  // Bytes that may be allocated before the memory that is left is asked for again.
-  std::vector<Lane> lanes_;
+  mutable Mutex mutex_;
+  Condition row_came_;
+  int64_t readers_ IPU_GUARDED_BY(mutex_) = 0;  // Threads that wait in Take.
+  int64_t woken_ns_ IPU_GUARDED_BY(mutex_) = 0;
+  int64_t layout_ IPU_GUARDED_BY(mutex_) = 0;
+  std::size_t row_bytes_ IPU_GUARDED_BY(mutex_) = 0;
+  // Bytes that may be allocated before the memory that is left is asked for again.
+  std::size_t until_check_ IPU_GUARDED_BY(mutex_) = 0;
+  std::vector<Lane> lanes_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

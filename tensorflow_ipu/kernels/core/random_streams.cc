@@ -26,7 +26,7 @@ constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
 RandomStreams::RandomStreams() : seed_(Entropy()) {}
 
 void RandomStreams::Reset(uint64_t seed, bool identical) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   seed_ = seed;
   identical_ = identical;
   counts_.clear();
@@ -35,14 +35,14 @@ void RandomStreams::Reset(uint64_t seed, bool identical) {
 void RandomStreams::Forget() { Reset(Entropy(), false); }
 
 RandomSeed RandomStreams::Draw(int64_t replica) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   if (replica >= static_cast<int64_t>(counts_.size())) counts_.resize(replica + 1);
   const uint64_t stream = identical_ ? 0 : static_cast<uint64_t>(replica);
   return {static_cast<int64_t>(Mixed(Mixed(seed_) + kGolden * (stream + 1))), counts_[replica]++};
 }
 
 int64_t RandomStreams::StreamOf(int64_t replica) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   return identical_ ? 0 : replica;
 }
 

@@ -3,8 +3,9 @@
 #define TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -22,22 +23,21 @@ class RandomStreams {
   RandomStreams();
 
   // Starts all streams anew, from `seed`. With `identical`, all replicas draw what replica 0 draws.
-  void Reset(uint64_t seed, bool identical);
+  void Reset(uint64_t seed, bool identical) IPU_EXCLUDES(mutex_);
 
   // Starts all streams anew, as at first.
   void Forget();
 
-  RandomSeed Draw(int64_t replica);
+  RandomSeed Draw(int64_t replica) IPU_EXCLUDES(mutex_);
 
   // Which stream a replica draws from: its own number, or 0 where all draw the same.
-  int64_t StreamOf(int64_t replica) const;
+  int64_t StreamOf(int64_t replica) const IPU_EXCLUDES(mutex_);
 
  private:
-  mutable std::mutex mutex_;
-  // All below are guarded by mutex_.
-  uint64_t seed_;
-  bool identical_ = false;
-  std::vector<int64_t> counts_;  // A replica: how often it has drawn.
+  mutable Mutex mutex_;
+  uint64_t seed_ IPU_GUARDED_BY(mutex_);
+  bool identical_ IPU_GUARDED_BY(mutex_) = false;
+  std::vector<int64_t> counts_ IPU_GUARDED_BY(mutex_);  // A replica: how often it has drawn.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -17,7 +17,7 @@ namespace tensorflow_ipu::core {
 // instead of a stranger.
 inline std::atomic<int64_t> last_number{0};
 
-// Counts objects that were removed, here or by whoever keeps something in the place of another: see Latest.
+// Counts objects that were removed, here or by whoever keeps something in the place of another: see LookupCache.
 inline std::atomic<int64_t> removals{0};
 
 // Thread-safe.
@@ -25,7 +25,7 @@ template <typename T>
 class Registry {
  public:
   int64_t Add(std::shared_ptr<T> object) {
-    std::unique_lock<std::shared_mutex> lock(mutex_);
+    const Lock lock(mutex_);
     const int64_t number = ++last_number;
     objects_.emplace(number, std::move(object));
     return number;
@@ -33,14 +33,14 @@ class Registry {
 
   // Null where there is none (any more).
   std::shared_ptr<T> Find(int64_t number) const {
-    std::shared_lock<std::shared_mutex> lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = objects_.find(number);
     return found == objects_.end() ? nullptr : found->second;
   }
 
   // Returns what was there; null where there was none.
   std::shared_ptr<T> Remove(int64_t number) {
-    std::unique_lock<std::shared_mutex> lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = objects_.find(number);
     if (found == objects_.end()) return nullptr;
     std::shared_ptr<T> object = std::move(found->second);
@@ -50,7 +50,7 @@ class Registry {
   }
 
   std::vector<std::shared_ptr<T>> All() const {
-    std::shared_lock<std::shared_mutex> lock(mutex_);
+    const Lock lock(mutex_);
     std::vector<std::shared_ptr<T>> all;
     all.reserve(objects_.size());
     for (const auto& entry : objects_) all.push_back(entry.second);
@@ -58,23 +58,23 @@ class Registry {
   }
 
  private:
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<int64_t, std::shared_ptr<T>> objects_;  // Guarded by mutex_.
+  mutable Mutex mutex_;
+  std::unordered_map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
 };
 
-// What a thread found last: a program asks for the same object thousands of times on end. Holds on to it until the
-// thread looks for another one, or for anything after a removal.
+// A cache of one entry for look-ups in a registry: a program asks for the same object thousands of times on end. Keeps
+// the object until another one is looked up, or anything after a removal.
 //
 // One thread's.
 template <typename T>
-class Latest {
+class LookupCache {
  public:
-  // The object of this number: the one at hand, or what `find` returns. Null where there is none.
-  template <typename Find>
-  T* Of(int64_t number, Find find) {
+  // The object of this number: the cached one, or what `find` returns. Null where there is none.
+  template <typename Lookup>
+  T* Find(int64_t number, Lookup look_up) {
     const int64_t removed = removals.load(std::memory_order_acquire);
     if (number != number_ || removed != removals_ || object_ == nullptr) {
-      object_ = find(number);
+      object_ = look_up(number);
       number_ = number;
       removals_ = removed;
     }

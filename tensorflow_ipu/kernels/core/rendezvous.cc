@@ -4,13 +4,14 @@
 
 #include "tensorflow_ipu/kernels/core/activity.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
 
 // The replicas of one group at one use of a site.
 struct Domain::Meeting {
-  std::shared_ptr<Site> site;
+  std::shared_ptr<CallSite> site;
   Group group;  // Of any of its replicas.
   int64_t arrived = 0;
   // By rank; a null `deliver` has not arrived.
@@ -25,9 +26,6 @@ struct Domain::Meeting {
 };
 
 namespace {
-
-// From so many bytes on, in all, threads share the work: a thread needs some ten microseconds to wake up.
-constexpr std::size_t kSharedBytes = std::size_t{1} << 20;
 
 // The process computes as long as it uses this part of a processor's time.
 constexpr double kBusy = 0.05;
@@ -50,8 +48,10 @@ std::string Described(const Contribution& contribution) {
 class Work {
  public:
   Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Deliver> delivers,
-       std::shared_ptr<Pace> pace)
-      : exchange_(collective, std::move(contributions)), delivers_(std::move(delivers)), pace_(std::move(pace)) {}
+       std::shared_ptr<RunningMedian> run_time)
+      : exchange_(collective, std::move(contributions)),
+        delivers_(std::move(delivers)),
+        run_time_(std::move(run_time)) {}
 
   // Performs the collective. Returns whether it is done; if not, other threads are at it, and answer the caller too.
   //
@@ -63,21 +63,21 @@ class Work {
       for (int64_t i = 0; i < helpers; ++i) {
         Executor::Global().Run([work](const Outcome& started) {
           if (!started.ok()) return;  // The others do its pieces.
-          Executor::LingerAfterTask(work->pace_->linger());
-          if (work->exchange_.DoSome()) AnswerFromTask(std::move(work->delivers_), work->pace_);
+          Executor::SpinAfterTask(TaskSpin(*work->run_time_));
+          if (work->exchange_.DoSome()) AnswerFromTask(std::move(work->delivers_), work->run_time_);
         });
       }
     }
     if (!work->exchange_.DoSome()) return false;
     work->delivers_[own_rank] = nullptr;
-    Answer(std::move(work->delivers_), work->pace_);
+    Answer(std::move(work->delivers_), work->run_time_);
     return true;
   }
 
  private:
   Exchange exchange_;
   std::vector<Deliver> delivers_;  // Of the thread that does the last piece.
-  const std::shared_ptr<Pace> pace_;
+  const std::shared_ptr<RunningMedian> run_time_;
 };
 
 }  // namespace
@@ -94,7 +94,7 @@ Domain::Domain(std::string device, std::function<bool()> others_wait, std::chron
     : device_(std::move(device)), others_wait_(std::move(others_wait)), watch_(watch) {}
 
 void Domain::Begin(int64_t replicas) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   FailAll(Outcome::Cancelled("Another run began on `" + device_ + "`."));
   ++run_;
   here_.assign(replicas, true);
@@ -109,7 +109,7 @@ void Domain::Begin(int64_t replicas) {
 }
 
 void Domain::Leave(int64_t replica) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   if (replica < 0 || replica >= static_cast<int64_t>(here_.size()) || !here_[replica]) return;
   here_[replica] = false;
   std::vector<std::shared_ptr<Meeting>> lost;
@@ -118,18 +118,21 @@ void Domain::Leave(int64_t replica) {
       if (meeting->group.Replica(rank) == replica && !meeting->HasArrived(rank)) lost.push_back(meeting);
     }
   }
-  for (const auto& meeting : lost) Fail(meeting, meeting->site->NeverComplete(meeting->group, meeting->Replicas(true)));
+  for (const auto& meeting : lost) {
+    meeting->site->domain_->mutex_.AssertHeld();  // It is this one.
+    Fail(meeting, meeting->site->NeverComplete(meeting->group, meeting->Replicas(true)));
+  }
 }
 
 void Domain::Abort(Outcome why) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   if (aborted_.has_value()) return;
   aborted_ = std::move(why);
   FailAll(*aborted_);
 }
 
 int64_t Domain::waiting() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   int64_t count = 0;
   for (const int64_t of_replica : waits_) count += of_replica;
   return count;
@@ -140,6 +143,7 @@ void Domain::Close(Meeting& meeting) {
   for (int64_t rank = 0; rank < meeting.group.size; ++rank) {
     if (meeting.HasArrived(rank)) --waits_[meeting.group.Replica(rank)];
   }
+  meeting.site->domain_->mutex_.AssertHeld();  // It is this one.
   meeting.site->meetings_[meeting.group.number] = nullptr;
 }
 
@@ -163,7 +167,7 @@ bool Domain::AllWait() const {
 }
 
 void Domain::GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   const std::shared_ptr<Meeting> meeting = weak.lock();
   if (meeting == nullptr || open_.count(meeting) == 0) return;
   meeting->deadline.reset();
@@ -182,7 +186,7 @@ void Domain::WatchLater() {
 
 void Domain::Watch() {
   const bool others_wait = others_wait_ != nullptr && others_wait_();
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   if (std::find(here_.begin(), here_.end(), true) == here_.end()) {
     watching_ = false;
     return;
@@ -209,13 +213,13 @@ void Domain::Watch() {
   WatchLater();
 }
 
-std::optional<Outcome> Site::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
-                                    Contribution contribution, Deliver deliver) {
+std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
+                                        Contribution contribution, Deliver deliver) {
   if (replicas == 1) return PerformAlone(collective, std::move(contribution));
   std::shared_ptr<Meeting> complete;
   int64_t rank = 0;
   {
-    std::lock_guard<std::mutex> lock(domain_->mutex_);
+    const Lock lock(domain_->mutex_);
     Outcome refusal = Refusal(replica, replicas, collective, contribution);
     if (!refusal.ok()) return refusal;
     const Group group = Group::Of(collective.grouping, replica, replicas);
@@ -233,17 +237,17 @@ std::optional<Outcome> Site::Arrive(int64_t replica, int64_t replicas, const Col
   }
   // From here on the meeting is this thread's: neither Leave nor Abort may touch buffers that are being written.
   const auto work =
-      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers), pace_);
+      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers), run_time_);
   if (!Work::Perform(work, rank)) return std::nullopt;
   return Outcome::Ok();
 }
 
-void Site::Close() {
-  std::lock_guard<std::mutex> lock(domain_->mutex_);
+void CallSite::Close() {
+  const Lock lock(domain_->mutex_);
   Fail(Outcome::Cancelled("The program of " + Called() + " was deleted while it ran."));
 }
 
-Outcome Site::PerformAlone(const Collective& collective, Contribution contribution) const {
+Outcome CallSite::PerformAlone(const Collective& collective, Contribution contribution) const {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
   for (Outcome outcome : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
     if (!outcome.ok()) return {outcome.code, "In " + Called() + ", " + outcome.message};
@@ -252,8 +256,8 @@ Outcome Site::PerformAlone(const Collective& collective, Contribution contributi
   return Outcome::Ok();
 }
 
-Outcome Site::Refusal(int64_t replica, int64_t replicas, const Collective& collective,
-                      const Contribution& contribution) {
+Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective,
+                          const Contribution& contribution) {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
   if (domain_->aborted_.has_value()) return *domain_->aborted_;
   if (static_cast<int64_t>(domain_->here_.size()) != replicas || replica < 0 || replica >= replicas) {
@@ -304,7 +308,7 @@ Outcome Site::Refusal(int64_t replica, int64_t replicas, const Collective& colle
   return Outcome::Ok();
 }
 
-Outcome Site::Fail(Outcome why) {
+Outcome CallSite::Fail(Outcome why) {
   failure_ = std::move(why);
   for (std::size_t group = 0; group < meetings_.size(); ++group) {
     if (const std::shared_ptr<Meeting> meeting = meetings_[group]) domain_->Fail(meeting, *failure_);
@@ -312,7 +316,7 @@ Outcome Site::Fail(Outcome why) {
   return *failure_;
 }
 
-std::shared_ptr<Site::Meeting> Site::Open(const Group& group) {
+std::shared_ptr<CallSite::Meeting> CallSite::Open(const Group& group) {
   auto meeting = std::make_shared<Meeting>();
   meeting->site = shared_from_this();
   meeting->group = group;
@@ -328,11 +332,11 @@ std::shared_ptr<Site::Meeting> Site::Open(const Group& group) {
   return meeting;
 }
 
-std::string Site::Called() const { return "the collective `" + name_ + "`"; }
+std::string CallSite::Called() const { return "the collective `" + name_ + "`"; }
 
-Outcome Site::Interrupted() const { return Outcome::Cancelled("The run was interrupted in " + Called() + "."); }
+Outcome CallSite::Interrupted() const { return Outcome::Cancelled("The run was interrupted in " + Called() + "."); }
 
-Outcome Site::NeverComplete(const Group& group, const std::string& arrived) {
+Outcome CallSite::NeverComplete(const Group& group, const std::string& arrived) {
   std::vector<int64_t> gone;
   for (int64_t rank = 0; rank < group.size; ++rank) {
     if (!domain_->here_[group.Replica(rank)]) gone.push_back(group.Replica(rank));

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -18,25 +17,26 @@
 #include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/exchange.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/running_median.h"
 
 namespace tensorflow_ipu::core {
 
-class Site;
+class CallSite;
 
 // The replicas of one device, and the run that they are in.
 //
-// Why no run hangs. Arrive never blocks, so no thread that a replica needs to get on is held by another one's wait;
-// what it may run for others (see answers.h) returns where their programs wait again. A replica that waits gets its
-// answer from one of these: the last arrival of its group; the Leave of a replica that it waits for, which the runner
-// calls for every replica whose program ends, however it ends; Abort; the limit for waits. So a run hangs only if all
-// replicas wait for each other without end.
+// Why no run deadlocks. Arrive never blocks a thread, and what it may run for other replicas (see answers.h) returns
+// where their programs wait again. Each wait is ended by one of these: the last arrival of the group; the Leave of a
+// replica that is waited for, which the runner calls for every replica whose program ends, however it ends; Abort; the
+// limit for waits. What remains is a cycle of replicas that wait for each other.
 //
-// Replicas that take the same branches do not. They run one executable, whose dependencies order its collectives alike
-// on all of them. Of those that some replica has still to pass, take one that no other must come before: nothing keeps
-// any replica from it, so all arrive there, and pass it. What is left are replicas that took different branches, and so
-// stand at different call sites. These the watch finds: when all that run wait, none arrives, no feed is waited for,
-// and the process computes nothing, nor would if it had a processor, the run is failed.
+// Replicas that take the same branches make no cycle: they run one executable, whose data dependencies put its
+// collectives into one partial order on all of them. The first collective in that order which some replica has still to
+// pass depends on nothing that is outstanding, so all replicas arrive there. Replicas that take different branches can
+// wait at different call sites. A watchdog finds these: the run fails once all of its replicas wait, none arrives, none
+// waits for a feed, and no thread of the process computes or is runnable.
 //
 // Thread-safe; lives in a shared_ptr.
 class Domain : public std::enable_shared_from_this<Domain> {
@@ -50,50 +50,48 @@ class Domain : public std::enable_shared_from_this<Domain> {
   Domain& operator=(const Domain&) = delete;
 
   // Starts a run of so many replicas. What still waits in a run before is failed, and all of it forgotten.
-  void Begin(int64_t replicas);
+  void Begin(int64_t replicas) IPU_EXCLUDES(mutex_);
 
   // The replica's program has ended: it arrives nowhere any more.
-  void Leave(int64_t replica);
+  void Leave(int64_t replica) IPU_EXCLUDES(mutex_);
 
   // Fails what waits, and what arrives later in this run. Only the first of several counts.
-  void Abort(Outcome why);
+  void Abort(Outcome why) IPU_EXCLUDES(mutex_);
 
   // Arrivals that wait.
-  int64_t waiting() const;
+  int64_t waiting() const IPU_EXCLUDES(mutex_);
 
  private:
-  friend class Site;
+  friend class CallSite;
   struct Meeting;
 
-  // These need mutex_ held.
-  void Close(Meeting& meeting);
-  void Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why);
-  void FailAll(const Outcome& why);
-  bool AllWait() const;
+  void Close(Meeting& meeting) IPU_REQUIRES(mutex_);
+  void Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) IPU_REQUIRES(mutex_);
+  void FailAll(const Outcome& why) IPU_REQUIRES(mutex_);
+  bool AllWait() const IPU_REQUIRES(mutex_);
+  void WatchLater() IPU_REQUIRES(mutex_);
 
-  void GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit);
-  void WatchLater();
-  void Watch();
+  void GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) IPU_EXCLUDES(mutex_);
+  void Watch() IPU_EXCLUDES(mutex_);
 
   const std::string device_;
   const std::function<bool()> others_wait_;
   const std::chrono::nanoseconds watch_;
 
-  mutable std::mutex mutex_;
-  // All below, and what sites and open meetings hold, is guarded by mutex_.
-  int64_t run_ = 0;             // Counts the runs.
-  std::vector<bool> here_;      // A replica: whether its program runs.
-  std::vector<int64_t> waits_;  // A replica: how many of its arrivals wait.
-  std::optional<Outcome> aborted_;
-  std::unordered_set<std::shared_ptr<Meeting>> open_;
-  int64_t arrivals_ = 0;
+  mutable Mutex mutex_;                                // Guards what open meetings hold too.
+  int64_t run_ IPU_GUARDED_BY(mutex_) = 0;             // Counts the runs.
+  std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // A replica: whether its program runs.
+  std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // A replica: how many of its arrivals wait.
+  std::optional<Outcome> aborted_ IPU_GUARDED_BY(mutex_);
+  std::unordered_set<std::shared_ptr<Meeting>> open_ IPU_GUARDED_BY(mutex_);
+  int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
 
-  // What the watch saw when it looked last.
-  bool watching_ = false;
-  int64_t seen_arrivals_ = 0;
-  std::clock_t seen_clock_ = 0;
-  std::chrono::steady_clock::time_point seen_at_;
-  int idle_looks_ = 0;
+  // What the watchdog saw when it looked last.
+  bool watching_ IPU_GUARDED_BY(mutex_) = false;
+  int64_t seen_arrivals_ IPU_GUARDED_BY(mutex_) = 0;
+  std::clock_t seen_clock_ IPU_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point seen_at_ IPU_GUARDED_BY(mutex_);
+  int idle_looks_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
 // A call site of a program: what a replica's program calls there for the k-th time in a run meets what those of its
@@ -101,12 +99,12 @@ class Domain : public std::enable_shared_from_this<Domain> {
 // the one before returned), so a group has one open meeting at most.
 //
 // Thread-safe; lives in a shared_ptr.
-class Site : public std::enable_shared_from_this<Site> {
+class CallSite : public std::enable_shared_from_this<CallSite> {
  public:
-  Site(std::string name, std::shared_ptr<Domain> domain) : name_(std::move(name)), domain_(std::move(domain)) {}
+  CallSite(std::string name, std::shared_ptr<Domain> domain) : name_(std::move(name)), domain_(std::move(domain)) {}
 
-  Site(const Site&) = delete;
-  Site& operator=(const Site&) = delete;
+  CallSite(const CallSite&) = delete;
+  CallSite& operator=(const CallSite&) = delete;
 
   const std::string& name() const { return name_; }
 
@@ -128,27 +126,27 @@ class Site : public std::enable_shared_from_this<Site> {
   std::string Called() const;
   Outcome Interrupted() const;
 
-  // These need the domain's mutex held.
-  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective, const Contribution& contribution);
-  std::shared_ptr<Meeting> Open(const Group& group);
+  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective, const Contribution& contribution)
+      IPU_REQUIRES(domain_->mutex_);
+  std::shared_ptr<Meeting> Open(const Group& group) IPU_REQUIRES(domain_->mutex_);
 
   // Why meetings of a group that a replica has left cannot be. The first words hold for all that come later: by then
   // more replicas may have left, on account of the failure.
-  Outcome NeverComplete(const Group& group, const std::string& arrived);
+  Outcome NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(domain_->mutex_);
 
   // Has what waits here fail, and what comes later in this run.
-  Outcome Fail(Outcome why);
+  Outcome Fail(Outcome why) IPU_REQUIRES(domain_->mutex_);
 
   const std::string name_;
   const std::shared_ptr<Domain> domain_;
-  const std::shared_ptr<Pace> pace_ = std::make_shared<Pace>();
+  const std::shared_ptr<RunningMedian> run_time_ = std::make_shared<RunningMedian>();
 
-  // Guarded by the domain's mutex, and void once that has another run.
-  int64_t run_ = 0;
-  std::optional<Collective> collective_;            // Of the first arrival.
-  std::optional<Outcome> failure_;                  // Why all later arrivals fail.
-  std::vector<std::shared_ptr<Meeting>> meetings_;  // A group: its open meeting, or null.
-  std::map<int64_t, Outcome> lost_;                 // A group: why it meets no more.
+  // Void once the domain has another run.
+  int64_t run_ IPU_GUARDED_BY(domain_->mutex_) = 0;
+  std::optional<Collective> collective_ IPU_GUARDED_BY(domain_->mutex_);            // Of the first arrival.
+  std::optional<Outcome> failure_ IPU_GUARDED_BY(domain_->mutex_);                  // Why all later arrivals fail.
+  std::vector<std::shared_ptr<Meeting>> meetings_ IPU_GUARDED_BY(domain_->mutex_);  // A group: its open one, or null.
+  std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(domain_->mutex_);                 // A group: why it meets no more.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -1,4 +1,4 @@
-// What a queue holds, at places that are used again.
+// A ring buffer that grows.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_RING_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_RING_H_
 
@@ -10,15 +10,15 @@
 
 namespace tensorflow_ipu::core {
 
-// Numbers go up; a range of them is in use, from `begin` to `end`, of which the owner keeps track.
+// Elements have consecutive numbers. Those from `begin` to `end` are in use, which the owner keeps track of.
 template <typename T>
 class Ring {
  public:
-  // The place of number `index`. What was there under an earlier number still is.
+  // The element of number `index`. Its place still holds what it held under an earlier number.
   T& operator[](int64_t index) { return places_[static_cast<std::size_t>(index) & (places_.size() - 1)]; }
   const T& operator[](int64_t index) const { return const_cast<Ring&>(*this)[index]; }
 
-  // Sees to it that number `end` has a place too.
+  // Grows the buffer if it has no place for number `end`.
   void MakePlace(int64_t begin, int64_t end) {
     if (end - begin < static_cast<int64_t>(places_.size())) return;
     Ring larger;

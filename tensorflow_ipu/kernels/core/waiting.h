@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 
 namespace tensorflow_ipu::core {
 
@@ -22,30 +21,26 @@ inline void Pause() {
 #endif
 }
 
-// Waits without sleep until `done` holds, `limit` at the longest. Returns whether it holds. A sleep and a wake cost
-// some ten microseconds, which is more than a small element's whole way through a queue.
+// Calls `done` so many times at most, until it returns true. Returns whether it did.
+template <typename Done>
+bool SpinTries(int tries, Done done) {
+  for (int i = 0; i < tries; ++i) {
+    if (done()) return true;
+    Pause();
+  }
+  return false;
+}
+
+// Spins until `done` returns true, `limit` at the longest. Returns whether it did. A sleep and a wake cost some ten
+// microseconds, which is more than a small element's whole way through a queue.
 template <typename Done>
 bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
   if (done()) return true;
   const auto end = std::chrono::steady_clock::now() + limit;
   while (std::chrono::steady_clock::now() < end) {
-    for (int i = 0; i < 16; ++i) {
-      if (done()) return true;
-      Pause();
-    }
+    if (SpinTries(16, done)) return true;
   }
   return done();
-}
-
-// Locks a mutex that others hold for moments only: a sleep would take longer than they do.
-inline std::unique_lock<std::mutex> LockSoon(std::mutex& mutex) {
-  std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
-  for (int i = 0; i < 64 && !lock.owns_lock(); ++i) {
-    Pause();
-    static_cast<void>(lock.try_lock());
-  }
-  if (!lock.owns_lock()) lock.lock();
-  return lock;
 }
 
 }  // namespace tensorflow_ipu::core

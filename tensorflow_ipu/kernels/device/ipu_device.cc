@@ -1,5 +1,6 @@
 // The TensorFlow devices /device:IPU:<n>: the host's kernels and memory under the IPU's name.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -13,9 +14,10 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
-#include "tensorflow_ipu/kernels/device/host_device.h"
-#include "tensorflow_ipu/kernels/device/threads.h"
+#include "tensorflow_ipu/kernels/host/fewer_threads.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
+#include "tensorflow_ipu/kernels/replicas/program_states.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -24,11 +26,14 @@ namespace tf = tensorflow;
 
 constexpr int kDefaultDevices = 8;  // As in _environment.py.
 
+bool IsCompiled(const tf::OpKernel& kernel) { return kernel.def().attr().count("_XlaMustCompile") > 0; }
+
 // Ops that take a variable and do not write it: those that read, those that hand it on, and those that call functions,
 // whose ops are seen one by one unless they are compiled.
 bool OnlyReads(const tf::OpKernel& kernel) {
   static const auto* const readers = new absl::flat_hash_set<std::string>{"Case",
                                                                           "DestroyResourceOp",
+                                                                          "DisableCopyOnRead",
                                                                           "Enter",
                                                                           "Exit",
                                                                           "Identity",
@@ -50,9 +55,10 @@ bool OnlyReads(const tf::OpKernel& kernel) {
                                                                           "VarIsInitializedOp",
                                                                           "VariableShape",
                                                                           "While",
+                                                                          "_ReadVariablesOp",
                                                                           "_Retval",
                                                                           "_SwitchN"};
-  return readers->contains(kernel.type_string()) && kernel.def().attr().count("_XlaMustCompile") == 0;
+  return readers->contains(kernel.type_string()) && !IsCompiled(kernel);
 }
 
 // Ops of which the making and the end of a variable consist, and what carries their inputs and results: all that goes
@@ -122,16 +128,22 @@ class IpuDevice : public HostDevice {
     if (!Exists(context)) return;
     if (Copies::Any()) NoteWrites(*kernel, context);
     HostDevice::Compute(kernel, context);
+    if (IsCompiled(*kernel) && !context->status().ok()) RestoreStates(context);
   }
 
   void ComputeAsync(tf::AsyncOpKernel* kernel, tf::OpKernelContext* context,
                     tf::AsyncOpKernel::DoneCallback done) override {
-    if (Exists(context)) {
-      if (Copies::Any()) NoteWrites(*kernel, context);
-      HostDevice::ComputeAsync(kernel, context, std::move(done));
-    } else {
+    if (!Exists(context)) return done();
+    if (Copies::Any()) NoteWrites(*kernel, context);
+    if (!IsCompiled(*kernel)) return HostDevice::ComputeAsync(kernel, context, std::move(done));
+    // The kernel of a compiled program calls back while it holds the locks of the program's variables.
+    const auto end = [unfinished = std::make_shared<std::atomic<int>>(2), context, done = std::move(done)] {
+      if (--*unfinished > 0) return;
+      if (!context->status().ok()) RestoreStates(context);
       done();
-    }
+    };
+    HostDevice::ComputeAsync(kernel, context, end);
+    end();
   }
 
  private:

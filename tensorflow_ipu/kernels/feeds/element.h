@@ -15,8 +15,6 @@ namespace tensorflow_ipu {
 // bytes of a small element do. The copy's memory stays with the object, which the queue hands back to the pump.
 class InfeedElement {
  public:
-  static constexpr std::size_t kSmallBytes = 1024;
-
   // Takes the tensors over, and leaves none.
   void Hold(std::vector<tensorflow::Tensor>* tensors) {
     copy_.clear();

@@ -11,8 +11,9 @@
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/device/host_device.h"
-#include "tensorflow_ipu/kernels/feeds/status.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
 
@@ -171,7 +172,7 @@ bool Pump::AwaitAll(std::chrono::nanoseconds limit) { return Running::Global().A
 
 void Pump::Run() {
   const std::size_t bytes = std::accumulate(queue_->sizes().begin(), queue_->sizes().end(), std::size_t{0});
-  const bool small = bytes <= InfeedElement::kSmallBytes;
+  const bool small = bytes <= core::kCopiedBytes;
   std::vector<tf::Tensor> tensors;
   InfeedElement element;
   for (int64_t count = 0;; ++count) {

@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -68,15 +68,15 @@ core::Outcome Gather(ffi::RemainingArgs arguments, int64_t states, ffi::Remainin
 
 Reply Meet(int64_t kind, int64_t reduction, int64_t group_size, bool orthogonal, int64_t root,
            ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  const OrderedState states = OrderedStateAt(StatesOf(arguments));
-  const FeedState& at = states.feed;
-  const std::shared_ptr<core::Site> site = Sites().Find(at.feed);
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+  const core::ProgramState& at = states.used;
+  const std::shared_ptr<core::CallSite> site = CallSites().Find(at.number);
   if (site == nullptr) {
     return {core::Outcome::NotFound("A collective of this program was deleted with the function that was traced. Keep "
                                     "the `tf.function` as long as its programs run."),
             {}};
   }
-  Advance(states.advanced, next_state->untyped_data());
+  core::Advance(states.advanced, next_state->untyped_data());
   const core::Collective collective{
       static_cast<core::Kind>(kind), static_cast<core::Reduction>(reduction), {group_size, orthogonal}, root};
   core::Contribution contribution;

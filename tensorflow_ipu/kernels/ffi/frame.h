@@ -11,6 +11,10 @@
 
 namespace tensorflow_ipu {
 
+// The layout of the frame, and what a stage and an extension are. A new version of the API is to be read first: its
+// header, `xla/ffi/api/c_api.h`, says what has changed.
+static_assert(XLA_FFI_API_MAJOR == 0 && XLA_FFI_API_MINOR == 2, "The frame of a call is read as version 0.2 has it.");
+
 struct Memory {
   void* data;
   std::size_t bytes;

@@ -9,11 +9,11 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -22,12 +22,12 @@ namespace ffi = xla::ffi;
 
 // Returns at once: the function may take long, and wait for whatever the user's code waits for, and this thread is one
 // of the few on which programs compute.
-ffi::Future Call(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
-                 ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+ffi::Future CallHost(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
+                     ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  const OrderedState states = OrderedStateAt(StatesOf(arguments));
-  const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.feed.feed);
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+  const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.used.number);
   if (function == nullptr) {
     promise.SetError(
         ToError(core::Outcome::NotFound(absl::StrCat(name, LinesOf(node, name),
@@ -35,7 +35,7 @@ ffi::Future Call(std::string_view node, std::string_view name, ffi::RemainingArg
                                                      "`tf.function` as long as its programs run."))));
     return future;
   }
-  Advance(states.advanced, next_state->untyped_data());
+  core::Advance(states.advanced, next_state->untyped_data());
   absl::InlinedVector<HostBuffer, 4> passed;
   for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
     const auto buffer = *arguments.get<ffi::AnyBuffer>(i);
@@ -49,7 +49,7 @@ ffi::Future Call(std::string_view node, std::string_view name, ffi::RemainingArg
     to.push_back({buffer->untyped_data(), buffer->size_bytes(),
                   tensorflow::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size()))});
   }
-  function->Run(states.feed.lane, states.feed.lanes, passed, std::move(to),
+  function->Run(states.used.lane, states.used.lanes, passed, std::move(to),
                 [promise, node = std::string(node), name = std::string(name)](const absl::Status& status) mutable {
                   if (status.ok()) return promise.SetAvailable();
                   promise.SetError(ToError({static_cast<core::Code>(status.code()),
@@ -58,14 +58,14 @@ ffi::Future Call(std::string_view node, std::string_view name, ffi::RemainingArg
   return future;
 }
 
-XLA_FFI_DEFINE_HANDLER(kCall, Call,
+XLA_FFI_DEFINE_HANDLER(kCallHost, CallHost,
                        ffi::Ffi::Bind()
                            .Attr<std::string_view>("node")
                            .Attr<std::string_view>("name")
                            .RemainingArgs()               // the order, if there is one, the state, and what is passed
                            .Ret<ffi::Buffer<ffi::S64>>()  // next_state
                            .RemainingRets());             // results
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_call", "Host", kCall);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_call", "Host", kCallHost);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -17,12 +17,12 @@ namespace ffi = xla::ffi;
 
 // The queue of the pass under way; null where there is none.
 const std::shared_ptr<InfeedQueue>& Find(int64_t number) {
-  static thread_local core::Latest<InfeedQueue> latest;
-  latest.Of(number, [](int64_t wanted) {
+  static thread_local core::LookupCache<InfeedQueue> cache;
+  cache.Find(number, [](int64_t wanted) {
     const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
     return infeed == nullptr ? nullptr : infeed->queue();
   });
-  return latest.object();
+  return cache.object();
 }
 
 // Whether the elements of the queue have the sizes that the program wants, whose tensor `i` is `wanted(i)`.
@@ -39,21 +39,21 @@ bool Fits(const InfeedQueue& queue, std::size_t count, Wanted wanted) {
 bool TakeReady(const XLA_FFI_CallFrame& frame) {
   // Gives its memory back to the pump at the next call.
   static thread_local InfeedElement element;
-  const OrderedState states = OrderedStateAt(StatesOf(frame));
-  const FeedState& at = states.feed;
-  InfeedQueue* const queue = Find(at.feed).get();
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
+  const core::ProgramState& at = states.used;
+  InfeedQueue* const queue = Find(at.number).get();
   if (queue == nullptr) return false;
   const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + 1]); };
   if (!Fits(*queue, static_cast<std::size_t>(frame.rets.size - 1), to)) return false;
   core::Outcome why;
   InfeedQueue::Took took = queue->Take(at.lane, at.lanes, &element, &why);
-  if (took == InfeedQueue::Took::kNothing && queue->Linger(at.lane)) {
+  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.lane)) {
     took = queue->Take(at.lane, at.lanes, &element, &why);
   }
   if (took != InfeedQueue::Took::kElement) return false;
   element.CopyTo(queue->sizes(), [&](std::size_t i) { return to(i).data; });
   element.Drop();
-  Advance(states.advanced, MemoryOf(frame.rets.rets[0]).data);
+  core::Advance(states.advanced, MemoryOf(frame.rets.rets[0]).data);
   return true;
 }
 
@@ -73,10 +73,10 @@ ffi::Future Failed(core::Outcome why) {
 }
 
 ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  const OrderedState states = OrderedStateAt(StatesOf(arguments));
-  const FeedState& at = states.feed;
-  const std::shared_ptr<InfeedQueue> queue = Find(at.feed);
-  if (queue == nullptr) return Failed(Missing(at.feed));
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+  const core::ProgramState& at = states.used;
+  const std::shared_ptr<InfeedQueue> queue = Find(at.number);
+  if (queue == nullptr) return Failed(Missing(at.number));
   absl::InlinedVector<Memory, 8> to;  // The usual number of tensors needs no memory of its own.
   for (std::size_t i = 0; i < results.size(); ++i) {
     auto result = results.get<ffi::AnyBuffer>(i);
@@ -88,7 +88,7 @@ ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> ne
                    "The program was traced for elements of other shapes or types than those of the infeed queue `" +
                        queue->name() + "`. Trace it with that queue."});
   }
-  Advance(states.advanced, next_state->untyped_data());
+  core::Advance(states.advanced, next_state->untyped_data());
   // A wait here would hold a thread of XLA's pool, and with it perhaps the replica that must go on first.
   ffi::Promise promise;
   ffi::Future future(promise);

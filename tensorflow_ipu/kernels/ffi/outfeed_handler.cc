@@ -3,10 +3,10 @@
 #include <memory>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -21,23 +21,23 @@ std::vector<core::Leaf>* Leaves(std::size_t count) {
 }
 
 // Without leaves, data are synthetic: there is no element.
-core::Outcome Enqueue(const OrderedState& states, int64_t layout, const std::vector<core::Leaf>& leaves,
+core::Outcome Enqueue(const core::OrderedState& states, int64_t layout, const std::vector<core::Leaf>& leaves,
                       void* next_state) {
-  const FeedState& at = states.feed;
-  static thread_local core::Latest<core::Outfeed> latest;
-  core::Outfeed* const outfeed = latest.Of(at.feed, [](int64_t number) { return Outfeeds().Find(number); });
+  const core::ProgramState& at = states.used;
+  static thread_local core::LookupCache<core::Outfeed> cache;
+  core::Outfeed* const outfeed = cache.Find(at.number, [](int64_t number) { return Outfeeds().Find(number); });
   if (outfeed == nullptr) {
     return core::Outcome::NotFound(
         "The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
   }
-  Advance(states.advanced, next_state);
+  core::Advance(states.advanced, next_state);
   if (!leaves.empty()) return outfeed->Append(at.lane, at.lanes, layout, leaves);
   outfeed->Declare(layout);
   return core::Outcome::Ok();
 }
 
 ffi::Error EnqueueBound(int64_t layout, ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state) {
-  const OrderedState states = OrderedStateAt(StatesOf(arguments));
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   std::vector<core::Leaf>* const leaves = Leaves(arguments.size() - states.states);
   for (std::size_t i = 0; i < leaves->size(); ++i) {
     const auto leaf = arguments.get<ffi::AnyBuffer>(i + states.states);
@@ -54,7 +54,7 @@ XLA_FFI_DEFINE_HANDLER(kEnqueue, EnqueueBound,
                            .Ret<ffi::Buffer<ffi::S64>>());  // next_state
 
 bool EnqueueFromFrame(const XLA_FFI_CallFrame& frame) {
-  const OrderedState states = OrderedStateAt(StatesOf(frame));
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
   std::vector<core::Leaf>* const leaves = Leaves(static_cast<std::size_t>(frame.args.size - states.states));
   for (std::size_t i = 0; i < leaves->size(); ++i) {
     const Memory leaf = MemoryOf(frame.args.args[i + states.states]);

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <memory>
 
+#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
 #include "tensorflow_ipu/kernels/replicas/random.h"
 
 namespace tensorflow_ipu {
@@ -18,23 +18,20 @@ core::Outcome Gone() {
 
 ffi::Error DrawSeed(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
                     ffi::ResultBuffer<ffi::S64> seed) {
-  FeedState at;
-  std::memcpy(&at, state.untyped_data(), sizeof(at));
-  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.feed);
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(Gone());
   const core::RandomSeed drawn = streams->Draw(at.lane);
   seed->typed_data()[0] = drawn.key;
   seed->typed_data()[1] = drawn.count;
-  ++at.count;
-  std::memcpy(next_state->untyped_data(), &at, sizeof(at));
+  core::Advance(at, next_state->untyped_data());
   return ffi::Error::Success();
 }
 
 ffi::Error TellStream(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
                       ffi::ResultBuffer<ffi::S64> stream) {
-  FeedState at;
-  std::memcpy(&at, state.untyped_data(), sizeof(at));
-  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.feed);
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(Gone());
   stream->typed_data()[0] = streams->StreamOf(at.lane);
   std::memcpy(next_state->untyped_data(), &at, sizeof(at));

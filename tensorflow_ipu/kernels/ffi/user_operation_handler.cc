@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
 #include "tensorflow_ipu/kernels/host/user_functions.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -21,10 +21,10 @@ namespace {
 namespace ffi = xla::ffi;
 
 // The function computes on this thread, on the program's own memory.
-ffi::Error Call(std::string_view attributes, std::string_view called, std::string_view name,
-                ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  const OrderedState states = OrderedStateAt(StatesOf(arguments));
-  const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.feed.feed);
+ffi::Error CallUser(std::string_view attributes, std::string_view called, std::string_view name,
+                    ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+  const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
   if (function == nullptr) {
     return ToError(core::Outcome::NotFound(absl::StrCat(
         name, LinesOf(called, name),
@@ -34,7 +34,7 @@ ffi::Error Call(std::string_view attributes, std::string_view called, std::strin
   if (core::interrupted) {
     return ToError(core::Outcome::Cancelled(absl::StrCat(name, LinesOf(called, name), ": the run was interrupted.")));
   }
-  Advance(states.advanced, next_state->untyped_data());
+  core::Advance(states.advanced, next_state->untyped_data());
   std::vector<const void*> data;
   std::vector<uint32_t> elements;
   std::vector<void*> outputs;
@@ -57,7 +57,7 @@ ffi::Error Call(std::string_view attributes, std::string_view called, std::strin
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kCall, Call,
+XLA_FFI_DEFINE_HANDLER(kCallUser, CallUser,
                        ffi::Ffi::Bind()
                            .Attr<std::string_view>("attributes")
                            .Attr<std::string_view>("called")
@@ -65,7 +65,7 @@ XLA_FFI_DEFINE_HANDLER(kCall, Call,
                            .RemainingArgs()               // the order, if there is one, the state, and the inputs
                            .Ret<ffi::Buffer<ffi::S64>>()  // next_state
                            .RemainingRets());             // results
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_user_operation", "Host", kCall);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_user_operation", "Host", kCallUser);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -11,7 +11,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
-#include "tensorflow_ipu/kernels/feeds/status.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
 

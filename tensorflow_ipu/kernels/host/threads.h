@@ -6,7 +6,7 @@
 
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/lib/core/threadpool.h"
-#include "tensorflow_ipu/kernels/device/threads.h"
+#include "tensorflow_ipu/kernels/host/fewer_threads.h"
 
 namespace tensorflow_ipu {
 

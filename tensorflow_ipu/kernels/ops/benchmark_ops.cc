@@ -23,7 +23,7 @@
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
-#include "tensorflow_ipu/kernels/feeds/status.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
 
@@ -118,7 +118,7 @@ class QueueSource : public Source {
     core::Outcome why;
     element->Drop();
     InfeedQueue::Took took = queue_->Take(0, 1, element, &why);
-    if (took == InfeedQueue::Took::kNothing && queue_->Linger(0)) took = queue_->Take(0, 1, element, &why);
+    if (took == InfeedQueue::Took::kNothing && queue_->SpinForNext(0)) took = queue_->Take(0, 1, element, &why);
     if (took != InfeedQueue::Took::kNothing) return ToStatus(why);
     absl::Notification came;
     queue_->TakeLater(0, 1, [&](core::Outcome outcome, InfeedElement late) {

@@ -13,7 +13,7 @@
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
-#include "tensorflow_ipu/kernels/feeds/status.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
 

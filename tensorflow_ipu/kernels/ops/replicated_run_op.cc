@@ -19,7 +19,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/turns.h"
+#include "tensorflow_ipu/kernels/core/async_mutex.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
 
@@ -46,11 +46,11 @@ REGISTER_OP("IpuReplicatedRun")
 namespace {
 
 // Runs of one device come one after the other: their replicas meet in the device's one domain.
-core::Turns& TurnsOf(int64_t device) {
+core::AsyncMutex& MutexOf(int64_t device) {
   static auto* const mutex = new std::mutex();
-  static auto* const turns = new std::map<int64_t, core::Turns>();
+  static auto* const devices = new std::map<int64_t, core::AsyncMutex>();
   std::lock_guard<std::mutex> lock(*mutex);
-  return (*turns)[device];
+  return (*devices)[device];
 }
 
 class ReplicatedRunOp : public tf::AsyncOpKernel {
@@ -90,17 +90,18 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
                       done);
     Launch::Program program;
     OP_REQUIRES_OK_ASYNC(context, Program(context, &program), done);
-    core::Turns& turns = TurnsOf(ordinal);
-    const auto launch = std::make_shared<Launch>(context, program, ordinal, replicas, [&turns, done = std::move(done)] {
-      turns.End();
-      done();
-    });
-    // Whoever ends the turn before must not be held up. This thread may be: TensorFlow takes the op for an expensive
+    core::AsyncMutex& running = MutexOf(ordinal);
+    const auto launch =
+        std::make_shared<Launch>(context, program, ordinal, replicas, [&running, done = std::move(done)] {
+          running.Unlock();
+          done();
+        });
+    // Whoever ends the run before must not be held up. This thread may be: TensorFlow takes the op for an expensive
     // one, and has handed on what else there is to do. So a replica that is alone costs no change of threads.
-    static thread_local const Launch* taking = nullptr;
-    taking = launch.get();
-    turns.Take([launch] { launch->Start(/*may_block=*/std::exchange(taking, nullptr) == launch.get()); });
-    taking = nullptr;
+    static thread_local const Launch* locking = nullptr;
+    locking = launch.get();
+    running.Lock([launch] { launch->Start(/*may_block=*/std::exchange(locking, nullptr) == launch.get()); });
+    locking = nullptr;
   }
 
  private:

@@ -13,7 +13,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/tensor_util.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
 
 namespace tensorflow_ipu {
 
@@ -48,11 +48,11 @@ class FeedStateOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& initial = context->input(0);
-    OP_REQUIRES(context, initial.NumElements() == kFeedStateSize,
-                absl::InvalidArgumentError(absl::StrCat("`initial` must have ", kFeedStateSize, " elements, but has ",
-                                                        initial.NumElements(), ".")));
+    OP_REQUIRES(context, initial.NumElements() == core::kProgramStateSize,
+                absl::InvalidArgumentError(absl::StrCat("`initial` must have ", core::kProgramStateSize,
+                                                        " elements, but has ", initial.NumElements(), ".")));
     const auto value = initial.flat<int64_t>();
-    const std::string name = absl::StrCat(kFeedStatePrefix, value(0), "_lane_", value(1), "_of_", value(2));
+    const std::string name = core::ProgramState{value(0), value(1), value(2), value(3)}.VariableName();
     tf::ResourceHandle handle =
         per_step_ ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
                   : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);

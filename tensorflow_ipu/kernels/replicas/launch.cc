@@ -2,21 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
-#include "tensorflow_ipu/kernels/collectives/sites.h"
+#include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
-#include "tensorflow_ipu/kernels/feeds/status.h"
-#include "tensorflow_ipu/kernels/ops/feed_state.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
+#include "tensorflow_ipu/kernels/replicas/program_states.h"
 
 namespace tensorflow_ipu {
 
@@ -27,16 +27,6 @@ namespace {
 // How often the waits of a run that has failed are ended: a replica may come to wait at any time until its program
 // ends.
 constexpr std::chrono::milliseconds kEndWaitsEvery{20};
-
-tf::Tensor StateOf(int64_t feed, int64_t lane, int64_t lanes) {
-  tf::Tensor state(tf::DT_INT64, tf::TensorShape({kFeedStateSize}));
-  auto value = state.vec<int64_t>();
-  value(0) = feed;
-  value(1) = lane;
-  value(2) = lanes;
-  value(3) = 0;
-  return state;
-}
 
 // After a failure: replicas that ran ahead of the others in a feed are no longer.
 void Align(int64_t feed) {
@@ -73,6 +63,10 @@ void Launch::Start(bool may_block) {
   }
   core::Executor::Global().Run([self = shared_from_this()](const core::Outcome& started) { self->Run(0, started); });
 }
+
+// A replica's parameters are those of the op, field by field, where a replica shares them. A TensorFlow that has
+// another field needs a look at whether replicas do.
+static_assert(sizeof(tf::OpKernelContext::Params) == 424, "OpKernelContext::Params has other fields: see Prepare.");
 
 absl::Status Launch::Prepare() {
   const int inputs = context_->num_inputs();
@@ -118,16 +112,12 @@ absl::Status Launch::PrepareResource(int input) {
   tf::ResourceMgr* const resources = context_->resource_manager();
   std::vector<tf::ResourceHandle> handles;
   absl::Status status;
-  if (absl::StartsWith(handle.name(), kFeedStatePrefix)) {
-    int64_t feed;
-    {
-      tf::tf_shared_lock reading(*variable->mu());
-      feed = variable->tensor()->vec<int64_t>()(0);
-    }
+  if (const std::optional<core::ProgramState> state = core::ProgramState::OfVariable(handle.name())) {
+    const int64_t feed = state->number;
     if (feed >= 0) feeds_.push_back(feed);  // Else it is the program's order.
     status = Copies::Global().OwnHandles(
         resources, handle, variable.get(), count_,
-        [this, feed](int64_t replica) { return StateOf(feed, replica, count_); }, &handles);
+        [this, feed](int64_t replica) { return TensorOf({feed, replica, count_, 0}); }, &handles);
   } else {
     status = Copies::Global().Handles(resources, handle, variable.get(), count_, &handles);
   }
@@ -157,7 +147,12 @@ void Launch::Run(int64_t replica, const core::Outcome& started) {
   const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));
   tf::OpKernelContext* const context = replicas_[replica].context.get();
   if (tf::AsyncOpKernel* const async = program_.kernel->AsAsync()) {
-    async->ComputeAsync(context, [self = shared_from_this(), replica] { self->Ended(replica); });
+    // The kernel calls back while it holds the locks of the program's variables, which an end may have to write.
+    const auto end = [self = shared_from_this(), replica] {
+      if (--self->replicas_[replica].unfinished == 0) self->Ended(replica);
+    };
+    async->ComputeAsync(context, end);
+    end();
   } else {
     program_.kernel->Compute(context);
     Ended(replica);
@@ -222,6 +217,7 @@ void Launch::Finish() {
       delete output.tensor;
     }
   } else {
+    RestoreStates(context_);
     for (const int64_t feed : feeds_) Align(feed);
     context_->SetStatus(failure_);
   }

@@ -1,0 +1,225 @@
+"""From a `tf.function` to what it is traced to: a function with flat inputs, and its execution."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    attributes,
+    concrete_function,
+    function_type_utils,
+    polymorphic_function,
+    tracing_compilation,
+)
+
+# What `tf.function` makes and what it is traced to. Public are `tf.types.experimental.PolymorphicFunction` and
+# `ConcreteFunction`, abstract classes that others derive from (SavedModel's restored functions): what is below reads
+# attributes of these two alone. When they are gone: the classes of `tf.function(f)` and of its
+# `get_concrete_function()`.
+Function = polymorphic_function.Function
+ConcreteFunction = concrete_function.ConcreteFunction
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether a `tf.function` was made with `jit_compile=True`; stands on `Function._jit_compile`, which has no getter."""
+    return bool(function._jit_compile)
+
+
+def compiled_twin(function: Any) -> Any:
+    """A `tf.function` like this one, but with `jit_compile=True`.
+
+    Stands on `Function._clone`, which keeps signature, name and AutoGraph's options. When it is gone:
+    `tf.function(function.python_function, jit_compile=True, ...)` with those.
+    """
+    twin = function._clone(None)
+    twin._jit_compile = True
+    return twin
+
+
+def lock_of(function: Any) -> Any:
+    """The lock that a `tf.function` holds while it is traced.
+
+    Stands on `Function._lock`: another thread may be at the first call, and make the variables. When it is gone: a lock
+    of our own a function, which holds off those traces that are ours.
+    """
+    return function._lock
+
+
+def has_made_variables(function: Any) -> bool:
+    """Whether the first call of a `tf.function` made variables; stands on `Function._created_variables`, as TensorFlow does."""
+    return bool(function._created_variables)
+
+
+def tracing_options(function: Any) -> Any:
+    """What TensorFlow traces a `tf.function` by; None before its first trace.
+
+    Stands on `Function._variable_creation_config` and `_no_variable_creation_config`. In public,
+    `get_concrete_function` traces and returns one trace for the arguments; it has no look-up that does not trace, and no
+    key of ours, so that a program for one number of IPUs could be taken for another. When they are gone: a cache of ours,
+    by `tf.types.experimental.TraceType` of the arguments.
+    """
+    if function._created_variables:
+        return function._no_variable_creation_config
+    return function._variable_creation_config
+
+
+def with_target(options: Any, target: object) -> Any:
+    """Options by which traces are apart from those for another target; see `tracing_options`.
+
+    Of all that makes up the key of a trace, `scope_type` is free for anything.
+    """
+    return dataclasses.replace(options, scope_type=(options.scope_type, target))
+
+
+def for_look_up(options: Any, missed: Callable[..., Any]) -> Any:
+    """Options by which known traces are found, and `missed` is called in the place of tracing; see `tracing_options`."""
+    return dataclasses.replace(options, python_function=missed, autograph=False)
+
+
+def options_for(function: Callable[..., Any], name: str, attributes: Mapping[str, Any]) -> Any:
+    """Options by which a Python function is traced once, with attributes on what comes of it; see `tracing_options`."""
+    return tracing_compilation.TracingOptions(
+        python_function=function, name=name, attributes=dict(attributes), autograph=False
+    )
+
+
+def traced(args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Any) -> Any:
+    """The concrete function for these arguments, found or traced; see `tracing_options`."""
+    return tracing_compilation.trace_function(args, dict(kwargs), options)
+
+
+def traces_of(function: Any) -> list[Any]:
+    """All that a `tf.function` was traced to, the latest last; see `tracing_options`."""
+    configs = (function._variable_creation_config, function._no_variable_creation_config)
+    return [trace for config in configs if config is not None for trace in config.function_cache.values()]
+
+
+def bound_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The arguments of a call of a `tf.function` as TensorFlow has them: by the signature, with the defaults, as tensors.
+
+    Stands on `function_type_utils.canonicalize_function_inputs` and what it takes of the function; a call alone does so
+    in public. When it is gone: `function.function_type.bind`, and `tf.convert_to_tensor` where there is an
+    `input_signature`.
+    """
+    return function_type_utils.canonicalize_function_inputs(
+        args, kwargs, function._function_type, function._default_values, function._is_pure
+    )
+
+
+def flat_inputs(program: Any, bound: Any) -> list[Any]:
+    """The flat inputs of a concrete function for bound arguments, without those that it captured.
+
+    Stands on `FunctionType.unpack_inputs`: `ConcreteFunction.function_type` is public, this method of it is not. When it
+    is gone: `tf.nest.flatten` of the bound arguments with `expand_composites`.
+    """
+    return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
+
+
+def flat_inputs_of_call(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The flat inputs of a call of a concrete function, which takes its tensors alone as well, without the Python values.
+
+    Stands on what `flat_inputs` and `bound_arguments` stand on, and on `ConcreteFunction._arg_keywords`. When it is gone:
+    the names in `program.structured_input_signature`.
+
+    Raises:
+      TypeError: It cannot be called so.
+    """
+    try:
+        bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
+        return program.function_type.unpack_inputs(bound)
+    except TypeError:
+        rest = program._arg_keywords[len(args) :]
+        tensors = [*args, *(kwargs.get(name) for name in rest)]
+        if (
+            kwargs.keys() != set(rest)
+            or len(tensors) != len(program._arg_keywords)
+            or not all(map(tf.is_tensor, tensors))
+        ):
+            raise
+        return tensors
+
+
+def execute(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    """Executes a concrete function, or puts its call into the graph that is being built.
+
+    Stands on `ConcreteFunction._call_flat`, since a call in public cannot be given other tensors than those captured.
+    When it is gone: `ConcreteFunction.inference_fn.call_flat`, and no gradient.
+
+    Returns:
+      What its Python function returned, with tensors for the symbolic ones.
+    """
+    return program._call_flat(inputs, captured_inputs=captured)
+
+
+def results_of(program: Any, flat: Sequence[Any]) -> Any:
+    """The flat results of a concrete function in the structure that its Python function returned them in.
+
+    Stands on `FunctionType.pack_output`, see `flat_inputs`. When it is gone: `tf.nest.pack_sequence_as` with
+    `program.structured_outputs`.
+    """
+    return program.function_type.pack_output(flat)
+
+
+def not_compiled(program: Any) -> Any:
+    """A concrete function of the same graph that is not compiled; stands on `ConcreteFunction.from_func_graph`."""
+    return concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
+
+
+# Attributes of a concrete function that are its own for ever: its signature, when `get_concrete_function` gave it one.
+_OF_SIGNATURE = ("_arg_keywords", "_num_positional_args")
+
+
+def keep_from_compiling(function: Any) -> None:
+    """Has a concrete function that was just traced for XLA not be compiled; does nothing to others.
+
+    TensorFlow has no call for it. So this makes another concrete function of the same graph, and gives this one the
+    body of that one: all attributes but `_OF_SIGNATURE`. Stands on `ConcreteFunction._attrs`, `_garbage_collector` and
+    `from_func_graph`; `tests/test_seam.py` holds the set of attributes. When it is gone: find which attributes lead to
+    the definition of the function, and swap those.
+    """
+    if attributes.XLA_COMPILE not in function._attrs:
+        return
+    remaining = {name: value for name, value in function._attrs.items() if name != attributes.XLA_COMPILE}
+    function._garbage_collector.release()
+    other = concrete_function.ConcreteFunction.from_func_graph(
+        function.graph, function.function_type, remaining, shared_func_graph=False
+    )
+    vars(function).update({name: value for name, value in vars(other).items() if name not in _OF_SIGNATURE})
+
+
+def of_graph(name: str, graph: Any, *, called: bool = True) -> Any:
+    """A function of the runtime, of this name, made of a graph with its `inputs` and `outputs`.
+
+    Python can call it by `call_flat(*inputs)`, unless `called` is False, where the graph need not be one of `trace_into`.
+
+    Stands on `atomic_function.from_func_graph`: `tf.function` traces graphs of its own, and `tf.compat.v1.wrap_function`
+    lifts variables. When it is gone: `ConcreteFunction.from_func_graph`, or `context.add_function_def` with the graph's
+    definition.
+    """
+    return atomic_function.from_func_graph(name, graph, {}, None if called else function_type.FunctionType([]))
+
+
+def hlo_of(program: Any, inputs: Sequence[Any], device: str, stage: str = "hlo_serialized") -> bytes:
+    """The HLO of a concrete function; nothing is run.
+
+    The default stage is a serialized `HloModuleProto` as XLA gets it, before any optimisation; `"optimized_hlo"` is the
+    text of what XLA makes of it.
+
+    Stands on `context.get_compiler_ir`. `tf.function(...).experimental_get_compiler_ir` is public, and takes a
+    `tf.function`, which it would trace without the replica. When it is gone: that one, of a function that calls this one.
+    """
+    running: Any = context.context()
+    return running.get_compiler_ir(
+        device_name=device,
+        platform_name=None,
+        function_name=program.name,
+        flat_args=list(inputs),
+        captured_inputs=program.captured_inputs,
+        stage=stage,
+    )

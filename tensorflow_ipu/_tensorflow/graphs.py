@@ -1,0 +1,296 @@
+"""Graphs of functions: which are being traced, what they call, and what is on their operations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import lift_to_graph
+from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils, func_graph, op_def_registry
+from tensorflow.python.ops import control_flow_ops, control_flow_util, control_flow_v2_func_graphs
+
+# The graph of a function. Stands on `func_graph.FuncGraph`, which Keras has by `tf.__internal__`; public is `tf.Graph`
+# alone, which captures nothing. Overridden are `capture`, called with each tensor from elsewhere, and
+# `_create_op_internal`, called for each operation. When it is gone: what `tf.function` hands to its Python function as
+# the default graph is its heir.
+FunctionGraph = func_graph.FuncGraph
+
+# Marks what is put into a graph as a part of what XLA compiles. Stands on `control_flow_ops.XLAControlFlowContext`;
+# `tf.xla.experimental.compile` alone makes one in public, and replicates what is traced in it. When it is gone: look for
+# what `GraphOrParentsInXlaContext` asks then.
+XlaContext = control_flow_ops.XLAControlFlowContext
+
+
+_default = tf.compat.v1.get_default_graph
+
+
+def is_function(graph: Any) -> bool:
+    """Whether a graph is that of a function; see `FunctionGraph`."""
+    return isinstance(graph, FunctionGraph)
+
+
+def around(graph: Any) -> Iterator[Any]:
+    """The graph, if it is one, and those around it, from the innermost out; the outermost may be no function's.
+
+    Stands on `FuncGraph.outer_graph`, for which there is no public name. When it is gone: keep the default graphs of a
+    trace by a stack of our own.
+    """
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
+def being_traced() -> Iterator[Any]:
+    """The graphs of the functions that are being traced now, from the innermost out; see `around`."""
+    for graph in around(_default()):
+        if not isinstance(graph, FunctionGraph):
+            return
+        yield graph
+
+
+def in_loop(graph: Any) -> bool:
+    """Whether operations of the graph run in a loop, as far as is known while it is built.
+
+    Stands on `WhileBodyFuncGraph`: a graph does not say in public what it is the body of. When it is gone: its name in
+    `control_flow_v2_func_graphs`, or what `while_v2.while_loop` traces bodies into.
+    """
+    return any(isinstance(one, control_flow_v2_func_graphs.WhileBodyFuncGraph) for one in around(graph))
+
+
+def in_condition() -> bool:
+    """Whether what is being traced is the condition of a loop; stands on `WhileCondFuncGraph`, see `in_loop`."""
+    graph = _default()
+    while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
+        graph = graph.outer_graph
+    return isinstance(graph, control_flow_v2_func_graphs.WhileCondFuncGraph)
+
+
+def is_control_flow(graph: Any) -> bool:
+    """Whether a graph is a part of a loop or a branch; stands on `ControlFlowFuncGraph`, see `in_loop`."""
+    return isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph)
+
+
+def outside_control_flow() -> Any:
+    """The graph that is being built, without the loops and branches that it is in; see `around`."""
+    return next(graph for graph in around(_default()) if not is_control_flow(graph))
+
+
+def is_compiled(graph: Any) -> bool:
+    """Whether a graph will be compiled by XLA, along with all that is put into it.
+
+    Stands on `control_flow_util.GraphOrParentsInXlaContext`; `tf.__internal__.get_enclosing_xla_context` looks at one
+    graph, and not at those around it. When it is gone: that one, for each graph of `around`.
+    """
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def compilation_contexts(graph: Any) -> Iterator[Any]:
+    """The contexts of control flow of a graph, from the innermost out.
+
+    Stands on `Graph._get_control_flow_context`, which is TensorFlow's one mark on a graph that makes it trace functions
+    apart; nothing public does. When it is gone: `dataclasses.replace(options, scope_type=...)` of `functions` can keep
+    traces apart, and a table of graphs can have the marks.
+    """
+    context = graph._get_control_flow_context()
+    while context is not None:
+        yield context
+        context = context.outer_context
+
+
+@contextlib.contextmanager
+def in_compilation_context(context: Any) -> Iterator[None]:
+    """A block in which the graph that is being built has this context of control flow; see `compilation_contexts`."""
+    graph = _default()
+    before = graph._get_control_flow_context()
+    graph._set_control_flow_context(context)
+    try:
+        yield
+    finally:
+        graph._set_control_flow_context(before)
+
+
+def functions_in(graph: Any) -> Mapping[str, Any]:
+    """The functions that a graph holds, by name, other than those of the graphs around it.
+
+    Stands on `Graph._functions`. `graph.as_graph_def().library` is public, and has no Python graphs. When it is gone:
+    that, and a table from name to function kept by `functions.of_graph`.
+    """
+    return getattr(graph, "_functions", {})
+
+
+def function_named(graph: Any, name: str) -> Any:
+    """The function that an operation of `graph` calls by this name; None if there is none, or it has no Python graph.
+
+    Stands on `Graph._get_function`, see `functions_in`; it asks the graphs around as well.
+    """
+    return graph._get_function(name)
+
+
+def hold_function(graph: Any, function: Any) -> None:
+    """Has a graph hold a function, with all that it calls, for operations that are put in by hand to call.
+
+    Stands on `Graph._add_function_recursive`: in public, only calling a function does so. When it is gone: call it there
+    once, in a branch that nothing uses.
+    """
+    graph._add_function_recursive(function)
+
+
+def graphs_of(program: Any) -> list[Any]:
+    """The graph of a program, and those of all functions that it calls; see `functions_in`.
+
+    Args:
+      program: A traced function, or its graph.
+    """
+    graphs: list[Any] = []
+    waiting = [getattr(program, "graph", program)]
+    seen: set[int] = set()
+    while waiting:
+        graph = waiting.pop()
+        if id(graph) in seen:
+            continue
+        seen.add(id(graph))
+        graphs.append(graph)
+        called = (getattr(function, "graph", None) for function in functions_in(graph).values())
+        waiting += [graph for graph in called if graph is not None]
+    return graphs
+
+
+def trace_into(graph: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> None:
+    """Traces a Python function into a graph that is there, with its side effects in order.
+
+    Stands on `func_graph_from_py_func`: `tf.function` makes the graph itself, of a class of its own, so that `capture`
+    could not be ours. When it is gone: enter `graph.as_default()` and `in_order_of_side_effects`, make placeholders of
+    `args`, and call the function.
+
+    Args:
+      graph: A `FunctionGraph`.
+      function: The function.
+      args: Its positional arguments, as structures of `tf.TensorSpec`.
+      kwargs: Its arguments by name, likewise.
+    """
+    func_graph.func_graph_from_py_func(
+        graph.name, function, args, kwargs or {}, func_graph=graph, add_control_dependencies=True
+    )
+
+
+def in_order_of_side_effects() -> Any:
+    """A block whose operations with side effects run in order, when the function runs, whether or not a result needs them.
+
+    Stands on `auto_control_deps.AutomaticControlDependencies`, which `tf.function` alone uses in public. Its
+    `ops_which_must_run` are known at the end of the block. When it is gone: `tf.control_dependencies` from each
+    stateful operation to the next.
+    """
+    return auto_control_deps.AutomaticControlDependencies()
+
+
+def declare_read_only(operation: str) -> None:
+    """Has TensorFlow not order an operation of ours with other uses of the resource that it reads.
+
+    Stands on `register_read_only_resource_op`, for which there is no public name. When it is gone: nothing is wrong,
+    but programs wait where they need not.
+    """
+    auto_control_deps_utils.register_read_only_resource_op(operation)
+
+
+def read_only_inputs(graph: Any) -> list[int]:
+    """The numbers of the inputs of a graph that are resources which it only reads.
+
+    Stands on `get_read_only_resource_input_indices_graph`; see `declare_read_only`. When it is gone: the consumers of
+    each input that are no `ReadVariableOp`.
+    """
+    return auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
+
+
+def definition_of(operation: str) -> Any:
+    """The definition (`OpDef`) of a kind of operation; None where it is a function's name.
+
+    Stands on `op_def_registry.get`; `operation.op_def` is public, where there is an operation. When it is gone: that.
+    """
+    return op_def_registry.get(operation)
+
+
+def copy_operation(graph: Any, operation: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Puts a copy of an operation into the graph of a function, with other inputs and attributes.
+
+    Stands on `FuncGraph._create_op_internal`; `Graph.create_op` is public, but captures inputs another way in graphs of
+    functions, and `tf.graph_util.import_graph_def` takes a whole graph. When it is gone: that one.
+    """
+    return graph._create_op_internal(
+        operation.type,
+        inputs,
+        [each.dtype for each in operation.outputs],
+        name=operation.name,
+        attrs=attributes,
+        op_def=operation.op_def,
+    )
+
+
+def lifted(tensor: Any) -> Any:
+    """The tensor that a tensor of a function's graph is in the graph that is being built, with all that computes it copied.
+
+    Stands on `lift_to_graph.lift_to_graph`, which Keras has as `tf.__internal__.lift_to_graph`. When it is gone: that one.
+    """
+    return lift_to_graph.lift_to_graph([tensor], _default())[tensor]
+
+
+def set_attribute(operation: Any, name: str, value: Any) -> None:
+    """Sets an attribute (`tf.compat.v1.AttrValue`) of an operation that is in a graph.
+
+    Stands on `Operation._set_attr`: in public, an operation is what it was made as. When it is gone: `attributed`
+    around the making of the operation.
+    """
+    operation._set_attr(name, value)
+
+
+def place(operation: Any, device: str) -> None:
+    """Places an operation that is in a graph; stands on `Operation._set_device`, as `set_attribute` does."""
+    operation._set_device(device)
+
+
+def attributed(attributes: Mapping[str, Any]) -> Any:
+    """A block whose operations get these attributes (`tf.compat.v1.AttrValue`; None: not the one of the block around).
+
+    Stands on `Graph._attr_scope`, for which there is no public name. When it is gone: `set_attribute` on each operation
+    that the graph has at the end and not at the beginning.
+    """
+    return _default()._attr_scope(attributes)
+
+
+def attribute_now(name: str) -> Any:
+    """The attribute that operations get now, or None; stands on `Graph._attr_scope_map`, see `attributed`."""
+    return _default()._attr_scope_map.get(name)
+
+
+def has_attribute_now(name: str) -> bool:
+    """Whether operations get this attribute now, be it an empty one; see `attribute_now`."""
+    return name in _default()._attr_scope_map
+
+
+def leave_attribute(name: str, value: Any) -> None:
+    """Has operations get an attribute from now on; None takes it away.
+
+    Stands on `Graph._attr_scope_map`, see `attributed`, which cannot leave an attribute behind its block.
+    """
+    scope = _default()._attr_scope_map
+    if value is None:
+        scope.pop(name, None)
+    else:
+        scope[name] = value
+
+
+def share_python_functions(graph: Any, other: Any) -> None:
+    """Has a graph keep the functions of `tf.py_function` and the like that another one keeps.
+
+    Stands on `Graph._py_funcs_used_in_graph`, in which TensorFlow looks them up by the outermost graph. When it is gone:
+    nothing has to be done where they live otherwise; a test prints from a part of a program.
+    """
+    if not hasattr(other, "_py_funcs_used_in_graph"):
+        other._py_funcs_used_in_graph = []
+    graph._py_funcs_used_in_graph = other._py_funcs_used_in_graph
+
+
+def outermost_of(graph: Any) -> Any:
+    """What a function's graph falls back to where none is around; stands on `FuncGraph._fallback_outer_graph`."""
+    return graph._fallback_outer_graph

@@ -1,0 +1,210 @@
+"""What of TensorFlow and Keras is replaced by the package: the table of it.
+
+Each row is applied by who says by what it is replaced (`by`), for as long as `lasts` says, and undone after. Three rows last
+from the import on, since nothing narrower works; `tests/test_patches.py` holds that there are no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from tensorflow_ipu._tensorflow._patch import Changes, Hook, Lasts, Patch
+
+__all__ = ["TABLE", "Changes", "Hook", "Lasts", "Patch", "in_trace"]
+
+_FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
+
+AUTOGRAPH_RULES = Patch(
+    "tensorflow.python.autograph.core.config:CONVERSION_RULES",
+    why="AutoGraph leaves TensorFlow's own code alone by this list, and rewrites all else that a traced function calls."
+    " To rewrite the package takes seconds of the first trace, and gives the user its lines in the place of their own."
+    " The rule names this package, whose functions may be called in any trace: no other code is treated otherwise.",
+    lasts=Lasts.IMPORT,
+    until="AutoGraph takes rules from packages",
+)
+
+PRINT = Patch(
+    "tensorflow:print",
+    "tensorflow:compat.v1.print",
+    "tensorflow:compat.v2.print",
+    "tensorflow.python.ops.logging_ops:print_v2",
+    why="XLA compiles no print, so in a program `tf.print` becomes a part that the host runs. A script may bind the"
+    " function to a name of its own before any scope. Outside of programs it calls TensorFlow's.",
+    lasts=Lasts.IMPORT,
+    until="TensorFlow's bridge to XLA hands `PrintV2` to the host",
+)
+
+JIT_COMPILE_AUTO = Patch(
+    "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
+    why="Keras compiles models by itself where TensorFlow lists anything but CPUs, and IPUs are listed from the import on."
+    " This keeps plain models what they are without the package.",
+    lasts=Lasts.IMPORT,
+    until="Keras asks for the device of the model",
+)
+
+OPERATIONS = Patch(
+    "tensorflow.python.framework.ops:Graph._create_op_helper",
+    why="Layers and checks of programs are marked for the host's kernels as they are put into a graph. Gradients, loops and"
+    " branches put theirs in on ways of their own, which all end here.",
+    lasts=Lasts.TRACE,
+    until="graphs call a hook with each new operation",
+)
+
+CONVOLUTION_GRADIENT = Patch(
+    "tensorflow.python.framework.ops:gradient_registry._registry.Conv2D.type",
+    why="XLA:CPU looks for convolutions that it has fast code for outside of loops alone; see `replicas/_convolutions.py`."
+    " A gradient is registered once and for all, so that the entry is replaced.",
+    lasts=Lasts.TRACE,
+    until="https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc looks into loops",
+)
+
+RANDOM_OPERATIONS = Patch(
+    *(
+        f"tensorflow.python.ops.gen_random_ops:{name}"
+        for name in (
+            "multinomial",
+            "parameterized_truncated_normal",
+            "random_shuffle",
+            "random_standard_normal",
+            "random_uniform",
+            "random_uniform_int",
+            "truncated_normal",
+        )
+    ),
+    why="XLA draws what these ask for from a source of the executable, which nobody can seed, and which replicas share. In"
+    " programs they become stateless operations with the replica's own seeds.",
+    lasts=Lasts.TRACE,
+    until="XLA:CPU takes a seed by run and by device",
+)
+
+KERAS_SEEDS = Patch(
+    "keras:random.SeedGenerator.next",
+    why="A seed generator's state is a variable, equal on all replicas; other units are to drop out on each.",
+    lasts=Lasts.TRACE,
+    until="`SeedGenerator` asks the replica's context of `tf.distribute`",
+)
+
+GRAPH_RANGES = Hook(
+    f"{_FUNCTIONS}.transform:FUNC_GRAPH_TRANSFORMS",
+    why="Ranges that a program does not use are left out of its function: XLA would compile it anew for each of their"
+    " lengths. See `replicas/_ranges.py`.",
+    lasts=Lasts.TRACE,
+    until="TensorFlow's bridge to XLA does so itself",
+)
+
+COMPILED_CALLERS = Hook(
+    f"{_FUNCTIONS}.transform:CONCRETE_FUNCTION_CALLBACKS",
+    why="A function that holds a program is not compiled for the host: TensorFlow would compile the program with it. It"
+    " lasts as long as such a function's graph.",
+    lasts=Lasts.OBJECT,
+    until="TensorFlow leaves out what names a device that it does not compile for",
+)
+
+FUNCTION_CALLS = Patch(
+    f"{_FUNCTIONS}.atomic_function:make_call_op_in_graph",
+    why="A loop gets the state of a feed by the function around it alone, be it for a function that it calls: one that had"
+    " it twice would lose what one of the two has become. It lasts as long as any feed.",
+    lasts=Lasts.OBJECT,
+    until="loops capture what a called function captured by way of the function around",
+)
+
+CAPTURES = Patch(
+    "tensorflow.python.framework.func_graph:FuncGraph.capture",
+    why="Where a graph uses a tensor of a part of its program that the host runs, it gets what that is in the program. It"
+    " lasts as long as any such part.",
+    lasts=Lasts.OBJECT,
+    until="graphs ask the graph of a tensor how they are to capture it",
+)
+
+PARTS_OF_HOST = Hook(
+    f"{_FUNCTIONS}.transform:CONCRETE_FUNCTION_CALLBACKS",
+    why="When a program is traced to its end, the host gets the functions of its parts. It lasts as long as any such part.",
+    lasts=Lasts.OBJECT,
+    until="no need to: TensorFlow has this hook for its debugger",
+)
+
+ACCUMULATION_LOOPS = Hook(
+    f"{_FUNCTIONS}.transform:FUNC_GRAPH_TRANSFORMS",
+    why="Optimizers that accumulate have to be in a loop of as many iterations as that takes, which is known when the"
+    " outermost function is whole. It lasts as long as the graph of such a function.",
+    lasts=Lasts.OBJECT,
+    until="no need to: TensorFlow has this hook for graphs",
+)
+
+DATASET_ITERATORS = Patch(
+    "tensorflow.python.data.ops.dataset_ops:DatasetV2.__iter__",
+    "tensorflow.python.data.ops.dataset_ops:DatasetV1Adapter.__iter__",
+    why="`iter(dataset)` in a scope feeds programs. TensorFlow 1's datasets hand the question on to the one inside.",
+    lasts=Lasts.SCOPE,
+    until="`tf.data` asks the strategy, as `tf.distribute` does for its own datasets",
+)
+
+KERAS_MODELS = Patch(
+    "keras:Model.__init__",
+    why="Models that are made in a scope get the IPU's options and loops.",
+    lasts=Lasts.SCOPE,
+    until="Keras asks `keras.distribution` for the trainer",
+)
+
+KERAS_CALLS = Patch(
+    "keras.src.ops.node:Node.__init__",
+    why="Calls of layers in a `PipelineStage` scope note its stage; Keras has no public name for them.",
+    lasts=Lasts.SCOPE,
+    until="`keras.name_scope` is on a call",
+)
+
+KERAS_LAYERS = Patch(
+    "keras:layers.Layer.__init__",
+    why="Layers that are made in a `PipelineStage` scope note its stage.",
+    lasts=Lasts.SCOPE,
+    until="`keras.name_scope` is on a layer",
+)
+
+OLD_LOSS_SCALING = Patch(
+    "tensorflow.python.keras.mixed_precision.loss_scale_optimizer:strategy_supports_loss_scaling",
+    why="`LossScaleOptimizer` of `tensorflow.python.keras` goes by a list of TensorFlow's own strategies.",
+    lasts=Lasts.INSTALL,
+    until="TensorFlow leaves that Keras out",
+)
+
+OLD_COMPILE = Patch(
+    "keras:Model.compile",
+    why="Old scripts give `steps_per_execution` as a tensor, and optimizers of TensorFlow 1.",
+    lasts=Lasts.INSTALL,
+    until="no script is of IPU TensorFlow any more",
+)
+
+OLD_OPTIMIZERS = Patch(
+    "keras:optimizers.Optimizer.__init__",
+    why="Old scripts give optimizers `lr`.",
+    lasts=Lasts.INSTALL,
+    until="no script is of IPU TensorFlow any more",
+)
+
+OLD_APPLY_GRADIENTS = Patch(
+    "keras:optimizers.Optimizer.apply_gradients",
+    why="Old scripts give it a `name`, and `experimental_aggregate_gradients`.",
+    lasts=Lasts.INSTALL,
+    until="no script is of IPU TensorFlow any more",
+)
+
+OLD_INPUTS = Patch(
+    "keras:layers.InputLayer.__init__",
+    why="Old scripts write `Input(shape=(80))`. It is the class behind `Input`, since they have that function from many"
+    " modules.",
+    lasts=Lasts.INSTALL,
+    until="no script is of IPU TensorFlow any more",
+)
+
+TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Patch))
+
+
+@contextlib.contextmanager
+def in_trace() -> Iterator[None]:
+    """A block that traces a program: all that lasts so long is replaced in it."""
+    with contextlib.ExitStack() as stack:
+        for patch in TABLE:
+            if patch.lasts is Lasts.TRACE and patch.is_known:
+                stack.enter_context(patch.applied())
+        yield

@@ -1,0 +1,29 @@
+"""Handles of variables and other resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.python.ops import handle_data_util, resource_variable_ops
+
+# The class of variables on devices. `tf.Variable` is public, and a base class of others. When it is gone:
+# `type(tf.Variable(0)).__mro__` has its heir.
+ResourceVariable = resource_variable_ops.BaseResourceVariable
+
+
+def type_behind(handle: Any) -> Any:
+    """What is known of the shape and type of the resource behind a handle, eager or not (`HandleData`); None for nothing.
+
+    Stands on `get_eager_safe_handle_data`; `tf.__internal__.ops.get_resource_handle_data` takes symbolic handles alone.
+    When it is gone: that one, and `handle._handle_data` of an eager tensor.
+    """
+    return resource_variable_ops.get_eager_safe_handle_data(handle)
+
+
+def say_same_behind(source: Any, target: Any) -> None:
+    """Has TensorFlow know of one handle what it knows of another.
+
+    Stands on `handle_data_util.copy_handle_data`: placeholders of resources say nothing of what is behind them. When it
+    is gone: capture the handle, which says it.
+    """
+    handle_data_util.copy_handle_data(source, target)

@@ -1,0 +1,221 @@
+"""The one door to what Keras keeps private: `keras.src`, and private attributes of models, layers and optimizers.
+
+Nothing else of the package uses them: `tests/test_seam.py` holds that. Each function says on which private name it stands,
+why no public one serves, and what to do when the name is gone. What of Keras is replaced is in `_tensorflow/patches.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+from keras.src import backend
+from keras.src.export.export_utils import get_input_signature
+from keras.src.models.functional import Functional, operation_fn
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.utils.python_utils import pythonify_logs
+
+__all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
+
+# Models. `Functional` is what `keras.Model(inputs, outputs)` makes, and has no public name. When it is gone:
+# `type(keras.Model(x, y))`.
+
+
+def called_with_symbols(model: Any, symbols: Any, training: bool) -> Any:
+    """What a model returns for symbols (`keras.KerasTensor`); it is built by it.
+
+    Stands on `backend.compute_output_spec`: `Layer.compute_output_spec` is public, and does not build. When it is gone:
+    `keras.Function`, or a call of the model with `keras.Input`.
+    """
+    return backend.compute_output_spec(model, symbols, training=training)
+
+
+def all_layers(model: Any) -> list[Any]:
+    """A model or layer, and all layers within; stands on `Layer._flatten_layers`: `Model.layers` has those one down."""
+    return list(model._flatten_layers())
+
+
+def takes_training(model: Any) -> bool:
+    """Whether `call` has the argument `training`; stands on `Layer._call_has_training_arg`. Else: its signature."""
+    return bool(model._call_has_training_arg)
+
+
+def built_shapes(model: Any) -> Any:
+    """The shapes that a model was built for, by argument; None for none.
+
+    Stands on `Layer._build_shapes_dict`: `Layer.get_build_config` is public, and has them for one argument alone.
+    """
+    return model._build_shapes_dict if model.built else None
+
+
+def input_specs(model: Any) -> list[Any]:
+    """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`.
+
+    `Model.inputs` is of functional models alone. When it is gone: the spec of the data that the model was fit with.
+
+    Raises:
+      AttributeError, ValueError: It was not called.
+    """
+    return keras.tree.flatten(get_input_signature(model))
+
+
+def input_structure(model: Any) -> Any:
+    """The structure of a functional model's inputs; None for other models. Stands on `Functional._inputs_struct`.
+
+    When it is gone: `Functional.input`, which is that structure but for a single tensor in a list.
+    """
+    return getattr(model, "_inputs_struct", None)
+
+
+def output_structure(graph: Any) -> Any:
+    """The same of its outputs; stands on `Functional._outputs_struct`."""
+    return graph._outputs_struct
+
+
+def standard_inputs(graph: Any, x: Any) -> list[Any]:
+    """The flat inputs of a functional model, of the shapes and types that it takes; stands on `_standardize_inputs`."""
+    return keras.tree.flatten(graph._standardize_inputs(x))
+
+
+def functional_of(model: Any) -> Any:
+    """The functional model that a sequential one keeps, or the model; stands on `Sequential._functional`.
+
+    When it is gone: `keras.Model(model.inputs, model.outputs)`, whose calls are others.
+    """
+    return model._functional if isinstance(model, keras.Sequential) else model
+
+
+def has_own_weights(layer: Any) -> bool:
+    """Whether a layer has weights beside those of the layers within; stands on `Layer._trainable_variables` and the like."""
+    return bool(layer._trainable_variables or layer._non_trainable_variables)
+
+
+# Calls of layers (`Node`), which Keras has no public name for: `keras.Operation.input` is of the only call. When they are
+# gone: `keras.models.clone_model` with a `call_function` sees each call.
+
+
+def calls_by_depth(model: Any) -> dict[int, list[Any]]:
+    """The calls of a functional model's layers by depth, the inputs deepest; stands on `Function._nodes_by_depth`."""
+    return model._nodes_by_depth
+
+
+def calls_of(layer: Any) -> list[Any]:
+    """The calls of a layer with symbols, in their order; stands on `Operation._inbound_nodes`. The list is Keras's own."""
+    return layer._inbound_nodes
+
+
+def layers_before(call: Any) -> list[Any]:
+    """The layers whose outputs a call takes; stands on `KerasTensor._keras_history`."""
+    return [tensor._keras_history.operation for tensor in call.input_tensors]
+
+
+def bound_operation(operation: Any, training: bool) -> Callable[..., Any]:
+    """A layer or operation as a function of its arguments, as functional models call it; stands on `operation_fn`."""
+    return operation_fn(operation, training=training)
+
+
+# Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.
+
+
+def added_losses(layer: Any) -> list[Any]:
+    """The losses that the calls of a layer, without those within, have added; stands on `Layer._get_own_losses`."""
+    return layer._get_own_losses()
+
+
+def weight_losses(layer: Any) -> list[Any]:
+    """What the weights of a layer, and of those within, cost; stands on `Layer._get_regularization_losses`."""
+    return layer._get_regularization_losses()
+
+
+def forget_losses(layer: Any) -> None:
+    """Takes away what the calls of a layer, and of those within, have added; stands on `Layer._clear_losses`."""
+    layer._clear_losses()
+
+
+@contextlib.contextmanager
+def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
+    """A block in which `model.losses` are these; stands on `Layer._losses_override`."""
+    model._losses_override = losses
+    try:
+        yield
+    finally:
+        model._losses_override = []
+
+
+def total_loss(model: Any, y: Any, predicted: Any, weights: Any, training: bool) -> Any:
+    """The loss of a model, with those of its layers; stands on `Trainer._compute_loss`.
+
+    `Trainer.compute_loss` is public, and overridden by users with and without `training`; this one calls it as it is.
+    """
+    return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)
+
+
+def note_loss(model: Any, loss: Any, batch_size: int) -> None:
+    """Has the metric `loss` of a model know of a batch; stands on `Trainer._loss_tracker`, one of `Trainer.metrics`."""
+    model._loss_tracker.update_state(loss, sample_weight=batch_size)
+
+
+# Loops.
+
+
+def check_compiled(model: Any, method: str) -> None:
+    """Refuses a model that was not compiled, in Keras's words; stands on `Trainer._assert_compile_called`.
+
+    When it is gone: `model.compiled` is public.
+    """
+    model._assert_compile_called(method)
+
+
+def validation_iterator(model: Any) -> Any:
+    """The iterator over validation data that `fit` keeps for `evaluate`; stands on `Trainer._eval_epoch_iterator`."""
+    return model._eval_epoch_iterator
+
+
+def plain_logs(logs: Any) -> Any:
+    """Logs with Python's numbers for scalars; stands on `pythonify_logs`. When it is gone: `float` of each."""
+    return pythonify_logs(logs)
+
+
+# Data. Keras has its adapters under no public name; `keras.utils.PyDataset` is one kind of data alone.
+
+
+def adapter_for(x: Any, y: Any, weights: Any, **options: Any) -> DataAdapter:
+    """Keras's view of what a user gave as data; stands on `data_adapters.get_data_adapter`."""
+    return data_adapters.get_data_adapter(x=x, y=y, sample_weight=weights, **options)
+
+
+def arrays_of(adapter: ArrayDataAdapter) -> Any:
+    """The arrays of an adapter, as a structure of what can be cut; stands on `_inputs` and `array_slicing`."""
+    return array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
+
+
+def is_shuffled(adapter: ArrayDataAdapter) -> Any:
+    """Whether its order is random: True, False, or "batch" for whole batches; stands on `ArrayDataAdapter._shuffle`."""
+    return adapter._shuffle
+
+
+def examples_of(adapter: ArrayDataAdapter) -> int:
+    """How many examples it has; stands on `ArrayDataAdapter._num_samples`."""
+    return adapter._num_samples
+
+
+def split_off(parts: Any, fraction: float) -> Any:
+    """Arrays to train with, and the rest to validate with; stands on `array_slicing.train_validation_split`."""
+    return array_slicing.train_validation_split(parts, validation_split=fraction)
+
+
+# Optimizers.
+
+
+def strategy_of(optimizer: Any) -> Any:
+    """The strategy that an optimizer was made in; None for none. Stands on `TFOptimizer._distribution_strategy`.
+
+    When it is gone: `tf.distribute.get_strategy()` in the optimizer's `__init__`.
+    """
+    return getattr(optimizer, "_distribution_strategy", None)

@@ -1,0 +1,1 @@
+"""What `fit`, `evaluate` and `predict` are given, as datasets that a feed carries."""

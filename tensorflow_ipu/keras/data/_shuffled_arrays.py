@@ -1,0 +1,128 @@
+"""Arrays as a dataset of batches in random order: the order that Keras's own dataset has for the same seed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import devices
+
+# What is gathered at once, in bytes and in batches.
+_CHUNK_BYTES = 4 << 20
+_MOST_BATCHES = 32
+
+_ops = tf.raw_ops
+_Specs = tuple[tf.TensorSpec, ...]
+
+
+def dataset_of(arrays: Any, batches: int, size: int, within_batches: bool) -> tf.data.Dataset:
+    """Makes the dataset. Each pass over it draws its order.
+
+    Args:
+      arrays: A structure of tensors, of `batches * size` examples each.
+      batches: How many batches there are.
+      size: How many examples a batch has.
+      within_batches: Whether each batch keeps its examples, and these alone change places.
+    """
+    parts = tf.nest.flatten(arrays)
+    specs = tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts)
+    # What is traced keeps the seed of that moment.
+    maker = _maker(specs, batches, size, within_batches, devices.global_seed())
+    dataset = tf.data.experimental.from_variant(maker(*parts), tf.nest.pack_sequence_as(arrays, _elements(specs, size)))
+    dataset._ipu_maker = maker  # pyright: ignore[reportAttributeAccessIssue]  (Its functions live as long.)
+    return dataset
+
+
+@functools.lru_cache(maxsize=64)
+def _maker(specs: _Specs, batches: int, size: int, within_batches: bool, seed: int | None) -> Any:
+    """A function of the arrays that returns the variant of the dataset.
+
+    The methods of `tf.data.Dataset` trace their functions at each call, which takes a hundred times as long as all else
+    here. So this is traced once, of the ops that they come down to.
+    """
+    del seed
+    rows_of_all, order_of_row, gather = _functions(specs, batches, size, within_batches)
+    row = tf.TensorSpec([size], tf.int64)
+    elements = _elements(specs, size)
+    stacked = [_stacked(element) for element in elements]
+
+    def make(*parts: Any) -> Any:
+        once = _ops.RangeDataset(
+            start=_int64(0), stop=_int64(1), step=_int64(1), **_like([tf.TensorSpec([], tf.int64)])
+        )
+        rows = _ops.UnbatchDataset(input_dataset=_map(once, rows_of_all, [_stacked(row, batches)]), **_like([row]))
+        if within_batches:
+            rows = _map(rows, order_of_row, [row])
+        rows = _ops.BatchDatasetV2(
+            input_dataset=rows,
+            batch_size=_int64(_batches_at_once(elements)),
+            drop_remainder=tf.constant(False),
+            **_like([_stacked(row)]),
+        )
+        held = _ops.TensorDataset(components=parts, output_shapes=[spec.shape for spec in specs])
+        held = _ops.RepeatDataset(input_dataset=held, count=_int64(-1), **_like(specs))
+        both = _ops.ZipDataset(input_datasets=[rows, held], **_like([_stacked(row), *specs]))
+        chunks = _map(both, gather, stacked)
+        chunks = _ops.PrefetchDataset(input_dataset=chunks, buffer_size=_int64(1), **_like(stacked))
+        return _ops.UnbatchDataset(input_dataset=chunks, **_like(elements))
+
+    return tf.function(make, autograph=False).get_concrete_function(*specs)
+
+
+def _functions(specs: _Specs, batches: int, size: int, within_batches: bool) -> tuple[Any, Any, Any]:
+    """What the dataset calls: for the indices of all batches, for the order within one, and for the examples."""
+
+    # Where the numbers are drawn, all is as Keras has it, so that one seed gives one order.
+    def rows_of_all(number: Any) -> Any:
+        del number
+        indices = tf.range(batches * size, dtype=tf.int64)
+        return tf.reshape(indices if within_batches else tf.random.shuffle(indices), [batches, size])
+
+    def order_of_row(indices: Any) -> Any:
+        return tf.random.shuffle(indices)
+
+    def gather(indices: Any, *held: Any) -> Any:
+        return [tf.gather(array, indices) for array in held]
+
+    return (
+        _traced(rows_of_all, tf.TensorSpec([], tf.int64)),
+        _traced(order_of_row, tf.TensorSpec([size], tf.int64)),
+        _traced(gather, tf.TensorSpec([None, size], tf.int64), *specs),
+    )
+
+
+def _traced(function: Any, *specs: tf.TensorSpec) -> Any:
+    # Functions with this attribute are on one device to TensorFlow, which has them ready in a tenth of the time: a pass
+    # over a dataset begins with that.
+    attributes = {"experimental_ints_on_device": True}
+    return tf.function(function, autograph=False, experimental_attributes=attributes).get_concrete_function(*specs)
+
+
+def _map(dataset: Any, function: Any, specs: list[tf.TensorSpec]) -> Any:
+    function.add_to_graph(tf.compat.v1.get_default_graph())
+    options = {"use_inter_op_parallelism": False, "preserve_cardinality": True}
+    return _ops.MapDataset(input_dataset=dataset, other_arguments=[], f=function, **options, **_like(specs))
+
+
+def _like(specs: Any) -> dict[str, Any]:
+    """The arguments by which ops on datasets are told of elements."""
+    return {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
+
+
+def _int64(number: int) -> tf.Tensor:
+    return tf.constant(number, tf.int64)
+
+
+def _elements(specs: _Specs, size: int) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in specs]
+
+
+def _stacked(spec: tf.TensorSpec, count: int | None = None) -> tf.TensorSpec:
+    return tf.TensorSpec([count, *spec.shape], spec.dtype)
+
+
+def _batches_at_once(elements: list[tf.TensorSpec]) -> int:
+    nbytes = sum(element.dtype.size * (element.shape.num_elements() or 0) for element in elements)
+    return max(1, min(_MOST_BATCHES, _CHUNK_BYTES // max(1, nbytes)))

@@ -1,0 +1,122 @@
+"""From the elements of any dataset to those that a feed can carry, and back in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow.composite import NoneSpec
+
+# The type that a feed carries instead of one that IPUs do not have.
+_STAND_INS = {
+    tf.float64: tf.float32,
+    tf.bfloat16: tf.float32,
+    tf.int64: tf.int32,
+    tf.uint64: tf.int32,
+    tf.uint32: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+}
+
+
+def device_dtype(dtype: tf.DType) -> tf.DType:
+    """The type in which a feed carries tensors of `dtype`: the same, or the nearest that an IPU has."""
+    return _STAND_INS.get(dtype, dtype)
+
+
+class Elements:
+    """A dataset as a feed can carry it.
+
+    Attributes:
+      dataset: The dataset, its elements flat where a feed does not take their structure, in types that an IPU has.
+      spec: The structure of the user's elements, of `tf.TensorSpec` in those types, and None where data is missing.
+      key: The same for equal specs.
+      unpack: Gives an element of `dataset` the structure of `spec`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        """Takes the user's dataset.
+
+        Raises:
+          ValueError: An element has a shape that is not fully defined, or holds something other than dense tensors.
+        """
+        given = dataset.element_spec
+        leaves = tf.nest.flatten(given)
+        carried = [at for at, leaf in enumerate(leaves) if not _is_missing(leaf)]
+        _check([leaves[at] for at in carried])
+        flat = [leaves[at] for at in carried]
+        types = [device_dtype(leaf.dtype) for leaf in flat]
+        specs: list[Any] = [None] * len(leaves)
+        for at, leaf, dtype in zip(carried, flat, types, strict=True):
+            specs[at] = tf.TensorSpec(leaf.shape, dtype)
+        self.spec = _pack(given, specs)
+        self.key = repr(self.spec)
+        cast = types != [leaf.dtype for leaf in flat]
+        self.unpack: Callable[[Any], Any] = _same
+        # Casts take microseconds; a thread pool for them takes longer.
+        if _is_plain(given):
+            self.dataset = dataset.map(lambda *parts: _cast(parts, types), name="to_ipu") if cast else dataset
+            return
+
+        def flatten(*element: Any) -> tuple[Any, ...]:
+            values = tf.nest.flatten(element)
+            return tuple(tf.cast(values[at], dtype) for at, dtype in zip(carried, types, strict=True))
+
+        def unpack(tensors: Any) -> Any:
+            filled: list[Any] = [None] * len(leaves)
+            for at, tensor in zip(carried, tensors, strict=True):
+                filled[at] = tensor
+            return _pack(given, filled)
+
+        self.dataset = dataset.map(flatten, name="to_ipu")
+        self.unpack = unpack
+
+    def of_parts(self, parts: Any) -> Any:
+        """The user's element, of the tensors of one of `dataset`."""
+        return parts[0] if isinstance(self.spec, tf.TensorSpec) else self.unpack(parts)
+
+
+def _cast(parts: tuple[Any, ...], types: list[tf.DType]) -> Any:
+    cast: Any = tuple(tf.cast(part, dtype) for part, dtype in zip(parts, types, strict=True))
+    return cast if len(cast) > 1 else cast[0]
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
+def _pack(given: Any, leaves: list[Any]) -> Any:
+    return tf.nest.pack_sequence_as(given, leaves)
+
+
+def _is_missing(spec: Any) -> bool:
+    """Whether a leaf of an element stands for no data, as Keras has it for weights that are not given."""
+    return isinstance(spec, (NoneSpec, tf.OptionalSpec))
+
+
+def _is_plain(spec: Any) -> bool:
+    """Whether a feed takes elements of this structure as they are: a tensor, or a tuple of some."""
+    if isinstance(spec, tf.TensorSpec):
+        return True
+    return type(spec) is tuple and len(spec) > 1 and all(isinstance(part, tf.TensorSpec) for part in spec)
+
+
+def _check(leaves: list[Any]) -> None:
+    for leaf in leaves:
+        if not isinstance(leaf, tf.TensorSpec):
+            raise ValueError(
+                f"the data holds {leaf}, and a feed carries dense tensors alone: convert it to them, for instance with"
+                " `dataset.map`"
+            )
+        if leaf.dtype == tf.string:
+            raise ValueError(
+                f"the data holds strings ({leaf}), which no IPU has: turn them to numbers where the dataset is made"
+            )
+        if not leaf.shape.is_fully_defined():
+            raise ValueError(
+                f"the provided set of data contains a shape {leaf.shape} which is not fully defined, and a program for an"
+                " IPU has static shapes. Give `batch` the argument `drop_remainder=True`, so that all batches are full; state"
+                " the shapes of a generator or `py_function`"
+            )

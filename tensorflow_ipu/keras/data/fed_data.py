@@ -1,0 +1,302 @@
+"""The data of `fit`, `evaluate` and `predict`: which is accepted, and how many steps and executions it makes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
+from tensorflow_ipu.keras.data import _arrays
+from tensorflow_ipu.keras.data.elements import Elements, device_dtype
+
+
+class Pass:
+    """One pass over the data, fed to programs. Keras takes it for an iterator.
+
+    Attributes:
+      steps: How many steps a replica runs in an execution.
+      replicas: How many replicas there are.
+      elements: The data.
+    """
+
+    def __init__(
+        self,
+        elements: Elements,
+        steps: int,
+        replicas: int,
+        ordinal: int,
+        options: Mapping[str, Any],
+        yields_itself: bool,
+    ) -> None:
+        """Describes the pass; nothing is read before `queue` is asked for."""
+        self.replicas = replicas
+        self._yields_itself = yields_itself
+        self.elements = elements
+        self.steps = steps
+        self._ordinal = ordinal
+        self._options = options
+        self._queue: IPUInfeedQueue | None = None
+
+    @property
+    def queue(self) -> IPUInfeedQueue:
+        """The queue that the programs of this pass take their elements from."""
+        if self._queue is None:
+            queue = IPUInfeedQueue(self.elements.dataset, device_ordinal=self._ordinal, **self._options)
+            queue.initializer  # noqa: B018
+            self._queue = queue
+        return self._queue
+
+    def close(self) -> None:
+        """Stops reading the data."""
+        if self._queue is not None:
+            self._queue.deleter  # noqa: B018
+            self._queue = None
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Any:
+        """What Keras is to have for a batch; none is taken.
+
+        Where it trains and tests, it builds a model by it, so it is the spec. Where it predicts, it hands it on to the
+        function that runs an execution, so it is this.
+        """
+        return self if self._yields_itself else self.elements.spec
+
+
+class FedData(DataAdapter):
+    """Data with its steps, which takes the place of the data that the user gave, for Keras.
+
+    Attributes:
+      steps: How many steps a replica runs in an epoch.
+      steps_per_execution: How many of these are one run of a program.
+      replicas: How many replicas run.
+      steps_per_epoch: What Keras is to be told of `steps_per_epoch` (or `steps`): None where the data says it.
+    """
+
+    def __init__(
+        self,
+        adapter: DataAdapter,
+        *,
+        steps: int | None,
+        steps_argument: str,
+        steps_per_execution: int,
+        replicas_for: Callable[[Any], int],
+        ordinal: int,
+        infeed_options: Mapping[str, Any],
+        for_prediction: bool,
+    ) -> None:
+        """Checks the data.
+
+        Args:
+          adapter: The data, as Keras adapts it.
+          steps: The user's number of batches an epoch, over all replicas, if any.
+          steps_argument: The name of the argument that this came in, for messages.
+          steps_per_execution: What the model was compiled with.
+          replicas_for: Says how many replicas run, by the spec of a batch.
+          ordinal: The number of the IPU device.
+          infeed_options: What the queues are made with.
+          for_prediction: Whether `predict` takes the data.
+
+        Raises:
+          ValueError: The data is of a kind, shape or size that the device cannot run.
+        """
+        _check_kind(adapter)
+        _check_full(adapter)
+        self._adapter = adapter
+        self._ordinal = ordinal
+        self._infeed_options = dict(infeed_options)
+        self._for_prediction = for_prediction
+        self._elements = Elements(_dataset_of(adapter))
+        self.replicas = replicas = replicas_for(self._elements.spec)
+        self._passes: list[Pass] = []
+        batches = adapter.num_batches
+        _check_enough(batches, steps, steps_argument, replicas)
+        total = steps or batches
+        assert total is not None
+        self.steps = total // replicas
+        self.steps_per_epoch = None if steps is None else self.steps
+        self._num_batches = None if batches is None else batches // replicas
+        self.steps_per_execution = _executed_at_once(steps_per_execution, self.steps)
+
+    @property
+    def spec(self) -> Any:
+        """The structure of `tf.TensorSpec` of a batch, None where data is missing."""
+        return self._elements.spec
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches a replica gets; None where that is not known."""
+        return self._num_batches
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many examples a batch has, where that is known."""
+        return self._adapter.batch_size
+
+    @property
+    def has_partial_batch(self) -> bool:
+        """False: all batches are full."""
+        return False
+
+    @property
+    def partial_batch_size(self) -> None:
+        """None: all batches are full."""
+        return
+
+    def on_epoch_begin(self) -> None:
+        """Tells the data."""
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tells the data."""
+        self._adapter.on_epoch_end()
+
+    def get_tf_dataset(self) -> Any:
+        """What Keras iterates over: itself."""
+        return self
+
+    def __iter__(self) -> Pass:
+        self.close()
+        started = Pass(
+            self._elements,
+            self.steps_per_execution,
+            self.replicas,
+            self._ordinal,
+            self._infeed_options,
+            self._for_prediction,
+        )
+        self._passes.append(started)
+        return started
+
+    def close(self) -> None:
+        """Stops reading the data."""
+        while self._passes:
+            self._passes.pop().close()
+
+
+def _dataset_of(adapter: DataAdapter) -> tf.data.Dataset:
+    return _arrays.dataset_of(adapter) if isinstance(adapter, ArrayDataAdapter) else adapter.get_tf_dataset()
+
+
+def adapt(
+    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, shuffle: Any, class_weight: Any
+) -> DataAdapter:
+    """Has Keras adapt what a user gave as data.
+
+    Raises:
+      ValueError: There is no data, or it is of no kind that Keras takes.
+    """
+    if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
+        raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
+    return internals.adapter_for(
+        x,
+        y,
+        sample_weight,
+        batch_size=batch_size,
+        steps_per_epoch=steps,
+        shuffle=shuffle,
+        class_weight=class_weight,
+    )
+
+
+def _check_kind(adapter: DataAdapter) -> None:
+    if not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)):
+        kind = type(adapter).__name__.removesuffix("Adapter").removesuffix("Data")
+        raise ValueError(
+            f"The provided set of data is of type `{kind}`, which has no static shapes and runs Python at each step. Give"
+            " arrays, or a `tf.data.Dataset`: `tf.data.Dataset.from_generator(f, output_signature=...)` makes one of a"
+            " generator"
+        )
+
+
+def _check_full(adapter: DataAdapter) -> None:
+    if not adapter.has_partial_batch:
+        return
+    size, rest = adapter.batch_size, adapter.partial_batch_size
+    assert size is not None
+    assert rest is not None
+    assert isinstance(adapter, ArrayDataAdapter)
+    examples = internals.examples_of(adapter)
+    ways = [f"Set `batch_size` to a divisor of {examples}, such as {_either(_near(_divisors(examples), size))}"]
+    if examples > size:
+        ways.append(f"leave {rest} examples out")
+        ways.append("make a dataset of full batches with `batch(..., drop_remainder=True)`")
+    raise ValueError(
+        f"The provided set of data has a partial batch: of {examples} examples, batches of {size} leave a last one of"
+        f" {rest}, and a program for an IPU has static shapes. {'; or '.join(ways)}"
+    )
+
+
+def _check_enough(batches: int | None, steps: int | None, argument: str, replicas: int) -> None:
+    if steps is None and batches is None:
+        raise ValueError(
+            "Could not infer the size of the data, which is infinite or unknown. Say how many batches an epoch has: set"
+            f" `{argument}`, or use `dataset.take(n)` or `dataset.apply(tf.data.experimental.assert_cardinality(n))`"
+        )
+    if steps is not None and batches is not None and steps > batches:
+        raise ValueError(
+            f"Your input does not have enough data: `{argument}` is {steps}, and the data makes {batches} batches. Set"
+            f" `{argument}` to {batches} or less, leave it out, or `repeat()` the dataset"
+        )
+    total = steps or batches
+    assert total is not None
+    if total < replicas:
+        raise ValueError(
+            f"The provided dataset contains {total} items, but all {replicas} replicas are requested to run 1 steps each."
+            f" Give {replicas} batches or more, or configure fewer IPUs"
+        )
+
+
+def _executed_at_once(wanted: int, steps: int) -> int:
+    """How many steps an execution has, of those that the user wants.
+
+    Raises:
+      ValueError: They do not divide the number of steps.
+    """
+    if wanted > steps:
+        warnings.warn(
+            f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all", stacklevel=5
+        )
+        return steps
+    if steps % wanted:
+        counts = [count for count in (steps // wanted * wanted, (steps // wanted + 1) * wanted) if count]
+        raise ValueError(
+            f"`steps_per_execution` ({wanted}) must be a divisor of the number of batches ({steps}) in the dataset provided:"
+            f" compile the model with `steps_per_execution={_either(_near(_divisors(steps), wanted))}`, or give a number of"
+            f" batches that {wanted} divides, such as {_either(counts)}"
+        )
+    return wanted
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _near(numbers: list[int], wanted: int) -> list[int]:
+    """The nearest number on each side of the wanted one."""
+    below = [n for n in numbers if n < wanted][-1:]
+    above = [n for n in numbers if n > wanted][:1]
+    return below + above
+
+
+def _either(numbers: list[int]) -> str:
+    return " or ".join(map(str, numbers))
+
+
+def to_tensors(batch: Any) -> Any:
+    """A batch that the user gave by itself, in types that an IPU has. None stays None."""
+
+    def convert(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        tensor = tf.convert_to_tensor(leaf)
+        return tf.cast(tensor, device_dtype(tensor.dtype))
+
+    return tf.nest.map_structure(convert, batch)

@@ -1,0 +1,239 @@
+"""The options of a model that was made in a strategy's scope, as methods of it that set, print and reset them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu.keras.options import printing
+from tensorflow_ipu.keras.options.accumulation import AccumulationOptions
+from tensorflow_ipu.keras.options.pipelining import PipeliningOptions
+from tensorflow_ipu.keras.options.queues import InfeedOptions, OutfeedOptions
+from tensorflow_ipu.keras.options.replication import ReplicationOptions
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.keras.model.extension import Extension
+
+
+class OptionMethods:
+    """The methods that models get in addition to Keras's own, for their options."""
+
+    def set_asynchronous_callbacks(self: Any, asynchronous: bool = False) -> None:
+        """Sets whether callbacks are called once a step and replica, while the program runs, or once an execution.
+
+        Args:
+          asynchronous: True for once a step and replica, from a thread that reads results as they come.
+
+        Raises:
+          TypeError: `asynchronous` is no bool.
+        """
+        check_bool("asynchronous", asynchronous)
+        _extension(self).options.asynchronous_callbacks = asynchronous
+
+    # Gradient accumulation.
+
+    def set_gradient_accumulation_options(
+        self: Any,
+        gradient_accumulation_steps_per_replica: int | None = None,
+        gradient_accumulation_reduction_method: Any = "sum",
+        use_v2_gradient_accumulation_optimizer: bool = False,
+        **gradient_accumulation_optimizer_kwargs: Any,
+    ) -> None:
+        """Sets how `fit` accumulates gradients. The next run compiles its program anew.
+
+        Args:
+          gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights; it has to
+            divide `steps_per_execution`. None for an update a step.
+          gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
+            `"running_mean"`. Each call of this method and of `set_pipelining_options` sets it, for both.
+          use_v2_gradient_accumulation_optimizer: Which of two implementations the machine takes. The emulator has one.
+          **gradient_accumulation_optimizer_kwargs: `dtype` is the type in which gradients are added up: that of the variable
+            for None, a dtype, or a function of the variable. `offload_weight_update_variables`,
+            `replicated_optimizer_state_sharding`, `verify_usage` and `name` change nothing in the emulator.
+
+        Raises:
+          ValueError: An argument is out of range, or set by the model.
+          TypeError: An argument is unknown, or of a wrong kind.
+        """
+        group = AccumulationOptions.checked(
+            gradient_accumulation_steps_per_replica,
+            gradient_accumulation_reduction_method,
+            use_v2_gradient_accumulation_optimizer,
+            gradient_accumulation_optimizer_kwargs,
+        )
+        _extension(self).options.set_accumulation(group)
+        _extension(self).reset()
+
+    def print_gradient_accumulation_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_gradient_accumulation_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "accumulation", print_fn)
+
+    def reset_gradient_accumulation_options(self: Any) -> None:
+        """Takes back what `set_gradient_accumulation_options` has set. Where that changes anything, the next run compiles anew.
+
+        A reduction method that pipelining options have, too, stays theirs.
+        """
+        _reset(self, "accumulation", compiled=True)
+
+    # Pipelining.
+
+    def set_pipelining_options(
+        self: Any,
+        gradient_accumulation_steps_per_replica: int | None = None,
+        device_mapping: list[int] | None = None,
+        accumulate_outfeed: bool | None = None,
+        gradient_accumulation_reduction_method: Any = "sum",
+        **pipelining_kwargs: Any,
+    ) -> None:
+        """Sets how a model with pipeline stages runs. The next run compiles its program anew.
+
+        Args:
+          gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights.
+          device_mapping: The IPU of each stage.
+          accumulate_outfeed: Whether the host gets results once for these steps (once for those of an execution of
+            `evaluate`): as they are after the last of them; None for not. `predict` always hands over each step's.
+          gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
+            `"running_mean"`. Each call of this method and of `set_gradient_accumulation_options` sets it, for both.
+          **pipelining_kwargs: Further arguments of `pipeline`. `accumulate_outfeed_dtype` is the type in which results are
+            kept where `accumulate_outfeed` keeps some.
+
+        Raises:
+          ValueError: An argument is out of range, or set by the model.
+          TypeError: An argument is unknown, or of a wrong kind.
+        """
+        group = PipeliningOptions.checked(
+            gradient_accumulation_steps_per_replica,
+            device_mapping,
+            accumulate_outfeed,
+            gradient_accumulation_reduction_method,
+            pipelining_kwargs,
+        )
+        _extension(self).options.set_pipelining(group)
+        _extension(self).reset()
+
+    def print_pipelining_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_pipelining_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "pipelining", print_fn)
+
+    def reset_pipelining_options(self: Any) -> None:
+        """Takes back what `set_pipelining_options` has set. Where that changes anything, the next run compiles anew.
+
+        The stages of layers stay; `reset_pipeline_stage_assignment` takes those back. A reduction method that options of
+        gradient accumulation have, too, stays theirs.
+        """
+        _reset(self, "pipelining", compiled=True)
+
+    # Queues.
+
+    def set_infeed_queue_options(self: Any, **kwargs: Any) -> None:
+        """Sets what the model's infeeds are made with.
+
+        Args:
+          **kwargs: `prefetch_depth` and `optimise_latency`, as `IPUInfeedQueue` has them.
+
+        Raises:
+          ValueError: An argument is out of range, or set by the model.
+          TypeError: An argument is unknown, or of a wrong kind.
+        """
+        _extension(self).options.infeed = InfeedOptions.checked(kwargs)
+
+    def print_infeed_queue_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_infeed_queue_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "infeed", print_fn)
+
+    def reset_infeed_queue_options(self: Any) -> None:
+        """Takes back what `set_infeed_queue_options` has set."""
+        _reset(self, "infeed", compiled=False)
+
+    def set_outfeed_queue_options(self: Any, **kwargs: Any) -> None:
+        """Sets what the model's outfeeds are made with. The next run compiles its program anew.
+
+        Args:
+          **kwargs: `buffer_depth` and `optimise_latency`, as `IPUOutfeedQueue` has them.
+
+        Raises:
+          ValueError: An argument is out of range, or set by the model.
+          TypeError: An argument is unknown, or of a wrong kind.
+        """
+        _extension(self).options.outfeed = OutfeedOptions.checked(kwargs)
+        _extension(self).reset()
+
+    def print_outfeed_queue_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_outfeed_queue_options` has set, with the defaults of what it has not.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "outfeed", print_fn)
+
+    def reset_outfeed_queue_options(self: Any) -> None:
+        """Takes back what `set_outfeed_queue_options` has set. Where that changes anything, the next run compiles anew."""
+        _reset(self, "outfeed", compiled=True)
+
+    # Replicas.
+
+    def set_replication_options(self: Any, replicated_metric_reduction_method: Any = "NONE") -> None:
+        """Sets what logs show of the metrics of several replicas.
+
+        Args:
+          replicated_metric_reduction_method: A `ReplicatedMetricReductionMethod`, or its name in any case: `NONE` for those
+            of the last replica, `LIST` for all, `SUM`, or `MEAN`.
+
+        Raises:
+          ValueError: It is neither.
+        """
+        _extension(self).options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
+
+    def print_replication_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+        """Prints what `set_replication_options` has set, or its default.
+
+        Args:
+          print_fn: What prints, called once with all lines; `print` if omitted.
+
+        Raises:
+          TypeError: `print_fn` cannot be called.
+        """
+        _print(self, "replication", print_fn)
+
+    def reset_replication_options(self: Any) -> None:
+        """Takes back what `set_replication_options` has set."""
+        _reset(self, "replication", compiled=False)
+
+
+def _extension(model: Any) -> Extension:
+    return vars(model)["_ipu_extension"]
+
+
+def _print(model: Any, group: str, print_fn: Callable[[str], object] | None) -> None:
+    printing.print_text(getattr(_extension(model).options, group).text(model.name), print_fn)
+
+
+def _reset(model: Any, group: str, *, compiled: bool) -> None:
+    """Puts a group back to its defaults, and drops the programs if they were compiled by it."""
+    if _extension(model).options.reset(group) and compiled:
+        _extension(model).reset()

@@ -1,0 +1,250 @@
+"""What a Keras model that was made in a strategy's scope has in addition: its options, and its programs."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from tensorflow_ipu import pipelining, replicas
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.keras._keras_internals import Functional
+from tensorflow_ipu.keras.data import fed_data
+from tensorflow_ipu.keras.model import replica_count
+from tensorflow_ipu.keras.model._file_methods import FileMethods
+from tensorflow_ipu.keras.model._loop_methods import LoopMethods
+from tensorflow_ipu.keras.model._option_methods import OptionMethods
+from tensorflow_ipu.keras.model._pipeline_methods import PipelineMethods
+from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
+from tensorflow_ipu.keras.model.execution import Execution
+from tensorflow_ipu.keras.model.loop import Loop
+from tensorflow_ipu.keras.optimizers.captured import capturing
+from tensorflow_ipu.keras.optimizers.parts import chain
+from tensorflow_ipu.keras.options.options import Options
+from tensorflow_ipu.keras.pipeline.graph import StageAssignment
+from tensorflow_ipu.keras.pipeline.program import PipelinedModel
+
+_METHODS = {
+    name: method
+    for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods)
+    for name, method in vars(methods).items()
+    if isinstance(method, types.FunctionType)
+}
+
+
+def extend(model: Any, strategy: Any) -> None:
+    """Gives a model the methods of IPU models, as attributes of the instance.
+
+    Its class stays as it is: models outside of the scope are of the same class, and a saved file names it.
+    """
+    vars(model)["_ipu_extension"] = Extension(model, strategy)
+    for name, method in _METHODS.items():
+        # Who overrides `fit` calls Keras's own in it, and the program comes with the function that `fit` makes.
+        if name in ("fit", "evaluate", "predict") and getattr(type(model), name) is not getattr(keras.Model, name):
+            continue
+        vars(model)[name] = types.MethodType(method, model)
+
+
+class Extension:
+    """What a model of a scope has in addition to Keras's: options, pipeline stages, and functions that run its steps."""
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        """Extends `model`, which runs under `strategy`."""
+        self.model = model
+        self.strategy = strategy
+        self.options = Options()
+        self.stages = StageAssignment(model, strategy)
+        self.log_names: list[str] = []  # Of what a pipeline returns in training, behind the loss.
+        self.callbacks: AsynchronousCallbacks | None = None
+        self._asked: int | None = None
+        self._loops: dict[str, Loop] = {}
+        self._looks: dict[str, replica_count.Look] = {}  # By the spec of a batch.
+
+    @property
+    def ordinal(self) -> int:
+        """The number of the IPU device."""
+        return self.strategy.extended.ordinal
+
+    def replicas_for(self, spec: Any) -> int:
+        """How many replicas run a program of the model.
+
+        Args:
+          spec: The batches that they take: a structure of `tf.TensorSpec`.
+
+        Raises:
+          ValueError: They do not fill the device.
+        """
+        ipus = _state.ipus_of_device(self.ordinal)
+        if not self.stages.has_graph and self._look(spec).has_stages:
+            self.stages.trace(replica_count.symbols_of(spec))
+        if self.stages.is_pipelined:
+            mapping = self.options.pipelining.device_mapping or self._default_mapping(self.stages.check())
+            needed = replicas.power_of_2(max(0, *mapping) + 1)
+            return replica_count.fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
+        needed = self._look(spec).ipus if ipus > 1 else 1
+        return replica_count.fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
+
+    def check_traced(self, spec: Any) -> None:
+        """Checks that the program being traced has as many replicas as it was taken to have.
+
+        Args:
+          spec: The batches that it takes.
+
+        Raises:
+          ValueError: It has another number of them.
+        """
+        if _state.ipus_of_device(self.ordinal) > 1:
+            replica_count.check_traced(self.model, self._look(spec).ipus)
+
+    def _look(self, spec: Any) -> replica_count.Look:
+        key = repr(spec)
+        if key not in self._looks:
+            self._looks[key] = replica_count.look_at(self.model, self.strategy, spec)
+        return self._looks[key]
+
+    def _default_mapping(self, stages: int) -> list[int]:
+        """The IPU of each stage, where the user has not named them."""
+        schedule = self.options.pipelining.pipeline_schedule
+        if isinstance(schedule, pipelining.PhasedExecution):
+            return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
+        return list(range(stages))
+
+    def reset(self) -> None:
+        """Drops the programs: the next call makes new ones, by the options as they are then."""
+        self.model.train_function = self.model.test_function = self.model.predict_function = None
+        self._loops.clear()
+        self._looks.clear()
+
+    def traces(self) -> dict[str, int]:
+        """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
+        return {mode: loop.traces for mode, loop in self._loops.items()}
+
+    # Data.
+
+    def feed(self, adapter: Any, steps: int | None, argument: str, for_prediction: bool = False) -> fed_data.FedData:
+        """Makes data that Keras adapted into data that the device is fed with.
+
+        Args:
+          adapter: The data.
+          steps: How many batches the user wants in an epoch, if they said so.
+          argument: The name of the argument they said it in.
+          for_prediction: Whether `predict` takes the data.
+
+        Raises:
+          ValueError: The device cannot run it.
+        """
+        return fed_data.FedData(
+            adapter,
+            steps=steps,
+            steps_argument=argument,
+            steps_per_execution=self.steps_per_execution,
+            replicas_for=self.replicas_for,
+            ordinal=self.ordinal,
+            infeed_options=self.options.infeed.changed(),
+            for_prediction=for_prediction,
+        )
+
+    @property
+    def steps_per_execution(self) -> int:
+        """How many steps the user wants in an execution."""
+        return self.model.steps_per_execution if self._asked is None else self._asked
+
+    @property
+    def steps_per_update(self) -> int:
+        """How many steps make one update of the weights.
+
+        Raises:
+          ValueError: The model has pipeline stages, and nobody said so.
+        """
+        if not self.stages.is_pipelined:
+            return self.options.accumulation.gradient_accumulation_steps_per_replica or 1
+        steps = self.options.pipelining.gradient_accumulation_steps_per_replica
+        if steps is None:
+            raise ValueError(
+                f"The model which you are attempting to train is pipelined: model `{self.model.name}` has"
+                f" {self.stages.check()} stages, which work on several batches at once and then update the weights. Set"
+                " `gradient_accumulation_steps_per_replica` with `set_pipelining_options`"
+            )
+        return steps
+
+    @property
+    def gathers(self) -> bool:
+        """Whether gradients of several steps make one update of the weights."""
+        return self.stages.is_pipelined or self.options.accumulation.plan is not None
+
+    def accumulates(self, mode: str) -> bool:
+        """Whether programs of `"train"`, `"test"` or `"predict"` hand over results once for several steps, not of each."""
+        return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
+
+    @contextlib.contextmanager
+    def executing(self, steps: int) -> Iterator[None]:
+        """Has Keras take so many steps for an execution."""
+        model, before = self.model, (self.model.steps_per_execution, self._asked)
+        self._asked = self.steps_per_execution
+        model.steps_per_execution = steps
+        try:
+            yield
+        finally:
+            model.steps_per_execution, self._asked = before
+
+    @contextlib.contextmanager
+    def reporting_to(self, callbacks: AsynchronousCallbacks | None) -> Iterator[None]:
+        """Has each step reported to `callbacks`."""
+        before, self.callbacks = self.callbacks, callbacks
+        try:
+            yield
+        finally:
+            self.callbacks = before
+
+    # Programs.
+
+    def make_function(self, mode: str) -> Callable[[Any], Any]:
+        """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
+        model = self.model
+        if mode == "train" and self.gathers and any(hasattr(one, "minimize") for one in chain(model.optimizer)):
+            raise ValueError(
+                f"the optimizer of model `{model.name}` has a `minimize` of its own, which is not called where gradients of"
+                " several steps make one update: override its `apply` or `update_step` instead"
+            )
+        if model.run_eagerly:
+            raise RuntimeError(
+                f"model `{model.name}` was compiled with `run_eagerly=True`, and a Keras model cannot run eagerly under an"
+                " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
+            )
+        if self.stages.is_pipelined:
+            loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
+        else:
+            accumulation = self.options.accumulation.plan if mode == "train" else None
+            step = getattr(model, f"{mode}_step")
+            if mode == "train" and accumulation is None:
+                step = capturing(model, step)
+            loop = Loop(model, self.strategy, step, accumulation)
+        self._loops[mode] = loop
+        return Execution(self, mode, loop)
+
+    def _pipelined(self, mode: str) -> PipelinedModel:
+        kind = type(self.model)
+        for name, plain in ((f"{mode}_step", keras.Model), ("call", _plain_kind(self.model))):
+            if name == "call" and self.stages.is_subclassed:
+                continue
+            if getattr(kind, name) is not getattr(plain, name):
+                raise RuntimeError(
+                    f"The function `{name}` for the model {self.model.name} has been overridden, and a model with pipeline"
+                    " stages runs its layers one by one: use layers and losses of its own instead"
+                )
+        return PipelinedModel(
+            self.model,
+            self.stages,
+            mode,
+            micro_batches=self.steps_per_update if mode == "train" else None,
+            device_mapping=self.options.pipelining.device_mapping,
+            accumulate_outfeed=self.accumulates(mode),
+            options=self.options.pipelining.arguments(),
+        )
+
+
+def _plain_kind(model: Any) -> Any:
+    return keras.Sequential if isinstance(model, keras.Sequential) else Functional

@@ -1,0 +1,116 @@
+"""Gradients of several steps, gathered to one update of the weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.keras.optimizers.captured import handing_on
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """How gradients are accumulated.
+
+    Attributes:
+      steps: How many steps make one update.
+      method: How their gradients are reduced to one.
+      dtype: In which type: that of the variable for None, one for all, or a function of the variable.
+    """
+
+    steps: int
+    method: GradientAccumulationReductionMethod
+    dtype: Any = None
+
+
+def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumulation) -> Callable[[], None]:
+    """Makes a function, to be traced, that runs `step` several times and then updates the weights once.
+
+    Args:
+      model: The model. In `step` its optimizer applies nothing: what it is given is accumulated.
+      step: One step.
+      accumulation: How gradients are accumulated.
+    """
+
+    def update() -> None:
+        weights = list(model.trainable_variables)
+        if model.optimizer is None or not weights:
+            raise ValueError(
+                f"model `{model.name}` is set to accumulate gradients, but has no optimizer or no trainable weights"
+            )
+        types = [_dtype_of(weight, accumulation.dtype) for weight in weights]
+        zeros = [tf.zeros(weight.shape, dtype) for weight, dtype in zip(weights, types, strict=True)]
+        has_gradient = [False] * len(weights)
+        counted: list[bool] = []
+
+        def run_step(n: Any, *sums: Any) -> tuple[Any, ...]:
+            new = list(sums)
+            applied = []
+
+            def accumulate(gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> None:
+                if applied:
+                    raise ValueError(
+                        f"a step of model `{model.name}` applies gradients twice, which cannot be accumulated: apply them"
+                        " once a step, or set no gradient accumulation"
+                    )
+                applied.append(True)
+                places = {id(weight): at for at, weight in enumerate(weights)}
+                for gradient, variable in zip(gradients, variables or weights, strict=True):
+                    if gradient is None:
+                        continue
+                    if id(variable) not in places:
+                        raise ValueError(f"`{variable.path}` is no trainable weight of model `{model.name}`")
+                    at = places[id(variable)]
+                    has_gradient[at] = True
+                    dense = tf.convert_to_tensor(gradient)
+                    new[at] = parts.accumulated(sums[at], dense, n, accumulation.steps, accumulation.method)
+
+            def count(captured: Any) -> None:
+                if not hasattr(model.optimizer, "apply_accumulated"):
+                    raise ValueError(
+                        f"the optimizer of model `{model.name}` takes captured gradients, of which each step has its own, and"
+                        " the model accumulates those of several steps for one update: use an `ALSOptimizer`, which counts"
+                        " them with each step, or set no gradient accumulation"
+                    )
+                model.optimizer.count((), captured)
+                counted.append(True)
+
+            with _applying(model.optimizer, accumulate), handing_on(model.optimizer, count):
+                step()
+            if not applied:
+                raise ValueError(
+                    f"a step of model `{model.name}` applies no gradients with its optimizer, so that there are none to"
+                    " accumulate: call `self.optimizer.apply_gradients` in `train_step`, or set no gradient accumulation"
+                )
+            return (n + 1, *new)
+
+        _, *sums = tf.while_loop(
+            lambda n, *_: n < accumulation.steps, run_step, (tf.constant(0), *zeros), parallel_iterations=1
+        )
+        gradients = [total if there else None for total, there in zip(sums, has_gradient, strict=True)]
+        if counted:
+            model.optimizer.apply_accumulated(gradients, weights)
+        else:
+            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    return update
+
+
+def _dtype_of(weight: Any, dtype: Any) -> tf.DType:
+    chosen: Any = dtype(weight) if callable(dtype) and not isinstance(dtype, (type, tf.DType)) else dtype
+    return tf.as_dtype(weight.dtype if chosen is None else chosen)
+
+
+@contextlib.contextmanager
+def _applying(optimizer: Any, apply: Callable[..., Any]) -> Iterator[None]:
+    """Has a Keras optimizer hand what it is to apply to `apply`. All of its ways to apply gradients end in one."""
+    vars(optimizer)["apply"] = apply
+    try:
+        yield
+    finally:
+        del vars(optimizer)["apply"]

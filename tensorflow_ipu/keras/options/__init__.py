@@ -1,0 +1,1 @@
+"""What a model's `set_..._options` methods set."""

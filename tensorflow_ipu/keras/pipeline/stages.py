@@ -1,0 +1,258 @@
+"""Which pipeline stage the layers of a model are in, as users say it: by a scope, or by a list."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu import strategy as strategies
+from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._tensorflow import patches
+
+# Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
+NODE_STAGE = "_ipu_pipeline_stage"
+
+_thread = threading.local()
+_ever_entered = False
+
+
+class PipelineStage:
+    """A scope: layers that are called in it are in one stage of a pipeline.
+
+    So are the layers that are made in it, where they are called outside of any such scope.
+
+    with strategy.scope():
+        inputs = keras.Input([784])
+        with PipelineStage(0):
+            hidden = keras.layers.Dense(128)(inputs)
+        with PipelineStage(1):
+            outputs = keras.layers.Dense(10)(hidden)
+        model = keras.Model(inputs, outputs)
+    """
+
+    def __init__(self, stage: int) -> None:
+        """Names a stage.
+
+        Args:
+          stage: Its number, from 0.
+        """
+        self._stage = stage
+
+    def __enter__(self) -> PipelineStage:  # noqa: PYI034  (`Self` is of Python 3.11.)
+        """Enters the scope.
+
+        Raises:
+          ValueError: The stage is no number from 0.
+          RuntimeError: This is outside of an `IPUStrategy`'s scope, or in another stage's.
+        """
+        global _ever_entered  # noqa: PLW0603
+        if not is_int(self._stage) or self._stage < 0:
+            raise ValueError(f"{self._stage!r} is not a valid pipeline stage: stages are numbered from 0")
+        if self._stage >= _environment.MOST_IPUS:
+            raise ValueError(
+                f"{self._stage} is not a valid pipeline stage: `stage` must be below {_environment.MOST_IPUS}"
+            )
+        if not isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1):
+            raise RuntimeError(
+                "`PipelineStage` may only be used from within the scope of an `IPUStrategy`: enter it first"
+            )
+        if current_stage() is not None:
+            raise RuntimeError(f"Pipeline stages must not be nested: this is in stage {current_stage()} already")
+        noting = contextlib.ExitStack()
+        noting.enter_context(patches.KERAS_CALLS.applied())
+        noting.enter_context(patches.KERAS_LAYERS.applied())
+        _thread.noting = noting
+        _thread.stage = self._stage
+        _thread.entered = entered() + 1
+        _ever_entered = True
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Leaves the scope."""
+        _thread.stage = None
+        _thread.noting.close()
+
+
+def current_stage() -> int | None:
+    """The stage of the scope that this thread is in."""
+    return getattr(_thread, "stage", None)
+
+
+def entered() -> int:
+    """How many scopes this thread has entered so far."""
+    return getattr(_thread, "entered", 0)
+
+
+def ever_entered() -> bool:
+    """Whether any thread has entered a scope so far: else no layer and no call has a stage by one."""
+    return _ever_entered
+
+
+def _noting(plain: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        plain(self, *args, **kwargs)
+        if current_stage() is not None:
+            setattr(self, NODE_STAGE, current_stage())
+
+    return __init__
+
+
+def _noting_layer(plain: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        from keras import Model
+
+        plain(self, *args, **kwargs)
+        # The layers in a model have stages of their own.
+        if current_stage() is not None and not isinstance(self, Model):
+            vars(self)[NODE_STAGE] = current_stage()
+
+    return __init__
+
+
+patches.KERAS_CALLS.by(_noting)
+patches.KERAS_LAYERS.by(_noting_layer)
+
+
+class _Assignment:
+    """A layer, and its stage.
+
+    Attributes:
+      pipeline_stage: The stage, or None; may be set.
+    """
+
+    def __init__(self, layer: Any, pipeline_stage: int | None) -> None:
+        self._layer = layer
+        self.pipeline_stage = pipeline_stage
+
+    @property
+    def layer(self) -> Any:
+        """The layer."""
+        return self._layer
+
+    @property
+    def is_nested_model(self) -> bool:
+        """False: this is one layer, or a model that is in one stage as a whole."""
+        return False
+
+
+class SequentialLayerPipelineStageAssignment(_Assignment):
+    """A layer of a sequential model, and its stage."""
+
+    def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
+        """Assigns a stage to a layer.
+
+        Args:
+          layer: The layer.
+          pipeline_stage: The number of the stage.
+        """
+        super().__init__(layer, pipeline_stage)
+
+    def __str__(self) -> str:
+        return f"Layer: {self._layer.name}, pipeline stage: {self.pipeline_stage}"
+
+
+class _Call:
+    """A call of a layer, or of a nested model."""
+
+    def __init__(self, called: Any, node_index: int) -> None:
+        self._called = called
+        self._node_index = node_index
+
+    @property
+    def node_index(self) -> int:
+        """Which call it is of the layer or nested model, from 0."""
+        return self._node_index
+
+    @property
+    def inbound_layers(self) -> list[Any]:
+        """A list of the layers whose outputs the call takes."""
+        from tensorflow_ipu.keras import _keras_internals as internals
+
+        node = internals.calls_of(self._called)[self._node_index]
+        return internals.layers_before(node)
+
+
+class ModelLayerPipelineStageAssignment(_Assignment, _Call):
+    """A call of a layer in a model, and its stage."""
+
+    def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
+        """Assigns a stage to a call.
+
+        Args:
+          layer: The layer.
+          node_index: Which call of the layer it is, from 0.
+          pipeline_stage: The number of the stage.
+        """
+        _Assignment.__init__(self, layer, pipeline_stage)
+        _Call.__init__(self, layer, node_index)
+
+    def __str__(self) -> str:
+        return f"Layer: {self._layer.name} (call {self._node_index}), pipeline stage: {self.pipeline_stage}"
+
+
+class FunctionalLayerPipelineStageAssignment(ModelLayerPipelineStageAssignment):
+    """A call of a layer in a functional model, and its stage."""
+
+
+class _NestedAssignment:
+    """A nested model, and the stages of its layers."""
+
+    def __init__(self, nested_model: Any, pipeline_stage_assignments: list[Any]) -> None:
+        self._nested_model = nested_model
+        self._assignments = pipeline_stage_assignments
+
+    @property
+    def nested_model(self) -> Any:
+        """The nested model."""
+        return self._nested_model
+
+    @property
+    def pipeline_stage_assignments(self) -> list[Any]:
+        """An assignment for each of its layers, or calls of them; their stages may be set."""
+        return self._assignments
+
+    @property
+    def is_nested_model(self) -> bool:
+        """True."""
+        return True
+
+    def __str__(self) -> str:
+        lines = [line for one in self._assignments for line in str(one).splitlines()]
+        return "\n".join([f"Nested model: {self._nested_model.name}", *(f"  {line}" for line in lines)])
+
+
+class SequentialNestedModelPipelineStageAssignment(_NestedAssignment):
+    """A model in a sequential model, and the stages of its layers."""
+
+    def __init__(self, nested_model: Any, pipeline_stage_assignments: list[Any]) -> None:
+        """Assigns stages to the layers of a nested model.
+
+        Args:
+          nested_model: The nested model.
+          pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
+        """
+        super().__init__(nested_model, pipeline_stage_assignments)
+
+
+class NestedModelPipelineStageAssignment(_NestedAssignment, _Call):
+    """A call of a model in a model, and the stages of its layers."""
+
+    def __init__(self, nested_model: Any, node_index: int, pipeline_stage_assignments: list[Any]) -> None:
+        """Assigns stages to the layers of a call.
+
+        Args:
+          nested_model: The nested model.
+          node_index: Which call of the nested model it is, from 0.
+          pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
+        """
+        _NestedAssignment.__init__(self, nested_model, pipeline_stage_assignments)
+        _Call.__init__(self, nested_model, node_index)
+
+
+class FunctionalNestedModelPipelineStageAssignment(NestedModelPipelineStageAssignment):
+    """A call of a model in a functional model, and the stages of its layers."""

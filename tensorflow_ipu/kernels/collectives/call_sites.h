@@ -1,0 +1,24 @@
+// The collectives of this process: a domain for each device, and a number for each site.
+#ifndef TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
+#define TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/core/rendezvous.h"
+
+namespace tensorflow_ipu {
+
+core::Registry<core::CallSite>& CallSites();
+
+// The domain of /device:IPU:<device>, made at its first use.
+std::shared_ptr<core::Domain> DomainOf(int64_t device);
+
+// All domains that were used so far.
+std::vector<std::shared_ptr<core::Domain>> Domains();
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_

@@ -1,0 +1,96 @@
+// Locks that clang's thread-safety analysis follows: `make lint` checks that what a lock guards is used with it alone.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "tensorflow_ipu/kernels/core/tuning.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
+
+// What clang's manual calls these attributes: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+#if defined(__clang__)
+#define IPU_ANNOTATION(attribute) __attribute__((attribute))
+#else
+#define IPU_ANNOTATION(attribute)
+#endif
+#define IPU_CAPABILITY IPU_ANNOTATION(capability("mutex"))
+#define IPU_SCOPED_CAPABILITY IPU_ANNOTATION(scoped_lockable)
+#define IPU_GUARDED_BY(mutex) IPU_ANNOTATION(guarded_by(mutex))
+#define IPU_REQUIRES(...) IPU_ANNOTATION(requires_capability(__VA_ARGS__))
+#define IPU_EXCLUDES(...) IPU_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define IPU_ACQUIRE(...) IPU_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define IPU_RELEASE(...) IPU_ANNOTATION(release_capability(__VA_ARGS__))
+#define IPU_ASSERT_HELD(...) IPU_ANNOTATION(assert_capability(__VA_ARGS__))
+
+namespace tensorflow_ipu::core {
+
+class IPU_CAPABILITY Mutex {
+ public:
+  Mutex() = default;
+
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  // Tells the analysis that this is a mutex which the caller holds under another name.
+  void AssertHeld() const IPU_ASSERT_HELD(this) {}
+
+ private:
+  friend class Lock;
+
+  std::mutex mutex_;
+};
+
+// Holds a mutex from its making to its end.
+class IPU_SCOPED_CAPABILITY Lock {
+ public:
+  enum class Wait { kAsleep, kSpinning };
+
+  // With kSpinning, for a mutex that others hold for moments: tries for longer than they do before the thread sleeps.
+  explicit Lock(Mutex& mutex, Wait wait = Wait::kAsleep) IPU_ACQUIRE(mutex) : lock_(mutex.mutex_, std::defer_lock) {
+    if (wait == Wait::kAsleep || !SpinTries(kLockTries, [this] { return lock_.try_lock(); })) lock_.lock();
+  }
+  ~Lock() IPU_RELEASE() {}
+
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  void Unlock() IPU_RELEASE() { lock_.unlock(); }
+  void Relock() IPU_ACQUIRE() { lock_.lock(); }
+
+ private:
+  friend class Condition;
+
+  std::unique_lock<std::mutex> lock_;
+};
+
+// A condition variable. `holds` is a lambda that is annotated to require the mutex.
+class Condition {
+ public:
+  void NotifyOne() { condition_.notify_one(); }
+  void NotifyAll() { condition_.notify_all(); }
+
+  void Wait(Lock& lock) { condition_.wait(lock.lock_); }
+
+  template <typename Holds>
+  void Wait(Lock& lock, Holds holds) {
+    condition_.wait(lock.lock_, std::move(holds));
+  }
+
+  // Returns whether it holds.
+  template <typename Holds>
+  bool WaitFor(Lock& lock, std::chrono::nanoseconds limit, Holds holds) {
+    return condition_.wait_for(lock.lock_, limit, std::move(holds));
+  }
+
+  void WaitUntil(Lock& lock, std::chrono::steady_clock::time_point when) { condition_.wait_until(lock.lock_, when); }
+
+ private:
+  std::condition_variable condition_;
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_

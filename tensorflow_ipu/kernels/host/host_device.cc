@@ -1,0 +1,137 @@
+#include "tensorflow_ipu/kernels/host/host_device.h"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/common_runtime/device_factory.h"
+#include "tensorflow/core/common_runtime/process_state.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/numa.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+std::atomic<bool> python_ends{false};
+
+// TensorFlow clears the resources of all devices before it destroys the first of them, since what goes may look others
+// up. It reaches those alone that it made itself; this one is among them, and passes it on.
+class Clearing : public tf::ResourceBase {
+ public:
+  explicit Clearing(std::shared_ptr<tf::ResourceMgr> resources) : resources_(std::move(resources)) {}
+  ~Clearing() override { resources_->Clear(); }
+
+  std::string DebugString() const override { return "The resources of a device"; }
+
+ private:
+  const std::shared_ptr<tf::ResourceMgr> resources_;
+};
+
+bool CallsPython(const tf::OpKernel& kernel) {
+  const std::string_view type(kernel.type_string_view().data(), kernel.type_string_view().size());
+  return type == "PyFunc" || type == "PyFuncStateless" || type == "EagerPyFunc";
+}
+
+// Python ends a thread that comes back to it when the interpreter has gone: by `pthread_exit`, which unwinds the stack.
+// There are functions on it that must not be unwound, and a process that unwinds them aborts. So the thread stays here
+// (as Python's own threads do from release 3.14 on), until the process is gone too.
+void ComputeInPython(tf::OpKernel* kernel, tf::OpKernelContext* context) {
+  try {
+    kernel->Compute(context);
+  } catch (const abi::__forced_unwind&) {
+    while (true) pause();
+  }
+}
+
+// In the place of TensorFlow's own, and with the same devices otherwise.
+class HostDeviceFactory : public tf::DeviceFactory {
+ public:
+  absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override {
+    devices->push_back("/physical_device:CPU:0");
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateDevices(const tf::SessionOptions& options, const std::string& prefix,
+                             std::vector<std::unique_ptr<tf::Device>>* devices) override {
+    const auto count = options.config.device_count().find("CPU");
+    const int wanted = count == options.config.device_count().end() ? 1 : count->second;
+    for (int i = 0; i < wanted; ++i) {
+      tf::DeviceLocality locality;
+      int node = tf::port::kNUMANoAffinity;
+      if (options.config.experimental().use_numa_affinity()) {
+        node = i % tf::port::NUMANumNodes();
+        locality.set_numa_node(node);
+      }
+      devices->push_back(std::make_unique<HostDevice>(options, absl::StrCat(prefix, "/device:CPU:", i),
+                                                      tf::Bytes(256 << 20), locality,
+                                                      tf::ProcessState::singleton()->GetCPUAllocator(node)));
+    }
+    return absl::OkStatus();
+  }
+};
+
+// TensorFlow's own has 60, and 70 where it was built for GPUs too; the devices that are preferred to a CPU have 200.
+REGISTER_LOCAL_DEVICE_FACTORY("CPU", HostDeviceFactory, 80);
+
+}  // namespace
+
+HostDevice::HostDevice(const tf::SessionOptions& options, const std::string& name, tf::Bytes memory,
+                       const tf::DeviceLocality& locality, tf::Allocator* allocator)
+    : ThreadPoolDevice(options, name, memory, locality, allocator),
+      resources_(std::make_shared<tf::ResourceMgr>(Device::resource_manager()->default_container())),
+      twin_(false) {
+  TF_CHECK_OK(Device::resource_manager()->Create(Device::resource_manager()->default_container(), "resources",
+                                                 new Clearing(resources_)));
+}
+
+HostDevice::HostDevice(HostDevice& original, const std::string& name)
+    : ThreadPoolDevice(tf::SessionOptions(), name, tf::Bytes(original.attributes().memory_limit()),
+                       original.attributes().locality(), original.GetAllocator(tf::AllocatorAttributes())),
+      resources_(original.resources_),
+      twin_(true) {}
+
+std::unique_ptr<HostDevice> HostDevice::Twin(const std::string& name) {
+  return std::unique_ptr<HostDevice>(new HostDevice(*this, name));
+}
+
+void HostDevice::Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) {
+  if (!twin_ || !CallsPython(*kernel)) return ThreadPoolDevice::Compute(kernel, context);
+  if (python_ends) {
+    context->SetStatus(absl::CancelledError("Python has ended, and a dataset of an infeed needs it."));
+  } else {
+    ComputeInPython(kernel, context);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> Twins(const tf::DeviceMgr& devices, const tf::DeviceBase& needed) {
+  std::vector<std::unique_ptr<tf::Device>> twins;
+  bool found = false;
+  for (tf::Device* const device : devices.ListDevices()) {
+    auto* const host = dynamic_cast<HostDevice*>(device->UnderlyingDevice());
+    // A worker may give its sessions resources of their own.
+    if (host == nullptr || host->resource_manager() != device->resource_manager()) continue;
+    found = found || device == &needed;
+    twins.push_back(host->Twin(device->name()));
+  }
+  if (!found) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("An infeed queue cannot start on `", needed.name(),
+                     "`: this session was made before `import tensorflow_ipu`, or it is a remote one. Import "
+                     "`tensorflow_ipu` before "
+                     "the session is made, and run the `initializer` in a local session."));
+  }
+  return std::make_unique<tf::StaticDeviceMgr>(std::move(twins));
+}
+
+void EndPythonOfTwins() { python_ends = true; }
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,22 @@
+// How calls on the core ended, in TensorFlow's words, and the other way round.
+#ifndef TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_
+#define TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensorflow_ipu/kernels/core/outcome.h"
+
+namespace tensorflow_ipu {
+
+inline absl::Status ToStatus(const core::Outcome& outcome) {
+  return absl::Status(static_cast<absl::StatusCode>(outcome.code), outcome.message);
+}
+
+inline core::Outcome FromStatus(const absl::Status& status) {
+  return {static_cast<core::Code>(status.code()), std::string(status.message())};
+}
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_

@@ -1,0 +1,18 @@
+// Lowers an assertion of a program to a call that ends the run where it does not hold.
+#ifndef TENSORFLOW_IPU_KERNELS_LOWERING_ASSERTION_H_
+#define TENSORFLOW_IPU_KERNELS_LOWERING_ASSERTION_H_
+
+#include "absl/status/status.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+
+namespace tensorflow_ipu {
+
+// The attribute that an `Assert` of a program has: the texts among its data, which no program can hold, each at the
+// place of its tensor.
+constexpr char kTextsAttribute[] = "_ipu_texts";
+
+absl::Status CallAssertion(tensorflow::XlaOpKernelContext* context);
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_LOWERING_ASSERTION_H_

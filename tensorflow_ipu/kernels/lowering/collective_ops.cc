@@ -1,0 +1,318 @@
+// The ops by which replicas of a compiled program exchange values, several values a call.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/exchange.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+using tf::shape_inference::DimensionHandle;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+namespace {
+
+// Calls `shape_of(value)` for the shape of each result: input 0 is the state.
+template <typename ShapeOf>
+absl::Status SetShapes(InferenceContext* c, ShapeOf shape_of) {
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    ShapeHandle shape;
+    TF_RETURN_IF_ERROR(shape_of(c->input(i + 1), &shape));
+    c->set_output(i, shape);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Unchanged(InferenceContext* c) {
+  return SetShapes(c, [](ShapeHandle value, ShapeHandle* shape) {
+    *shape = value;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GroupLeads(InferenceContext* c) {
+  int64_t size;
+  TF_RETURN_IF_ERROR(c->GetAttr("group_size", &size));
+  return SetShapes(
+      c, [c, size](ShapeHandle value, ShapeHandle* shape) { return c->Concatenate(c->Vector(size), value, shape); });
+}
+
+absl::Status Scattered(InferenceContext* c) {
+  int64_t size;
+  TF_RETURN_IF_ERROR(c->GetAttr("group_size", &size));
+  return SetShapes(c, [c, size](ShapeHandle value, ShapeHandle* shape) {
+    ShapeHandle vector;
+    TF_RETURN_IF_ERROR(c->WithRank(value, 1, &vector));
+    const DimensionHandle length = c->Dim(vector, 0);
+    *shape = c->Vector(c->ValueKnown(length) ? c->MakeDim((c->Value(length) + size - 1) / size) : c->UnknownDim());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Exchanged(InferenceContext* c) {
+  int64_t size;
+  int64_t split;
+  int64_t concat;
+  TF_RETURN_IF_ERROR(c->GetAttr("group_size", &size));
+  TF_RETURN_IF_ERROR(c->GetAttr("split_dimension", &split));
+  TF_RETURN_IF_ERROR(c->GetAttr("concat_dimension", &concat));
+  return SetShapes(c, [=](ShapeHandle value, ShapeHandle* shape) {
+    TF_RETURN_IF_ERROR(c->WithRankAtLeast(value, std::max(split, concat) + 1, &value));
+    *shape = value;
+    if (!c->RankKnown(value)) return absl::OkStatus();
+    DimensionHandle dimension;
+    TF_RETURN_IF_ERROR(c->Divide(c->Dim(*shape, split), size, /*evenly_divisible=*/true, &dimension));
+    TF_RETURN_IF_ERROR(c->ReplaceDim(*shape, split, dimension, shape));
+    TF_RETURN_IF_ERROR(c->Multiply(c->Dim(*shape, concat), size, &dimension));
+    return c->ReplaceDim(*shape, concat, dimension, shape);
+  });
+}
+
+}  // namespace
+
+// Of all of them: `state` names the site (see rendezvous.h) and the replica; `group_size` replicas make up a group, and
+// 0 stands for all of the run; `advance` keeps uses of the state in their order, and is false in the condition of a
+// loop, where XLA lets nobody assign and the loop keeps the order.
+#define COLLECTIVE_OP(name)                                                                                  \
+  REGISTER_OP(name)                                                                                          \
+      .Input("state: resource")                                                                              \
+      .Input("values: T")                                                                                    \
+      .ORDER_INPUT.Output("results: T")                                                                      \
+      .Attr(                                                                                                 \
+          "T: list({bool, half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, " \
+          "uint64}) >= 1")                                                                                   \
+      .Attr("advance: bool = true")                                                                          \
+      .SetIsStateful()
+#define REDUCTION "reduction: {'sum', 'mean', 'product', 'min', 'max', 'and', 'or', 'local'} = 'sum'"
+
+COLLECTIVE_OP("IpuAllReduce")
+    .Attr(REDUCTION)
+    .Attr("group_size: int >= 0 = 0")
+    .Attr("orthogonal: bool = false")
+    .SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuAllGather").Attr("group_size: int >= 1").Attr("orthogonal: bool = false").SetShapeFn(GroupLeads);
+COLLECTIVE_OP("IpuReduceScatter")
+    .Attr(REDUCTION)
+    .Attr("group_size: int >= 1")
+    .Attr("orthogonal: bool = false")
+    .SetShapeFn(Scattered);
+COLLECTIVE_OP("IpuAllToAll")
+    .Attr("split_dimension: int >= 0")
+    .Attr("concat_dimension: int >= 0")
+    .Attr("group_size: int >= 1")
+    .Attr("orthogonal: bool = false")
+    .SetShapeFn(Exchanged);
+COLLECTIVE_OP("IpuBroadcast")
+    .Attr("root: int >= 0 = 0")
+    .Attr("group_size: int >= 0 = 0")
+    .Attr("orthogonal: bool = false")
+    .SetShapeFn(Unchanged);
+
+// Which replica a program is, or its rank in its group of replicas.
+REGISTER_OP("IpuReplicaIndex")
+    .Input("state: resource")
+    .Output("index: int32")
+    .Attr("group_size: int >= 0 = 0")
+    .Attr("orthogonal: bool = false")
+    .SetShapeFn(tf::shape_inference::ScalarShape);
+
+namespace {
+
+core::Reduction ReductionOf(const std::string& name) {
+  static const auto* const reductions = new std::map<std::string, core::Reduction>{
+      {"sum", core::Reduction::kSum}, {"mean", core::Reduction::kMean},  {"product", core::Reduction::kProduct},
+      {"min", core::Reduction::kMin}, {"max", core::Reduction::kMax},    {"and", core::Reduction::kAnd},
+      {"or", core::Reduction::kOr},   {"local", core::Reduction::kLocal}};
+  return reductions->at(name);  // The op lets no other name pass.
+}
+
+class CollectiveXla : public tf::XlaOpKernel {
+ public:
+  CollectiveXla(tf::OpKernelConstruction* construction, core::Kind kind) : XlaOpKernel(construction), kind_(kind) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
+    // A replica that is alone then has nothing to copy.
+    options_.in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<xla::XlaOp> values = ValuesOf(context);
+    std::vector<xla::Shape> shapes;
+    for (xla::XlaOp& value : values) {
+      const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(value);
+      OP_REQUIRES_OK(context, shape.status());
+      value = Sent(value, *shape);
+      shapes.push_back(ReceivedShape(*shape));
+    }
+    const std::string attributes =
+        absl::StrCat("{kind = ", static_cast<int64_t>(kind_), " : i64, reduction = ", static_cast<int64_t>(reduction_),
+                     " : i64, group_size = ", group_size_, " : i64, orthogonal = ", orthogonal_ ? "true" : "false",
+                     ", root = ", root_, " : i64}");
+    const std::vector<xla::XlaOp> received =
+        CallWithState(context, "ipu_collective", values, shapes, attributes, options_);
+    for (std::size_t i = 0; i < received.size(); ++i) {
+      context->SetOutput(static_cast<int>(i), Result(received[i], shapes[i]));
+    }
+  }
+
+ protected:
+  // What goes to the custom call for a value, what shape comes back, and what to make of that.
+  virtual xla::XlaOp Sent(xla::XlaOp value, const xla::Shape&) const { return value; }
+  virtual xla::Shape ReceivedShape(const xla::Shape& value) const { return value; }
+  virtual xla::XlaOp Result(xla::XlaOp received, const xla::Shape&) const { return received; }
+
+  void ReadReduction(tf::OpKernelConstruction* construction) {
+    std::string name;
+    OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &name));
+    reduction_ = ReductionOf(name);
+  }
+
+  int64_t group_size_ = 0;
+  int64_t root_ = 0;
+
+ private:
+  const core::Kind kind_;
+  core::Reduction reduction_ = core::Reduction::kSum;
+  bool orthogonal_ = false;
+  CallOptions options_;
+};
+
+class AllReduceXla : public CollectiveXla {
+ public:
+  explicit AllReduceXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllReduce) {
+    ReadReduction(construction);
+  }
+};
+
+class AllGatherXla : public CollectiveXla {
+ public:
+  explicit AllGatherXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllGather) {}
+
+ protected:
+  xla::Shape ReceivedShape(const xla::Shape& value) const override {
+    return xla::ShapeUtil::PrependMajorDimension(group_size_, value);
+  }
+};
+
+class ReduceScatterXla : public CollectiveXla {
+ public:
+  explicit ReduceScatterXla(tf::OpKernelConstruction* construction)
+      : CollectiveXla(construction, core::Kind::kReduceScatter) {
+    ReadReduction(construction);
+  }
+
+ protected:
+  xla::Shape ReceivedShape(const xla::Shape& value) const override {
+    return xla::ShapeUtil::MakeShape(value.element_type(), {(value.dimensions(0) + group_size_ - 1) / group_size_});
+  }
+};
+
+class BroadcastXla : public CollectiveXla {
+ public:
+  explicit BroadcastXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kBroadcast) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+  }
+};
+
+// The custom call exchanges parts that lie one behind the other, so XLA moves the parts to the front and back again.
+class AllToAllXla : public CollectiveXla {
+ public:
+  explicit AllToAllXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllToAll) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("split_dimension", &split_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("concat_dimension", &concat_));
+  }
+
+ protected:
+  // [..., n, ...] to [k, ..., n / k, ...].
+  xla::XlaOp Sent(xla::XlaOp value, const xla::Shape& shape) const override {
+    std::vector<int64_t> parts(shape.dimensions().begin(), shape.dimensions().end());
+    parts[split_] /= group_size_;
+    parts.insert(parts.begin() + split_, group_size_);
+    std::vector<int64_t> order = {split_};
+    for (int64_t i = 0; i < static_cast<int64_t>(parts.size()); ++i) {
+      if (i != split_) order.push_back(i);
+    }
+    return xla::Transpose(xla::Reshape(value, parts), order);
+  }
+
+  xla::Shape ReceivedShape(const xla::Shape& value) const override {
+    std::vector<int64_t> dimensions(value.dimensions().begin(), value.dimensions().end());
+    dimensions[split_] /= group_size_;
+    dimensions.insert(dimensions.begin(), group_size_);
+    return xla::ShapeUtil::MakeShape(value.element_type(), dimensions);
+  }
+
+  // [k, ..., m, ...] to [..., k * m, ...].
+  xla::XlaOp Result(xla::XlaOp received, const xla::Shape& shape) const override {
+    std::vector<int64_t> order;
+    std::vector<int64_t> dimensions;
+    for (int64_t i = 1; i < static_cast<int64_t>(shape.dimensions().size()); ++i) {
+      if (i == concat_ + 1) order.push_back(0);
+      order.push_back(i);
+      dimensions.push_back(shape.dimensions(i) * (i == concat_ + 1 ? group_size_ : 1));
+    }
+    return xla::Reshape(xla::Transpose(received, order), dimensions);
+  }
+
+ private:
+  int64_t split_ = 0;
+  int64_t concat_ = 0;
+};
+
+REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), AllReduceXla);
+REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), AllGatherXla);
+REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), ReduceScatterXla);
+REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), AllToAllXla);
+REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), BroadcastXla);
+
+// No custom call: the state holds the answer, and XLA computes with it.
+class ReplicaIndexXla : public tf::XlaOpKernel {
+ public:
+  explicit ReplicaIndexXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    tf::TensorShape shape;
+    xla::XlaOp state;
+    OP_REQUIRES_OK(context, context->ReadVariableInput(0, tf::DT_INT64, &shape, &state));
+    const auto element = [&state](std::size_t offset) {
+      const int64_t at = static_cast<int64_t>(offset / sizeof(int64_t));
+      return xla::Reshape(xla::Slice(state, {at}, {at + 1}, {1}), {});
+    };
+    xla::XlaOp index = element(offsetof(core::ProgramState, lane));
+    if (group_size_ > 0) {
+      const xla::XlaOp size = xla::ConstantR0<int64_t>(context->builder(), group_size_);
+      index = orthogonal_ ? index / (element(offsetof(core::ProgramState, lanes)) / size) : xla::Rem(index, size);
+    }
+    context->SetOutput(0, xla::ConvertElementType(index, xla::S32));
+  }
+
+ private:
+  int64_t group_size_ = 0;
+  bool orthogonal_ = false;
+};
+
+REGISTER_XLA_OP(Name("IpuReplicaIndex").IsMetadataOp(), ReplicaIndexXla);
+
+}  // namespace
+}  // namespace tensorflow_ipu

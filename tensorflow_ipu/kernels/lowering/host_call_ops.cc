@@ -1,0 +1,156 @@
+// Ops by which a program has the host run a function: `IpuHostFunction` makes it, `IpuHostCall` calls it, and
+// `IpuHostResult` is one of its results.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/host/function.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+// The host's: gives the function of this number its body, or makes a function that lives as long as the session does
+// where the number is 0. `initial` is what a state begins with that names the function to a program.
+REGISTER_OP("IpuHostFunction")
+    .Input("number: int64")
+    .Input("bound: types")
+    .Output("initial: int64")
+    .Attr("types: list(type) >= 0")
+    .Attr("f: func")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Vector(core::kProgramStateSize));
+      return absl::OkStatus();
+    });
+
+// The program's: `call` stands for the results of all types and shapes in `result_types` and `result_shapes`. These
+// grow while the program is traced, as a result is first used: so a result is no output of this op.
+REGISTER_OP("IpuHostCall")
+    .Input("state: resource")
+    .Input("passed: types")
+    .ORDER_INPUT.Output("call: variant")
+    .Attr("types: list(type) >= 0")
+    .Attr("result_types: list(type) >= 0 = []")
+    .Attr("result_shapes: list(shape) >= 0 = []")
+    .Attr("advance: bool = true")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape);
+
+// `passed` is what the call gets: gradients flow back to it.
+REGISTER_OP("IpuHostResult")
+    .Input("call: variant")
+    .Input("passed: types")
+    .Output("result: dtype")
+    .Attr("types: list(type) >= 0")
+    .Attr("index: int >= 0")
+    .Attr("dtype: type")
+    .Attr("shape: shape")
+    .SetShapeFn(tf::shape_inference::ExplicitShape);
+
+namespace {
+
+class HostFunctionOp : public tf::OpKernel {
+ public:
+  explicit HostFunctionOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
+  }
+  ~HostFunctionOp() override {
+    if (own_ > 0) HostFunctions().Remove(own_);
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    int64_t number = context->input(0).scalar<int64_t>()();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (number > 0 || own_ == 0) {
+        std::vector<tf::Tensor> bound;
+        for (int i = 1; i < context->num_inputs(); ++i) bound.push_back(context->input(i));
+        const absl::StatusOr<std::shared_ptr<HostBody>> body = HostBody::Make(context, function_, std::move(bound));
+        OP_REQUIRES_OK(context, body.status());
+        std::shared_ptr<HostFunction> function = HostFunctions().Find(number);
+        if (number == 0) {
+          function = std::make_shared<HostFunction>();
+          own_ = HostFunctions().Add(function);
+        }
+        if (function != nullptr) function->SetBody(*body);  // Else the program was deleted meanwhile.
+      }
+      if (number == 0) number = own_;
+    }
+    tf::Tensor* initial = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({core::kProgramStateSize}), &initial));
+    const core::ProgramState state{number, /*lane=*/0, /*lanes=*/1, /*count=*/0};
+    std::memcpy(initial->data(), &state, sizeof(state));
+  }
+
+ private:
+  tf::NameAttrList function_;
+  std::mutex mutex_;
+  int64_t own_ = 0;  // Guarded by mutex_.
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuHostFunction").Device(tf::DEVICE_CPU), HostFunctionOp);
+
+class HostCallXla : public tf::XlaOpKernel {
+ public:
+  explicit HostCallXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
+    OP_REQUIRES_OK(construction, construction->GetAttr("result_types", &types_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("result_shapes", &shapes_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<xla::Shape> results(types_.size());
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(types_[i], shapes_[i], &results[i]));
+    }
+    const std::string node = TextOf(def());
+    const std::vector<xla::XlaOp> given =
+        CallWithState(context, "ipu_host_call", ValuesOf(context), results,
+                      absl::StrCat("{node = ", QuotedAttribute(node),
+                                   ", name = ", QuotedAttribute(NameForMessages(context, node)), "}"),
+                      options_);
+    if (given.size() == results.size()) context->SetTensorListOutput(0, xla::Tuple(context->builder(), given));
+  }
+
+ private:
+  CallOptions options_;
+  std::vector<tf::DataType> types_;
+  std::vector<tf::TensorShape> shapes_;
+};
+
+class HostResultXla : public tf::XlaOpKernel {
+ public:
+  explicit HostResultXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("index", &index_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    context->SetOutput(0, xla::GetTupleElement(context->Input(0), index_));
+  }
+
+ private:
+  int64_t index_;
+};
+
+REGISTER_XLA_OP(Name("IpuHostCall").IsMetadataOp(), HostCallXla);
+REGISTER_XLA_OP(Name("IpuHostResult").IsMetadataOp(), HostResultXla);
+
+}  // namespace
+}  // namespace tensorflow_ipu

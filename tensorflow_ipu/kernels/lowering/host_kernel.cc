@@ -1,0 +1,156 @@
+#include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_context.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/protobuf.h"
+#include "tensorflow/core/platform/stack_frame.h"
+#include "tensorflow/core/public/version.h"
+#include "tensorflow_ipu/kernels/host/kernel.h"
+#include "tensorflow_ipu/kernels/host/lines.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/layout_util.h"
+#include "xla/shape_util.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+std::string TextOf(const tf::NodeDef& node) {
+  tf::NodeDef bare;
+  bare.set_op(node.op());
+  bare.set_name(node.op());
+  for (int i = 0; i < node.input_size(); ++i) bare.add_input(absl::StrCat("input_", i));
+  for (const auto& attribute : node.attr()) {
+    if (!absl::StartsWith(attribute.first, "_")) bare.mutable_attr()->insert(attribute);
+  }
+  tf::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  std::string text;
+  printer.PrintToString(bare, &text);
+  return text;
+}
+
+namespace {
+
+bool IsOfLibrary(const std::string& file) {
+  if (file == "<string>") return true;  // Generated, as what makes the package's own ops.
+  for (const char* const library : {"-packages/tensorflow/", "-packages/keras/", "-packages/tensorflow_ipu/"}) {
+    if (absl::StrContains(file, library)) return true;
+  }
+  return false;
+}
+
+// The line of the user's that made the node that is being lowered; empty if that is not known.
+std::string LineOf(tf::XlaOpKernelContext* context) {
+  const tf::AbstractStackTrace* const trace =
+      context->xla_context()->StackTraceForNodeName(context->op_kernel().name());
+  if (trace == nullptr) return "";
+  const std::vector<tf::StackFrame> frames = trace->ToUncachedFrames();
+  for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+    if (!IsOfLibrary(frame->file_name)) return absl::StrCat(frame->file_name, ":", frame->line_number);
+  }
+  return "";
+}
+
+}  // namespace
+
+// As MLIR writes strings.
+std::string QuotedAttribute(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\') {
+      quoted += c;
+    } else {
+      absl::StrAppendFormat(&quoted, "\\%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string NameForMessages(tf::XlaOpKernelContext* context, const std::string& key) {
+  const std::string name = absl::StrCat(context->op_kernel().type_string(), " `", context->op_kernel().name(), "`");
+  if (const std::string line = LineOf(context); !line.empty()) NoteLine(key, name, line);
+  return name;
+}
+
+bool HasHostKernel(tf::XlaOpKernelContext* context) { return HostKernel::Of(TextOf(context->op_kernel().def())).ok(); }
+
+std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext* context) {
+  const tf::NodeDef& node = context->op_kernel().def();
+  const tf::OpRegistrationData* op = nullptr;
+  if (!tf::OpRegistry::Global()->LookUp(node.op(), &op).ok() || op->shape_inference_fn == nullptr) return std::nullopt;
+  std::vector<tf::PartialTensorShape> shapes;
+  std::vector<tf::Tensor> constants(context->num_inputs());
+  std::vector<const tf::Tensor*> values(context->num_inputs(), nullptr);
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
+    if (!shape.ok() || shape->is_dynamic()) return std::nullopt;
+    shapes.emplace_back(tf::TensorShape(shape->dimensions()));
+  }
+  std::vector<int> known;  // Which inputs have to be known when a program is compiled: shapes and the like.
+  if (!tf::XlaOpRegistry::CompileTimeConstantInputs(context->op_kernel(), &known).ok()) return std::nullopt;
+  for (const int i : known) {
+    absl::StatusOr<tf::Tensor> constant = context->ConstantInputTensor(i);
+    if (!constant.ok()) return std::nullopt;
+    constants[i] = *std::move(constant);
+    values[i] = &constants[i];
+  }
+  tf::shape_inference::InferenceContext inference(TF_GRAPH_DEF_VERSION, tf::AttrSlice(node), op->op_def, shapes, values,
+                                                  {}, {});
+  if (!inference.construction_status().ok() || !inference.Run(op->shape_inference_fn).ok()) return std::nullopt;
+  std::vector<tf::TensorShape> results;
+  for (int i = 0; i < inference.num_outputs(); ++i) {
+    const tf::shape_inference::ShapeHandle output = inference.output(i);
+    if (!inference.FullyDefined(output)) return std::nullopt;
+    results.emplace_back();
+    for (int axis = 0; axis < inference.Rank(output); ++axis) {
+      results.back().AddDim(inference.Value(inference.Dim(output, axis)));
+    }
+  }
+  return results;
+}
+
+absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results, bool always) {
+  const std::string node = TextOf(context->op_kernel().def());
+  const std::string name = NameForMessages(context, node);
+  std::vector<xla::XlaOp> operands;
+  std::vector<xla::Shape> operand_shapes, result_shapes;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    operands.push_back(context->Input(i));
+    const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
+    if (!shape.ok()) return shape.status();
+    operand_shapes.push_back(*shape);
+    xla::LayoutUtil::SetToDefaultLayout(&operand_shapes.back());
+  }
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    result_shapes.emplace_back();
+    const absl::Status made =
+        tf::TensorShapeToXLAShape(context->expected_output_dtype(i), results[i], &result_shapes.back());
+    if (!made.ok()) return made;
+  }
+  const bool one = result_shapes.size() == 1;
+  const xla::XlaOp call = xla::CustomCallWithLayout(
+      context->builder(), "ipu_host_kernel", operands,
+      one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes), operand_shapes,
+      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), "}"),
+      /*has_side_effect=*/always, {},
+      /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,264 @@
+"""What `pipeline` was given: checked, all faults at once, and brought into one form."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.pipelining.arguments.given import Given
+from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, checked_options
+from tensorflow_ipu.pipelining.arguments.queues import check_dtype, check_queues
+from tensorflow_ipu.pipelining.schedule import plan_arguments
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
+from tensorflow_ipu.pipelining.schedule.phased import check_groups
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a pipeline, in the form in which they are used.
+
+    Attributes:
+      stages: For each stage the functions of its parts.
+      count: How many micro-batches one pass has: a whole number, or an integer scalar known at run time only.
+      mapping: For each stage the IPUs of its parts.
+      concurrent: For each stage whether it was given as a list of parts.
+      everywhere: The stages that are mapped to all IPUs.
+      recomputation: The mode in use, never `Auto`; None where nothing is recomputed.
+    """
+
+    stages: tuple[tuple[Callable[..., Any], ...], ...]
+    count: Any
+    accumulation_dtype: Any
+    sum_captured: bool
+    repeat_count: int
+    serialization: int
+    inputs: tuple[Any, ...]
+    infeed: IPUInfeedQueue | None
+    outfeed: IPUOutfeedQueue | None
+    optimizer_function: Callable[..., Any] | None
+    mapping: plan_arguments.Mapping
+    concurrent: tuple[bool, ...]
+    everywhere: frozenset[int]
+    schedule: PipelineSchedule | PhasedExecution
+    recomputation: RecomputationMode | None
+    outfeed_loss: bool
+    results: Results
+    accumulate_outfeed_dtype: Any
+    outfeed_mask: tuple[bool, ...] | None
+    method: GradientAccumulationReductionMethod
+    options: PipelineOptions
+
+    @property
+    def training(self) -> bool:
+        """Whether there are backward passes and updates."""
+        return self.optimizer_function is not None
+
+
+def checked(given: Given) -> Arguments:
+    """Checks the arguments of `pipeline`.
+
+    Args:
+      given: They.
+
+    Raises:
+      ValueError: One is out of range, or two do not go together.
+      TypeError: One is of a wrong kind.
+      NotImplementedError: The schedule cannot do what is asked for.
+    """
+    faults = Faults()
+    training = given.optimizer_function is not None
+    count = _count(given.gradient_accumulation_count, faults)
+    method = GradientAccumulationReductionMethod.SUM
+    if training:
+        try:
+            method = GradientAccumulationReductionMethod.parse(given.reduction_method)
+        except ValueError as exc:
+            faults.add(ValueError, f"`reduction_method` must be SUM, MEAN or RUNNING_MEAN: {exc}")
+    serialization = given.batch_serialization_iterations
+    plan_arguments.checked_count("batch_serialization_iterations", serialization, faults)
+    plan_arguments.checked_count("repeat_count", given.repeat_count, faults)
+    serialized = plan_arguments.is_count(serialization) and serialization > 1
+    counts = {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}
+    plan_arguments.checked_product(counts, faults)
+    if serialized and method is not GradientAccumulationReductionMethod.SUM:
+        faults.add(
+            ValueError,
+            f"batch_serialization_iterations != 1 is only supported when `reduction_method` is SUM, but they are"
+            f" {serialization} and {method.name}",
+        )
+    if given.continuous_weight_updates:
+        faults.add(
+            NotImplementedError,
+            "`continuous_weight_updates` is not supported: weights are updated once a pass. Leave it False",
+        )
+    schedule = given.pipeline_schedule
+    if schedule is None:
+        schedule = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
+    stages = _stages(given.computational_stages, faults)
+    mapping = _mapping(given.device_mapping, stages, schedule, serialized, faults)
+    mode = None
+    if isinstance(schedule, PhasedExecution):
+        _check_phases(schedule, mapping, given, faults)
+    else:
+        plan_arguments.checked_schedule(schedule, mapping, training, serialization, faults, name="pipeline_schedule")
+        mode = plan_arguments.checked_recomputation(given.recomputation_mode, schedule, training, faults)
+    _check_functions(given, faults)
+    check_queues(given, training, faults)
+    for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
+        check_dtype(name, getattr(given, name), faults)
+    options = checked_options(given, None if stages is None else len(stages), faults)
+    faults.raise_any()
+    assert stages is not None
+    assert mapping is not None
+    inputs = given.inputs
+    mask = given.outfeed_mask
+    return Arguments(
+        stages=stages,
+        count=count,
+        accumulation_dtype=given.gradient_accumulation_dtype,
+        sum_captured=bool(given.gradient_accumulation_for_captured_grads),
+        repeat_count=given.repeat_count,
+        serialization=serialization,
+        inputs=() if inputs is None else tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,),
+        infeed=given.infeed_queue,
+        outfeed=given.outfeed_queue,
+        optimizer_function=given.optimizer_function,
+        mapping=mapping,
+        concurrent=tuple(isinstance(stage, (list, tuple)) for stage in given.computational_stages),
+        everywhere=frozenset(
+            at for at, item in enumerate(given.device_mapping or ()) if item == plan_arguments.ALL_IPUS
+        ),
+        schedule=schedule,
+        recomputation=mode,
+        outfeed_loss=bool(given.outfeed_loss),
+        results=_results(given.accumulate_outfeed),
+        accumulate_outfeed_dtype=given.accumulate_outfeed_dtype,
+        outfeed_mask=None if mask is None else tuple(map(bool, mask)),
+        method=method,
+        options=options,
+    )
+
+
+def _results(accumulate: Any) -> Results:
+    if isinstance(accumulate, Results):
+        return accumulate
+    return Results.SUM if accumulate else Results.EACH
+
+
+def _count(value: Any, faults: Faults) -> Any:
+    name = "gradient_accumulation_count"
+    if value is None:
+        faults.add(ValueError, f"{name} must be specified: it is the number of micro-batches of a weight update")
+        return None
+    if tf.is_tensor(value) or isinstance(value, tf.Variable):
+        if not value.dtype.is_integer or value.shape.rank not in (0, None):
+            faults.add(TypeError, f"`{name}` must be a whole number or an integer scalar, but is {value!r}")
+            return None
+        known = tf.get_static_value(value)
+        if known is None:
+            return tf.convert_to_tensor(value)
+        value = int(known)
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        value = int(value)
+    plan_arguments.checked_count(name, value, faults)
+    return value
+
+
+def _stages(value: Any, faults: Faults) -> tuple[tuple[Callable[..., Any], ...], ...] | None:
+    name = "computational_stages"
+    if not isinstance(value, (list, tuple)):
+        faults.add(TypeError, f"`{name}` must be a list or a tuple of functions, but is {value!r}")
+        return None
+    if len(value) < 2:
+        faults.add(ValueError, f"Pipeline requires at least two computational stages, but `{name}` has {len(value)}")
+    if len(value) > plan_arguments.MOST_STAGES:
+        plan_arguments.checked_count("stages", len(value), faults, plan_arguments.MOST_STAGES)
+        return None
+    found = []
+    for at, stage in enumerate(value):
+        parts = tuple(stage) if isinstance(stage, (list, tuple)) else (stage,)
+        if not parts:
+            faults.add(ValueError, f"`{name}[{at}]` is an empty list; name the functions of the concurrent stages")
+        for part in parts:
+            if not callable(part):
+                faults.add(TypeError, f"`{name}[{at}]` must be a function, or a list of them, but is {stage!r}")
+        found.append(parts)
+    return tuple(found)
+
+
+def _mapping(
+    value: Any, stages: tuple[tuple[Any, ...], ...] | None, schedule: Any, serialized: bool, faults: Faults
+) -> plan_arguments.Mapping | None:
+    if value is None:
+        if stages is None:
+            return None
+        default = _default_mapping([len(parts) for parts in stages], schedule, serialized)
+        full = plan_arguments.checked_mapping("device_mapping", default, faults)
+        return full and full[0]
+    if not isinstance(value, (list, tuple)):
+        faults.add(TypeError, f"device_mapping argument needs to be a list or a tuple, but is {value!r}")
+        return None
+    if stages is not None and len(value) != len(stages):
+        faults.add(
+            ValueError,
+            f"Each stage must be mapped to an IPU: `device_mapping` has {len(value)} items, and there are"
+            f" {len(stages)} stages",
+        )
+        return None
+    full = plan_arguments.checked_mapping("device_mapping", value, faults)
+    if full is None or stages is None:
+        return None
+    for at, (ipus, parts) in enumerate(zip(full[0], stages, strict=True)):
+        if len(ipus) != len(parts):
+            faults.add(
+                ValueError,
+                f"`device_mapping[{at}]` is {value[at]!r}, but stage {at} has {len(parts)} concurrent"
+                f" function{'s' * (len(parts) > 1)}; each needs an IPU",
+            )
+            return None
+    return full[0]
+
+
+def _default_mapping(widths: list[int], schedule: Any, serialized: bool) -> plan_arguments.Mapping:
+    """The IPUs of stages of so many parts, where the user names none."""
+    if isinstance(schedule, PhasedExecution):
+        return schedule.default_mapping(widths)
+    ends = itertools.accumulate(widths)
+    return tuple(
+        tuple(0 if serialized else end - width + part for part in range(width))
+        for end, width in zip(ends, widths, strict=True)
+    )
+
+
+def _check_phases(execution: PhasedExecution, mapping: Any, given: Given, faults: Faults) -> None:
+    """Records what cannot be done in phases: a mapping to other than their groups of IPUs, and what schedules can do."""
+    if mapping is not None:
+        check_groups(execution, mapping, faults)
+    mode = given.recomputation_mode
+    if mode is not None:
+        kind = NotImplementedError if isinstance(mode, RecomputationMode) else TypeError
+        faults.add(
+            kind,
+            f"`recomputation_mode` is {mode!r} and `pipeline_schedule` is {execution}: a phase keeps its activations off"
+            " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
+        )
+    serialization = given.batch_serialization_iterations
+    if plan_arguments.is_count(serialization) and serialization > 1:
+        faults.add(
+            NotImplementedError,
+            f"`batch_serialization_iterations` is {serialization} and `pipeline_schedule` is {execution}; batches can be"
+            " serialised with `PipelineSchedule.Sequential` only",
+        )
+
+
+def _check_functions(given: Given, faults: Faults) -> None:
+    function = given.optimizer_function
+    if function is not None and not callable(function):
+        faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")

@@ -1,0 +1,1 @@
+"""A plan and the stages that it is for, as a TensorFlow program."""

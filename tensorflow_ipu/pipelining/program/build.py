@@ -1,0 +1,189 @@
+"""From the arguments of `pipeline` to its program: checked, planned, traced, lowered."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import _library
+from tensorflow_ipu._tensorflow import gradients
+from tensorflow_ipu.feeds import program_order
+from tensorflow_ipu.pipelining.arguments.checked import Arguments, checked
+from tensorflow_ipu.pipelining.arguments.given import Given
+from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program.costs import costs_of_stages, traced_cost
+from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
+from tensorflow_ipu.pipelining.program.layout import Layout
+from tensorflow_ipu.pipelining.program.lowering import Lowering
+from tensorflow_ipu.pipelining.program.memory import empty_memory
+from tensorflow_ipu.pipelining.program.model import Model
+from tensorflow_ipu.pipelining.program.operations import Operations
+from tensorflow_ipu.pipelining.program.registry import TracedPipeline, note
+from tensorflow_ipu.pipelining.schedule import plan_arguments
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, Results
+from tensorflow_ipu.pipelining.schedule.order import overlap_length
+from tensorflow_ipu.pipelining.schedule.phased import planned_phases
+from tensorflow_ipu.pipelining.schedule.pipelined import planned
+from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
+from tensorflow_ipu.pipelining.training.accumulation import Accumulation
+
+
+def build(given: Given, name: str | None) -> tf.Operation:
+    """The pipeline of these arguments, in the program that is being traced.
+
+    Args:
+      given: The arguments of `pipeline`, but for its name.
+      name: Its name, or None.
+    """
+    arguments = checked(given)
+    if tf.executing_eagerly():
+        raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
+    plan = _plan(arguments)
+    with tf.name_scope(name or "pipeline"):
+        with program_order.apart():
+            model = Model(arguments, plan)
+        costs = costs_of_stages(plan, model.parts, traced_cost)
+        note(TracedPipeline(name, plan, arguments.options, costs, weakref.ref(model.parts)))
+        with gradients.unrecorded(), _order(arguments):
+            _run(arguments, plan, model)
+            return tf.no_op(name="done")
+
+
+def _plan(arguments: Arguments) -> Plan:
+    """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
+    known = isinstance(arguments.count, int)
+    schedule, mapping, training = arguments.schedule, arguments.mapping, arguments.training
+    full = (mapping, arguments.concurrent)
+    if isinstance(schedule, PhasedExecution):
+        plan = planned_phases(schedule, full, arguments.count if known else 2, training, arguments.repeat_count)
+    else:
+        if known:
+            plan_arguments.check_multiple(arguments.count, schedule, mapping, training)
+        count = arguments.count if known else 4 * overlap_length(schedule, mapping, training)
+        plan = planned(
+            schedule.name,
+            full,
+            count * arguments.serialization,
+            schedule,
+            training=training,
+            mode=arguments.recomputation,
+            repeat_count=arguments.repeat_count,
+            batch=arguments.serialization,
+        )
+    if known:
+        return plan
+    return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
+
+
+def _count(arguments: Arguments) -> Any:
+    """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
+    if isinstance(arguments.count, int):
+        return arguments.count
+    schedule, training = arguments.schedule, arguments.training
+    phased = isinstance(schedule, PhasedExecution)
+    multiple = 1 if phased else overlap_length(schedule, arguments.mapping, training)
+    largest = plan_arguments.LARGEST_COUNT // arguments.serialization
+    before, behind = plan_arguments.words_of_multiple(
+        schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
+    )
+    return _library.ops.ipu_micro_batches(
+        tf.cast(arguments.count, tf.int64), multiple=multiple, largest=largest, before=before, behind=behind
+    )
+
+
+def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
+    """The order of the queues in the pipeline.
+
+    With one micro-batch in flight, the uses of all queues are in one order. With several, a dequeue from the infeed must not
+    wait until an earlier micro-batch is enqueued to the outfeed: each queue has an order of its own.
+    """
+    if arguments.schedule is PipelineSchedule.Sequential:
+        return contextlib.nullcontext()
+    return program_order.joined(arguments.infeed, arguments.outfeed)
+
+
+def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
+    """Builds the program: all passes."""
+    feeds = _feeds(arguments, model)
+    total = _count(arguments) * arguments.serialization
+    steady = plan.section("steady")
+    iterations: Any = steady.repeat
+    if not isinstance(total, int):
+        iterations = (total - plan.unlooped_micro_batches) // steady.advance
+    training = model.training
+    accumulation = Accumulation(
+        arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
+    )
+    zero = tf.constant(0) if training is None else rings.opaque_zero(training.variables)
+    update = None if training is None else model.update(training, accumulation)
+    layout = Layout(plan, model.parts, model.head)
+    operations = Operations(layout, model.parts, feeds, accumulation)
+
+    def one_pass(token: Any) -> Any:
+        sequencer = rings.Sequencer(zero, token)
+        memory = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
+        results = Lowering(layout, operations, memory, sequencer).run(iterations, total)
+        feeds.finish(results.sums)
+        if training is not None and update is not None:
+            update([gradient for place in model.parts for gradient in results.accumulated[place]], results.handed)
+            training.finish(results.captured)
+        return sequencer.token
+
+    if arguments.repeat_count == 1:
+        one_pass(zero)
+        return
+    tf.while_loop(
+        lambda number, _: number < arguments.repeat_count,
+        lambda number, token: (number + 1, one_pass(token)),
+        (tf.constant(0), zero),
+        parallel_iterations=1,
+    )
+
+
+def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
+    """The queues, and what goes to the outfeed."""
+    outputs = model.outputs()
+    flat = flat_tensors(outputs)
+    if flat and arguments.outfeed is None:
+        raise ValueError(
+            f"The last computational stage has tensor outputs: {', '.join(map(str, flat))}, but no outfeed_queue has been"
+            " provided. Give one, or return nothing"
+        )
+    if arguments.outfeed_mask is not None and len(arguments.outfeed_mask) != len(flat):
+        raise ValueError(
+            f"The last computational stage has {len(flat)} outputs, but the `outfeed_mask` has"
+            f" {len(arguments.outfeed_mask)} items; give one for each output"
+        )
+    masked = arguments.outfeed_mask or (False,) * len(flat)
+
+    def result(values: Sequence[Any], loss: Any) -> Any:
+        if arguments.outfeed_loss:
+            return loss
+        if arguments.training:
+            return [value for value, left_out in zip(values, masked, strict=True) if not left_out]
+        packed = tf.nest.pack_sequence_as(outputs, _with_nones(outputs, values))
+        if arguments.results is Results.SUM and not tf.nest.is_nested(packed):
+            return flat_tensors(packed)  # A sum alone comes in a list, as several do.
+        return list(packed) if isinstance(packed, tuple) else packed
+
+    specs = result(flat, model.loss_spec())
+    nothing = arguments.outfeed is None or not flat_tensors(specs)
+    return PipelineFeeds(
+        arguments.infeed,
+        None if nothing else arguments.outfeed,
+        result,
+        specs,
+        results=arguments.results,
+        accumulate_dtype=arguments.accumulate_outfeed_dtype,
+    )
+
+
+def _with_nones(structure: Any, values: Sequence[Any]) -> list[Any]:
+    """The values with a None wherever the structure has one."""
+    given = iter(values)
+    return [None if one is None else next(given) for one in tf.nest.flatten(structure)]

@@ -1,0 +1,101 @@
+"""What goes in and out of a pipeline: elements of the infeed, and results for the outfeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, body_arguments
+from tensorflow_ipu.pipelining.schedule.enums import Results
+from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
+from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
+from tensorflow_ipu.pipelining.training.accumulation import DTypeOf, dtype_for
+
+
+class PipelineFeeds:
+    """The queues of a pipeline.
+
+    A queue may be enqueued to once in a program, and a pipeline does so wherever the last stage runs: so the enqueue is
+    a function, which is traced once.
+    """
+
+    def __init__(
+        self,
+        infeed: IPUInfeedQueue | None,
+        outfeed: IPUOutfeedQueue | None,
+        result: Callable[[Sequence[Any], Any], Any],
+        result_specs: Any,
+        *,
+        results: Results,
+        accumulate_dtype: DTypeOf,
+    ) -> None:
+        """Takes the queues.
+
+        Args:
+          infeed: What the first stage takes elements from, or None.
+          outfeed: What results are enqueued to, or None.
+          result: From the flat outputs of the last stage and the loss to what is enqueued.
+          result_specs: The structure of what is enqueued, as specs.
+          results: What is enqueued of a pass.
+          accumulate_dtype: The type of what is enqueued once a pass: None for that of the result, a dtype, or a function of
+            the result.
+        """
+        self._infeed = infeed
+        self._result = result
+        self._results = Results.EACH if outfeed is None else results
+        specs = tf.nest.flatten(result_specs)
+        if self._once:
+            specs = [tf.TensorSpec(one.shape, dtype_for(accumulate_dtype, one)) for one in specs]
+        self._specs = specs
+        self._structure = result_specs
+        self._enqueue = None if outfeed is None else self._enqueuing(outfeed)
+
+    def _enqueuing(self, outfeed: IPUOutfeedQueue) -> GraphFunction:
+        graph = graphs.FunctionGraph("pipeline_outfeed")
+
+        def enqueue(*tensors: Any) -> None:
+            outfeed.enqueue(tf.nest.pack_sequence_as(self._structure, tensors))
+
+        graphs.trace_into(graph, enqueue, self._specs)
+        return GraphFunction(graph, graph.inputs[: len(self._specs)], [])
+
+    @property
+    def _once(self) -> bool:
+        """Whether a pass enqueues once, at its end."""
+        return self._results is not Results.EACH
+
+    def take(self) -> list[Any]:
+        """The next element, as the flat arguments of a stage."""
+        if self._infeed is None:
+            return []
+        positional, named = body_arguments.take(self._infeed)
+        return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
+
+    def give(self, outputs: Sequence[Any], loss: Any, sums: Sequence[Any]) -> list[Any]:
+        """Enqueues the result of a micro-batch, or keeps it for the end of the pass.
+
+        Returns:
+          The new sums.
+        """
+        if self._enqueue is None:
+            return list(sums)
+        tensors = flat_tensors(self._result(outputs, loss))
+        if self._once:
+            kept = [tf.cast(one, total.dtype) for total, one in zip(sums, tensors, strict=True)]
+            if self._results is Results.LAST:
+                return kept
+            return [total + one for total, one in zip(sums, kept, strict=True)]
+        self._enqueue(tensors)
+        return []
+
+    def empty_sums(self) -> list[Any]:
+        """The sums before the first micro-batch; none where each result is enqueued."""
+        return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self._once else []
+
+    def finish(self, sums: Sequence[Any]) -> None:
+        """Ends a pass: enqueues the sums, if there are any."""
+        if self._once and self._enqueue is not None:
+            self._enqueue(sums)

@@ -1,0 +1,194 @@
+"""A pass of a plan as a TensorFlow program: its sections and their steps, one for one.
+
+The steady section is a loop, whose body is what the plan has as the section's steps. The ramps are further iterations of
+it, in which instructions without a micro-batch are skipped; where a plan's ramps are something else, they are written
+out. Instructions that may be skipped run one after the other, or in pairs; others a few at a time (see `Overlap`). The
+memory of the pass is handed on from instruction to instruction, and around the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
+from tensorflow_ipu.pipelining.program.memory import Active, Memory, always
+from tensorflow_ipu.pipelining.program.operations import Operation, Operations
+from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
+from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
+from tensorflow_ipu.pipelining.schedule.instructions import Backward
+from tensorflow_ipu.pipelining.schedule.plan import Section, Step, Task
+from tensorflow_ipu.pipelining.stages.part import Place
+
+
+@dataclass(frozen=True)
+class PassResults:
+    """What a pass leaves.
+
+    Attributes:
+      accumulated: For each part of each stage the accumulated gradients of its variables; nothing in inference.
+      sums: What the outfeed's results sum up to, where they are accumulated.
+      handed: What the last micro-batch hands to the update.
+      captured: The captured gradients, by their tags.
+    """
+
+    accumulated: dict[Place, list[Any]]
+    sums: list[Any]
+    handed: list[Any]
+    captured: dict[str, list[Any]]
+
+
+class Lowering:
+    """One pass of a plan."""
+
+    def __init__(self, layout: Layout, operations: Operations, memory: Memory, sequencer: rings.Sequencer) -> None:
+        """Takes what a pass is made of.
+
+        Args:
+          layout: The plan, with what it keeps in memory.
+          operations: Makes the operations of its steps.
+          memory: The memory as the pass begins.
+          sequencer: What runs operations one after the other.
+        """
+        self._layout = layout
+        self._plan = layout.plan
+        self._operations = operations
+        self._memory = memory
+        self._sequencer = sequencer
+
+    def run(self, iterations: Any, micro_batches: Any) -> PassResults:
+        """Runs the pass.
+
+        Args:
+          iterations: How often the steady section is run, as a whole number or an int32 scalar.
+          micro_batches: How many micro-batches there are, likewise.
+        """
+        steady = self._plan.section("steady")
+        ramps = folded_ramps(self._plan)
+        if ramps is not None:
+
+            def active(micro_batch: Any) -> Any:
+                return (micro_batch >= 0) & (micro_batch < micro_batches)
+
+            self._folded(steady, ramps, iterations, active)
+        else:
+            self._steps(self._plan.section("ramp up"), 0)
+            self._loop(steady, range_of=(0, iterations), active=always)
+            self._steps(self._plan.section("ramp down"), iterations * steady.advance)
+        contents = self._memory.contents
+        return PassResults(
+            accumulated={
+                (key.stage, key.part): values
+                for key, values in contents.items()
+                if isinstance(key, Buffer) and key.kind is BufferKind.ACCUMULATOR
+            },
+            sums=contents[SUMS],
+            handed=contents[HANDED],
+            captured=self._layout.by_tag(contents[CAPTURED]),
+        )
+
+    def _folded(self, steady: Section, ramps: tuple[int, int], iterations: Any, active: Active) -> None:
+        """Runs the steady section and the ramps, which are further iterations of it.
+
+        Those in which each instruction has a micro-batch are a loop of their own within the loop, since there nothing has
+        to wait to be skipped. Where they are few, most have a micro-batch for both of two instructions, or for none: so
+        the code that a program has twice is that of pairs.
+        """
+        before, behind = ramps
+        first, end = -before, iterations + behind
+        if before == 0 and self._plan.unlooped_micro_batches == behind * steady.advance:
+            self._loop(steady, (0, end), always)  # No micro-batch is in two iterations.
+            return
+        if not self._side_by_side:
+            self._loop(steady, (first, end), active)
+            return
+        if isinstance(iterations, int) and iterations < before:
+            self._carrying(
+                lambda iteration: iteration < end,
+                lambda iteration: self._iteration_in_pairs(steady, iteration, active),
+                tf.constant(first),
+            )
+            return
+
+        def body(iteration: Any) -> Any:
+            iteration = self._carrying(
+                lambda at: (at >= 0) & (at < iterations), lambda at: self._iteration(steady, at, always), iteration
+            )
+            return self._iteration(steady, iteration, active)
+
+        self._carrying(lambda iteration: iteration < end, body, tf.constant(first))
+
+    @property
+    def _side_by_side(self) -> bool:
+        """Whether instructions may overlap: where none but forward and backward passes of whole stages are."""
+        plan = self._plan
+        return plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
+
+    def _loop(self, section: Section, range_of: tuple[Any, Any], active: Active) -> None:
+        """Runs a section as a loop over a range of iterations."""
+        begin, end = range_of
+        self._carrying(
+            lambda iteration: iteration < end,
+            lambda iteration: self._iteration(section, iteration, active),
+            tf.constant(begin),
+        )
+
+    def _iteration(self, section: Section, iteration: Any, active: Active) -> Any:
+        """Runs one iteration of a section; returns the number of the next one."""
+        overlapping = active is always and self._side_by_side
+        self._memory.run_steps(
+            self._operations_of(section), iteration * section.advance, active, overlapping=overlapping
+        )
+        return iteration + 1
+
+    def _iteration_in_pairs(self, section: Section, iteration: Any, active: Active) -> Any:
+        """The same with instructions that may be skipped, two at a time where both have a micro-batch."""
+        self._memory.run_in_pairs(self._operations_of(section), iteration * section.advance, active)
+        return iteration + 1
+
+    def _carrying(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], begin: Any) -> Any:
+        """A loop that carries a counter and all buffers; returns the counter."""
+        keys = list(self._memory.contents)
+
+        def iteration(counter: Any, token: Any, values: Any) -> tuple[Any, Any, Any]:
+            self._sequencer.token = token
+            self._memory.contents = dict(zip(keys, values, strict=True))
+            counter = body(counter)
+            return counter, self._sequencer.token, [self._memory.contents[key] for key in keys]
+
+        counter, token, values = tf.while_loop(
+            lambda counter, *_: condition(counter),
+            iteration,
+            (begin, self._sequencer.token, list(self._memory.contents.values())),
+            parallel_iterations=1,
+        )
+        self._sequencer.token = token
+        self._memory.contents = dict(zip(keys, values, strict=True))
+        return counter
+
+    def _steps(self, section: Section, base: Any) -> None:
+        """Runs the steps of a section once, with `base` added to the numbers of their micro-batches."""
+        self._memory.run_steps(self._operations_of(section), base, always, overlapping=False)
+
+    def _operations_of(self, section: Section) -> Sequence[Sequence[Operation]]:
+        """For each step of a section its operations."""
+        return [list(self._operations.of_step(_in_order(step))) for step in section.steps]
+
+
+def _in_order(step: Step) -> list[Task]:
+    """The tasks of a step, one after the other.
+
+    Of those in one slot, what reads a link comes before what is going to write it, so that it can be written in place.
+    """
+    return sorted(
+        step.tasks,
+        key=lambda task: (
+            task.slot,
+            task.instruction.stage if isinstance(task.instruction, Backward) else -task.instruction.stage,
+            task.instruction.part or 0,
+        ),
+    )

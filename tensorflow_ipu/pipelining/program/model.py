@@ -1,0 +1,210 @@
+"""The stages of a pipeline: traced, and where it trains, split into what runs forward and what runs backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.feeds import body_arguments
+from tensorflow_ipu.pipelining.arguments.checked import Arguments
+from tensorflow_ipu.pipelining.program.registry import Parts
+from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
+from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
+from tensorflow_ipu.pipelining.training.accumulation import Accumulation
+from tensorflow_ipu.pipelining.training.optimizer import Training
+from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+from tensorflow_ipu.pipelining.training.update import WeightUpdate
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """What the optimizer function returned, once it was traced."""
+
+    found: list[OptimizerFunctionOutput]
+    function: Callable[..., OptimizerFunctionOutput]
+
+    def __call__(self, *outputs: Any) -> Any:
+        output = self.function(*outputs)
+        if not isinstance(output, OptimizerFunctionOutput):
+            raise TypeError(f"`optimizer_function` must return an `OptimizerFunctionOutput`, but returns {output!r}")
+        self.found.append(output)
+        return output.loss
+
+
+class Model:
+    """The stages of a pipeline, traced, and split in two where it trains.
+
+    Attributes:
+      traces: The stages as graphs, by stage and part.
+      parts: The stages as functions, likewise.
+      training: What is trained and how; None in inference.
+      head: For a last stage of several parts that trains, what computes the loss from the outputs of all of them.
+    """
+
+    def __init__(self, arguments: Arguments, plan: Plan) -> None:
+        """Traces the stages.
+
+        Raises:
+          ValueError: A stage captures a tensor, or stages of different IPUs share a variable.
+          TypeError: A stage cannot be called with what the one before returns, or returns no tensors.
+          RuntimeError: There is no variable to train.
+        """
+        self._plan = plan
+        self._loss: _Loss | None = (
+            None if arguments.optimizer_function is None else _Loss([], arguments.optimizer_function)
+        )
+        self.traces: dict[Place, StageTrace] = {}
+        self._trace(arguments)
+        last = self._plan.stages - 1
+        # Where the loss is computed: in the last stage, or behind its parts.
+        self._loss_trace = self.traces[last, self._plan.parts(last)[0][0]]
+        self.parts = Parts({place: StagePart(trace) for place, trace in self.traces.items()})
+        _check_shared(list(self.traces.values()))
+        self.training: Training | None = None
+        self.head: StagePart | None = None
+        if self._loss is not None:
+            alone = len(self._plan.parts(last)) == 1
+            head = None if alone else self._trace_head()
+            traces = [*self.traces.values(), *([] if head is None else [head])]
+            self.training = Training(self._loss.found[-1], traces)
+            self.head = None if head is None else self._differentiate_head(head, self.training)
+            self._differentiate(self.training)
+
+    def _trace(self, arguments: Arguments) -> None:
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
+        if arguments.infeed is not None:
+            positional, named = body_arguments.specs(arguments.infeed)
+        last = len(arguments.stages) - 1
+        for stage, functions in enumerate(arguments.stages):
+            places = self._plan.parts(stage)
+            for (part, ipu), function in zip(places, functions, strict=True):
+                self.traces[stage, part] = trace_stage(
+                    function,
+                    f"stage {stage}" if part is None else f"stage {stage}.{part}",
+                    ALL_IPUS if stage in arguments.everywhere else ipu,
+                    constants=constants,
+                    positional=positional,
+                    named={key: named[key] for key in sorted(named)},
+                    loss_of=self._loss if stage == last and len(functions) == 1 else None,
+                )
+            constants = []
+            positional, named = self._handed_on(stage)
+
+    def _handed_on(self, stage: int) -> tuple[list[Any], dict[str, Any]]:
+        """What a stage returns, as the arguments of the next one."""
+        traces = [self.traces[stage, part] for part, _ in self._plan.parts(stage)]
+        each = [as_arguments(tf.nest.map_structure(_spec_or_none, trace.outputs)) for trace in traces]
+        if len(each) == 1:
+            return each[0]
+        for trace, (_, named) in zip(traces, each, strict=True):
+            if named:
+                raise ValueError(
+                    f"{trace.name} of the pipeline returns a dict; what concurrent stages return is concatenated, so"
+                    " return tensors"
+                )
+        return [one for positional, _ in each for one in positional], {}
+
+    def _differentiate(self, training: Training) -> None:
+        assigned = {id(handle) for trace in self.traces.values() for handle in trace.assigned()}
+        last = self._plan.stages - 1
+        wanted = [] if self.head is None else self.head.input_gradients
+        for stage in reversed(range(self._plan.stages)):
+            parts = [(part, self.parts[stage, part]) for part, _ in self._plan.parts(stage)]
+            for (_, numbers), (_, runner), begin in zip(
+                split_outputs(parts, wanted), parts, _begins(parts), strict=True
+            ):
+                runner.differentiate(
+                    None if stage == last and self.head is None else [number - begin for number in numbers],
+                    training.variables,
+                    assigned,
+                    training.mapped,
+                    training.captured,
+                    of_inputs=stage > 0,
+                    recompute=self._plan.recomputation is not None and stage < last,
+                    loss=self._loss_trace,
+                )
+            wanted = sorted({number for _, runner in parts for number in runner.input_gradients})
+        carried = (tensor for runner in self.parts.values() for tensor in runner.carried)
+        self._owner.hand_back(list({id(tensor): tensor for tensor in carried}.values()))
+
+    def _trace_head(self) -> StageTrace:
+        """The loss of a last stage of several parts: a stage behind them, as it needs the outputs of all."""
+        positional, _ = self._handed_on(self._plan.stages - 1)
+        ipu = self._plan.mapping[-1][0]
+        return trace_stage(lambda *outputs: outputs, "the loss", ipu, positional=positional, loss_of=self._loss)
+
+    def _differentiate_head(self, trace: StageTrace, training: Training) -> StagePart:
+        head = StagePart(trace)
+        head.differentiate(None, training.variables, (), training.mapped, dict, of_inputs=True, recompute=False)
+        if head.variables:
+            raise ValueError(
+                f"`optimizer_function` uses the variable `{head.variables[0].name}`, and the last stage has several parts,"
+                " of which none is its owner: use it in a stage, and return what the loss needs of it"
+            )
+        self._loss_trace = trace
+        return head
+
+    def outputs(self) -> Any:
+        """What the last stage returns: its structure as specs, for a stage of parts the list of all their outputs."""
+        places = self._plan.parts(self._plan.stages - 1)
+        last = [self.parts[self._plan.stages - 1, part] for part, _ in places]
+        return last[0].outputs if len(last) == 1 else [one for each in last for one in flat_tensors(each.outputs)]
+
+    def loss_spec(self) -> tf.TensorSpec | None:
+        """The loss."""
+        return None if self._loss_trace.loss is None else spec_of(self._loss_trace.loss)
+
+    def update(self, training: Training, accumulation: Accumulation) -> WeightUpdate:
+        """Traces the update of the weights, and has the last stage keep what the optimizer uses of it."""
+        variables = [variable for runner in self.parts.values() for variable in runner.variables]
+
+        def apply(gradients: Sequence[Any]) -> None:
+            training.update(list(zip(gradients, variables, strict=True)))
+
+        assert self._loss is not None
+        training.prepare(self._loss.function, self._loss_trace.graph)
+        update = WeightUpdate(apply, accumulation.specs(variables), self._loss_trace)
+        self._owner.handed = update.handed
+        return update
+
+    @property
+    def _owner(self) -> StagePart:
+        """What computes the loss."""
+        last = self._plan.stages - 1
+        return self.parts[last, self._plan.parts(last)[0][0]] if self.head is None else self.head
+
+
+def _begins(parts: Sequence[tuple[int | None, StagePart]]) -> list[int]:
+    """The number of the first output of each part, over the outputs of all."""
+    begins, total = [], 0
+    for _, runner in parts:
+        begins.append(total)
+        total += len(runner.output_specs)
+    return begins
+
+
+def _spec_or_none(tensor: Any) -> Any:
+    return None if tensor is None else spec_of(tensor)
+
+
+def _check_shared(traces: Sequence[StageTrace]) -> None:
+    """Refuses a variable that stages of different IPUs use."""
+    users: dict[int, StageTrace] = {}
+    for trace in traces:
+        if trace.ipu == ALL_IPUS:
+            continue
+        for variable in trace.variables:
+            other = users.setdefault(id(variable.handle), trace)
+            if other.ipu != trace.ipu:
+                raise ValueError(
+                    f"{other.name} on IPU {other.ipu} and {trace.name} on IPU {trace.ipu} both use the variable"
+                    f" `{variable.name}`: an input can only be used by pipeline stages on the same IPU. Map the stages to"
+                    " one IPU with `device_mapping`, or use it in one stage and hand its value on"
+                )

@@ -1,0 +1,71 @@
+"""Instructions that run side by side: up to `WINDOW` of them are in flight at a time.
+
+The stages of a step do not depend on each other. An instruction that may be skipped has to be a loop of its own, and XLA
+runs loops one after the other. Where no instruction is skipped, or all of them together, what they compute stands in the
+program without such loops, and XLA runs several at once. Two things bound that:
+
+* A place in a ring must not be overwritten before it was read (see `rings`). So the results of an instruction that reads
+  a ring pass a fence, and what writes to the ring waits for the fence.
+* Whatever is in flight takes memory. So an instruction waits for the fence of the one `WINDOW` before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorflow_ipu.pipelining.program.rings import Position, Sequencer
+from tensorflow_ipu.pipelining.schedule.buffers import Buffer
+
+WINDOW = 2  # Instructions in flight. More are no faster on a few cores, and take more memory than a plan tells of.
+
+
+class Overlap:
+    """The instructions of one iteration, or of one region of it, in their order."""
+
+    def __init__(self, sequencer: Sequencer, begin: Position = None) -> None:
+        """Begins.
+
+        Args:
+          sequencer: What runs the program's instructions one after the other.
+          begin: In a region that may be skipped, an int32 scalar that is 0, and that nothing may be computed ahead of.
+        """
+        self._sequencer = sequencer
+        self._begin: Any = 0 if begin is None else begin
+        self._in_region = begin is not None
+        self._fences: list[Position] = []  # Of the instructions so far.
+        self._read: list[Buffer] = []  # The rings that the current instruction reads.
+        self._behind: dict[Buffer, Position] = {}
+
+    def run(
+        self,
+        reads: Sequence[Any],
+        before: Sequence[Any],
+        body: Callable[[Position, Sequence[Any], Sequence[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        """Runs an instruction, as `Sequencer.once` does where nothing is skipped.
+
+        Args:
+          reads: Tensors that `body` uses, other than those that it reads at a position.
+          before: What the results take the place of.
+          body: From an int32 scalar that is 0, to be added to the positions of reads, `reads` and `before`, to the results.
+        """
+        wait: Any = self._fences[-WINDOW] if len(self._fences) >= WINDOW else self._begin
+        if reads and (self._fences or self._in_region):
+            _, reads = self._sequencer.fence(reads, wait)
+        results = body(wait, reads, before)
+        for one, old in zip(results, before, strict=True):
+            one.set_shape(old.shape)
+        fence, fenced = self._sequencer.fence(results)
+        self._behind.update(dict.fromkeys(self._read, fence))
+        self._read.clear()
+        self._fences.append(fence)
+        return fenced
+
+    def note_read(self, ring: Buffer) -> None:
+        """Records that the current instruction reads a ring."""
+        self._read.append(ring)
+
+    def behind_reads(self, ring: Buffer) -> Position:
+        """What is added to the position of a write to a ring: an int32 scalar that is 0 once the ring was read."""
+        return self._behind.get(ring, self._begin)

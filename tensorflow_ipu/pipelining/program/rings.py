@@ -1,0 +1,138 @@
+"""Ring buffers in a compiled program that are read and written in place.
+
+XLA updates a buffer in place where it can prove that nobody reads it later, and copies it, ring and all, where it
+cannot. Nothing in a data flow says that the backward pass of one micro-batch reads its place before the forward pass of
+another takes it. So a `Sequencer` threads a token through the program: an integer scalar. Each instruction is a loop of one
+iteration, which counts the token, begins with what the last one left of it, and adds it to the positions of its reads and
+writes. At run time the token is always 0; XLA does not know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import xla
+
+Position = Any  # An int32 scalar.
+
+
+class Sequencer:
+    """Runs the instructions of a program one after the other, by a token.
+
+    Attributes:
+      token: An int32 scalar that is 0, and depends on all that was run so far.
+    """
+
+    def __init__(self, zero: Any, token: Any) -> None:
+        """Begins.
+
+        Args:
+          zero: An int32 scalar that is 0 for a reason that XLA does not see.
+          token: `token` of what comes before, or `zero`.
+        """
+        self._zero = zero
+        self.token = token
+
+    def once(
+        self,
+        active: Any,
+        reads: Sequence[Any],
+        before: Sequence[Any],
+        body: Callable[[Position, Sequence[Any], Sequence[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        """Runs `body` after all that was run so far and before all that will be, or skips it.
+
+        Args:
+          active: Whether it is run: True, or a bool scalar.
+          reads: Tensors that `body` uses, other than those that it reads at a position.
+          before: What the results take the place of, with their shapes and types: they are made in the same memory. They
+            are the results where it is skipped.
+          body: From an int32 scalar that is 0, to be added to positions, `reads` and `before`, to the results.
+        """
+
+        def iteration(count: Any, *values: Any) -> tuple[Any, ...]:
+            # Else XLA would find that what is computed from `reads` is the same in each iteration of this loop, which it
+            # does not know to have but one, and move it ahead of the loop.
+            here, *given = xla.barred([count, *reads])
+            results = body(here, given, values)
+            for one, old in zip(results, values, strict=True):
+                one.set_shape(old.shape)  # The same, though not each gradient knows it.
+            return (count + 1, *results)
+
+        start = self.token if active is True else self.token + tf.cast(tf.logical_not(active), tf.int32)
+        count, *results = tf.while_loop(
+            lambda count, *_: count <= self._zero, iteration, (start, *before), parallel_iterations=1
+        )
+        self.token = count - 1
+        return results
+
+    def fence(self, values: Sequence[Any], behind: Any = 0) -> tuple[Position, list[Any]]:
+        """Materialises values: what they were computed from is not read any more where they are used.
+
+        Args:
+          values: Tensors.
+          behind: An int32 scalar that is 0, and that has to be known before.
+
+        Returns:
+          An int32 scalar that is 0, for the positions of what comes behind; the same tensors.
+        """
+
+        def iteration(count: Any, *values: Any) -> Any:
+            barred = xla.barred([count, *values])
+            return (barred[0] + 1, *barred[1:])
+
+        count, *values = tf.while_loop(
+            lambda count, *_: count <= self._zero,
+            iteration,
+            (tf.convert_to_tensor(behind), *values),
+            parallel_iterations=1,
+        )
+        return count - 1, values
+
+
+def opaque_zero(variables: Sequence[Any]) -> Any:
+    """An int32 scalar that is 0, though XLA cannot know: whether a weight is infinite and no number at once.
+
+    A plain constant where there is no weight of a floating type.
+    """
+    for variable in variables:
+        if variable.dtype.is_floating and variable.shape.num_elements():
+            weight = tf.reshape(variable, [-1])[0]
+            return tf.cast(tf.math.is_nan(weight) & tf.math.is_inf(weight), tf.int32)
+    return tf.constant(0)
+
+
+def empty_ring(specs: Sequence[tf.TensorSpec], depth: int) -> list[Any]:
+    """Zeros for `depth` micro-batches; without the axis of the micro-batches where there is only one."""
+    return [tf.zeros(one.shape if depth == 1 else [depth, *one.shape], one.dtype) for one in specs]
+
+
+def read(ring: Sequence[Any], depth: int, position: Position) -> list[Any]:
+    """What is at a position."""
+    if depth == 1:
+        return list(ring)
+    return [_read(one, position) for one in ring]
+
+
+def written(ring: Sequence[Any], depth: int, position: Position, values: Sequence[Any]) -> list[Any]:
+    """The ring with values at a position."""
+    if depth == 1:
+        return list(values)
+    return [_written(one, position, value) for one, value in zip(ring, values, strict=True)]
+
+
+def _start(tensor: Any, position: Position) -> Any:
+    return tf.stack([tf.cast(position, tf.int32), *[tf.constant(0)] * (tensor.shape.rank - 1)])
+
+
+def _read(ring: Any, position: Position) -> Any:
+    shape = ring.shape[1:]
+    there = xla.read_at(ring, _start(ring, position), tf.constant([1, *shape], tf.int32))
+    return tf.reshape(there, shape)
+
+
+def _written(ring: Any, position: Position, value: Any) -> Any:
+    return xla.written_at(ring, tf.expand_dims(value, 0), _start(ring, position))

@@ -1,0 +1,1 @@
+"""What a plan costs, and how it compares and looks; without TensorFlow."""

@@ -1,0 +1,325 @@
+"""The command `python -m tensorflow_ipu pipeline`: plans a pipeline, without any model."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu.pipelining.report.comparison import compare_plans
+from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, plan_cost
+from tensorflow_ipu.pipelining.report.perfetto import write_trace
+from tensorflow_ipu.pipelining.report.picture import draw_plans
+from tensorflow_ipu.pipelining.schedule.check import check_plan
+from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.schedule.instructions import stage_letters
+from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
+from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.text import plan_text
+
+_WRONG = 2
+
+_SCHEDULES = {schedule.name.lower(): schedule for schedule in PipelineSchedule}
+_OTHERS = ("sharded", "serial-phases", "parallel-phases")
+_MODES = {
+    "auto": RecomputationMode.Auto,
+    "then": RecomputationMode.RecomputeThenBackpropagate,
+    "interleaved": RecomputationMode.RecomputeAndBackpropagateInterleaved,
+}
+
+_EPILOG = """\
+examples:
+  --stages 4 --micro-batches 8                              the plan, its figures
+  --stages 4 --micro-batches 8 --schedule interleaved --png plan.png
+  --stages 4 --micro-batches 8 --mapping 0,1+2,2,3          stage 1 in two parts, on IPUs 1 and 2
+  --stages 4 --micro-batches 16 --times 1,2,1,1 --compare   which schedule and mapping is the best
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Executes a command line.
+
+    Args:
+      arguments: The words behind `python -m tensorflow_ipu pipeline`.
+
+    Returns:
+      The exit status: 0, or 2 where what was asked for cannot be.
+
+    Raises:
+      SystemExit: The command line is wrong, or asks for help.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return _compare(options) if options.compare else _show(options)
+    except Exception as exc:
+        if not _is_refusal(exc):
+            raise
+        message = getattr(exc, "message", None) or str(exc)
+        print(f"{parser.prog}: {message}", file=sys.stderr)  # noqa: T201
+        return _WRONG
+
+
+def _is_refusal(exc: Exception) -> bool:
+    # The kind of a wrong multiple is TensorFlow's, which is not imported for this.
+    kinds = (ValueError, TypeError, NotImplementedError, ImportError, OSError)
+    return isinstance(exc, kinds) or type(exc).__name__ == "FailedPreconditionError"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorflow_ipu pipeline",
+        description="Plans a pipeline: which IPU does what when, what it keeps in memory, and what it costs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--stages", metavar="N", type=int, help="how many stages; as many as --mapping names if omitted")
+    add(
+        "--micro-batches",
+        metavar="N",
+        type=int,
+        default=None,
+        help="how many micro-batches a pass (gradient_accumulation_count)",
+    )
+    add(
+        "--schedule",
+        choices=[*_SCHEDULES, *_OTHERS],
+        default="grouped",
+        metavar="NAME",
+        help=f"{', '.join([*_SCHEDULES, *_OTHERS])}; default: grouped",
+    )
+    add(
+        "--mapping",
+        metavar="IPUS",
+        type=_mapping,
+        help="the IPU of each stage, as in 0,1,1,0; 1+2 for two concurrent parts",
+    )
+    add("--inference", action="store_true", help="no backward passes, no update")
+    add(
+        "--recompute",
+        nargs="?",
+        choices=sorted(_MODES),
+        const="auto",
+        metavar="MODE",
+        help=f"recompute activations: {', '.join(_MODES)}; default: auto",
+    )
+    add("--repeat", metavar="N", type=int, default=1, help="how often the pass is run")
+    add("--batch-serialization", type=int, default=1, metavar="N", help="cut each micro-batch in N")
+    costs = parser.add_argument_group(
+        "what the stages cost", "one value for all, or one a stage as in 1,2,1,1; sizes as in 4MiB, in powers of 1024"
+    )
+    costs.add_argument(
+        "--times", metavar="T", type=_numbers, default=[1.0], help="of a forward pass, in any unit; default: 1"
+    )
+    costs.add_argument("--backward-times", metavar="T", type=_numbers, help="default: twice --times")
+    costs.add_argument(
+        "--recompute-factor", type=float, default=1.0, help="recomputation, in forward passes; default: 1"
+    )
+    costs.add_argument("--update-times", metavar="T", type=_numbers, default=[0.5], help="of an update; default: 0.5")
+    costs.add_argument(
+        "--transfer-times", metavar="T", type=_numbers, default=[0.5], help="of a load or save; default: 0.5"
+    )
+    costs.add_argument(
+        "--activation-bytes",
+        metavar="SIZE",
+        type=_sizes,
+        default=[0.0],
+        help="what a backward pass needs of a forward pass",
+    )
+    costs.add_argument("--input-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's inputs")
+    costs.add_argument("--weight-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's weights")
+    output = parser.add_argument_group("what comes out")
+    output.add_argument("--png", type=Path, metavar="FILE", help="draw it")
+    output.add_argument("--trace", type=Path, metavar="FILE", help="write it for https://ui.perfetto.dev")
+    output.add_argument("--compare", action="store_true", help="name the best schedule and mapping; --png draws each")
+    output.add_argument("--ipus", metavar="N", type=int, help="with --compare: how many IPUs there are")
+    output.add_argument(
+        "--bytes-per-ipu", metavar="SIZE", type=_size, help="with --compare: how much fits on an IPU, as in 600MiB"
+    )
+    return parser
+
+
+def _show(options: argparse.Namespace) -> int:
+    plan = _plan(options)
+    check_plan(plan)
+    stage_costs = _costs(options, plan.stages)
+    print(plan_text(plan))  # noqa: T201
+    print("\n" + _figures(plan_cost(plan, stage_costs)))  # noqa: T201
+    _write(options, [plan], stage_costs)
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    stages = _stages(options)
+    stage_costs = _costs(options, stages)
+    comparison = compare_plans(
+        stages,
+        _micro_batches(options),
+        stage_costs,
+        ipus=options.ipus,
+        training=not options.inference,
+        recompute=True if options.recompute else None,
+        bytes_per_ipu=options.bytes_per_ipu,
+    )
+    run = [one for one in comparison.candidates if not one.refused]
+    sized = any(one.cost and one.cost.peak_bytes for one in run)  # Else nobody said how large anything is.
+    lines = [f"{'time':>10}  {'bubble':>6}" + f"  {'stash':>9}  {'memory':>9}" * sized]
+    for one in run[:12]:
+        cost = one.cost
+        assert cost is not None
+        memory = f"{format_bytes(cost.peak_stash_bytes):>9}  {format_bytes(cost.peak_bytes):>9}  " if sized else ""
+        lines.append(f"{cost.time:10.6g}  {cost.bubble_share:6.0%}  {memory}{one.label}")
+    if len(run) > 12:
+        lines.append(f"and {len(run) - 12} more that can be run")
+    print("\n".join([*lines, "", comparison.reason]))  # noqa: T201
+    best = [found for schedule in PipelineSchedule if (found := comparison.best_of(schedule))]
+    if best:
+        best.sort(key=comparison.candidates.index)
+        _write(options, [one.cost.plan for one in best if one.cost], stage_costs)
+    return 0 if best else _WRONG
+
+
+def _write(options: argparse.Namespace, plans: list[Plan], stage_costs: list[StageCost]) -> None:
+    if options.png:
+        draw_plans(plans, options.png, stage_costs)
+        print(f"picture: {options.png}")  # noqa: T201
+    if options.trace:
+        write_trace(plans[0], options.trace, stage_costs)
+        print(f"trace: {options.trace}")  # noqa: T201
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    mode = _MODES[options.recompute] if options.recompute else None
+    training = not options.inference
+    stages = _stages(options)
+    mapping = list(range(stages)) if options.mapping is None else options.mapping
+    if options.stages is not None and options.stages != len(mapping):
+        raise ValueError(f"`--stages` is {stages}, but `--mapping` has {len(mapping)} items")
+    if options.batch_serialization != 1 and options.mapping is None:
+        mapping = None
+    if options.schedule in _SCHEDULES:
+        return pipeline_plan(
+            stages,
+            _micro_batches(options),
+            _SCHEDULES[options.schedule],
+            device_mapping=mapping,
+            training=training,
+            recomputation_mode=mode,
+            repeat_count=options.repeat,
+            batch_serialization_iterations=options.batch_serialization,
+        )
+    count = 1 if options.micro_batches is None else options.micro_batches
+    if options.batch_serialization != 1:
+        raise ValueError("`--batch-serialization` is for `--schedule sequential`")
+    if options.schedule == "sharded":
+        return sharded_plan(
+            mapping or [], micro_batches=count, training=training, recomputation_mode=mode, repeat_count=options.repeat
+        )
+    if mode:
+        raise ValueError("`--recompute` is for pipelines and sharded models; phases keep activations off the chip")
+    if options.mapping is None:
+        mapping = [0] * stages if options.schedule == "serial-phases" else [stage % 2 for stage in range(stages)]
+    make = serial_phases_plan if options.schedule == "serial-phases" else parallel_phases_plan
+    return make(mapping or [], micro_batches=count, training=training, repeat_count=options.repeat)
+
+
+def _stages(options: argparse.Namespace) -> int:
+    if options.stages is not None:
+        return options.stages
+    if options.mapping is None:
+        raise ValueError("neither `--stages` nor `--mapping` is given; say how many stages there are")
+    return len(options.mapping)
+
+
+def _micro_batches(options: argparse.Namespace) -> int:
+    if options.micro_batches is None:
+        raise ValueError("`--micro-batches` is missing; say how many micro-batches a pass has")
+    return options.micro_batches
+
+
+def _costs(options: argparse.Namespace, stages: int) -> list[StageCost]:
+    def spread(name: str, values: list[float]) -> list[float]:
+        if len(values) not in (1, stages):
+            raise ValueError(f"`{name}` has {len(values)} values, but there are {stages} stages; give 1 or {stages}")
+        return values if len(values) == stages else values * stages
+
+    times = spread("--times", options.times)
+    backward = [2 * time for time in times]
+    if options.backward_times:
+        backward = spread("--backward-times", options.backward_times)
+    update = spread("--update-times", options.update_times)
+    transfer = spread("--transfer-times", options.transfer_times)
+    activation = spread("--activation-bytes", options.activation_bytes)
+    inputs = spread("--input-bytes", options.input_bytes)
+    weights = spread("--weight-bytes", options.weight_bytes)
+    return [
+        StageCost(
+            forward=times[stage],
+            backward=backward[stage],
+            recompute_factor=options.recompute_factor,
+            update=update[stage],
+            load=transfer[stage],
+            save=transfer[stage],
+            activation_bytes=activation[stage],
+            input_bytes=inputs[stage],
+            weight_bytes=weights[stage],
+        )
+        for stage in range(stages)
+    ]
+
+
+def _figures(cost: PlanCost) -> str:
+    plan = cost.plan
+    shares = [f"utilisation {cost.utilisation:.1%}"]
+    shares += [f"recompute {cost.recompute_share:.1%}"] * bool(cost.recompute_share)
+    shares += [f"transfers {cost.transfer_share:.1%}"] * bool(cost.transfer_share)
+    first = (
+        f"time {cost.time:.6g}, {cost.time_per_micro_batch:.6g} a micro-batch; {', '.join(shares)}, bubble"
+        f" {cost.bubble_share:.1%}"
+    )
+    lines = [first]
+    if plan.training or cost.peak_bytes:
+        for ipu in cost.ipus:
+            stages = ", ".join(stage_letters(stage, part) for stage, part, at in plan.places() if at == ipu.ipu)
+            line = f"IPU {ipu.ipu}: stages {stages}; stash {format_bytes(ipu.stash_bytes)}"
+            line += f", in all {format_bytes(ipu.on_chip_bytes)}"
+            lines.append(line + (f", off the chip {format_bytes(ipu.off_chip_bytes)}" if ipu.off_chip_bytes else ""))
+    return "\n".join(lines if cost.peak_bytes else lines[:1])
+
+
+def _mapping(text: str) -> list[int | list[int]]:
+    mapping: list[int | list[int]] = []
+    for item in text.split(","):
+        ipus = item.split("+")
+        if not all(ipu.strip().isdigit() for ipu in ipus):
+            raise argparse.ArgumentTypeError(f"`{item}` in `{text}` is no IPU; write numbers, as in 0,1+2,2,3")
+        mapping.append([int(ipu) for ipu in ipus] if len(ipus) > 1 else int(item))
+    return mapping
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(item) for item in text.split(",")]
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"`{text}` is no list of numbers; write it as in 1,2,1.5") from exc
+
+
+def _sizes(text: str) -> list[float]:
+    return [_size(item) for item in text.split(",")]
+
+
+def _size(text: str) -> float:
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kKMG]i?)?B?\s*", text)
+    try:
+        if match is None:
+            raise ValueError(text)
+        factor = 1024 ** " KMG".index((match.group(2) or " ")[0].upper())
+        return float(match.group(1)) * factor
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"`{text}` is no size; write it as in 4MiB or 300000") from exc

@@ -1,0 +1,286 @@
+"""Plans as pictures: IPUs down, time across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu.pipelining.report._boxes import INK, draw_box, draw_bubble
+from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, StageCosts, plan_cost, timeline
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Forward, Load, Recompute, Save, Update
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Section
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_DRAWN = 110  # So many forward passes in a row are drawn at most: more are too narrow to be read.
+# Inches.
+_ROW = 0.42
+_ABOVE, _BELOW = 0.86, 0.42  # Title, figures and names of the sections; axis of time.
+_LEFT = 0.72  # Names of the IPUs.
+_CHARACTER = 0.078  # Of the names beside the rows.
+_NAMED = 5  # So many stages of an IPU at most.
+_LEGEND = 0.42  # Of a line of it.
+_NARROWEST, _WIDEST = 6.5, 24.0  # Of the rows.
+# Of the shortest forward pass, where there is room for it; with parts; with transfers, which are shorter.
+_FORWARD, _NUMBERED, _TRANSFERRED = 0.30, 0.42, 0.62
+
+_Steps = list[tuple[Section, float, float, list[Span]]]
+
+
+def draw_plan(plan: Plan, path: str | Path, stage_costs: StageCosts = None, *, title: str | None = None) -> None:
+    """Draws a plan.
+
+    A row is an IPU, a box a task: its letter is the stage, its number and colour are the micro-batch. Forward passes
+    are plain, backward passes hatched, recomputations dotted, updates dark; where a row is empty the IPU waits. To the
+    right stands for how many micro-batches each stage has a stash. A long plan is drawn with fewer micro-batches, and
+    says so; its figures are those of the whole.
+
+    Args:
+      plan: The plan.
+      path: Where the picture goes; the ending names the format, for instance `.png`.
+      stage_costs: As for `plan_cost`; they give the boxes their lengths.
+      title: What stands above it; what the plan is if omitted.
+
+    Raises:
+      ImportError: matplotlib is missing.
+    """
+    draw_plans([plan], path, stage_costs, titles=None if title is None else [title])
+
+
+def draw_plans(
+    plans: Sequence[Plan], path: str | Path, stage_costs: StageCosts = None, *, titles: Sequence[str] | None = None
+) -> None:
+    """Draws plans below each other on one axis of time, to compare them.
+
+    Args:
+      plans: The plans, of the same stages.
+      path: Where the picture goes; the ending names the format.
+      stage_costs: As for `plan_cost`, for all of them.
+      titles: What stands above each; what the plans are if omitted.
+
+    Raises:
+      ImportError: matplotlib is missing.
+      ValueError: There is no plan, or not one title a plan.
+    """
+    if not plans:
+        raise ValueError("`plans` is empty; give at least one plan")
+    if titles is not None and len(titles) != len(plans):
+        raise ValueError(f"`titles` has {len(titles)} items, but there are {len(plans)} plans")
+    figure_class, canvas_class = _matplotlib()
+    costs = [plan_cost(plan, stage_costs) for plan in plans]
+    drawn = _shortened(costs, stage_costs)
+    steps = [list(timeline(plan, stage_costs)) for plan in drawn]
+    longest = max(found[-1][2] for found in steps) or 1.0
+    forward = _NUMBERED if any(any(plan.concurrent) for plan in plans) else _FORWARD
+    forward = _TRANSFERRED if any(plan.phased for plan in plans) else forward
+    rows_width = min(_WIDEST, max(_NARROWEST, forward * longest / _shortest_forward(steps, longest)))
+    right = 0.3 + _CHARACTER * max(len(text) for cost in costs for text in _stashes(cost))
+    width = _LEFT + rows_width + right
+    figure = figure_class(dpi=110, facecolor="white")
+    legend = _Legend(
+        figure, canvas_class(figure).get_renderer(), [span for found in steps for *_, spans in found for span in spans]
+    )
+    lines = legend.lines(width - _LEFT)
+    height = sum(_ABOVE + _ROW * len(plan.ipus) + _BELOW for plan in plans) + _LEGEND * lines + 0.2
+    figure.set_size_inches(width, height)
+    top = height
+    for number, (plan, cost, short, found) in enumerate(zip(plans, costs, drawn, steps, strict=True)):
+        rows = _ROW * len(plan.ipus)
+        top -= _ABOVE + rows
+        axes = figure.add_axes((_LEFT / width, top / height, rows_width / width, rows / height))
+        _draw(axes, plan, found, longest, rows_width / longest)
+        _sections(axes, found, rows_width / longest, plan.section("steady").repeat)
+        _caption(axes, titles[number] if titles else _heading(plan), cost, short, found[-1][2])
+        top -= _BELOW
+    legend.draw(width, height)
+    figure.savefig(str(path))
+
+
+def _matplotlib() -> tuple[type[Figure], Any]:
+    """The classes of matplotlib that need no screen and no global state."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise ImportError(
+            "pictures need matplotlib, which is not installed; `pip install 'tensorflow-ipu[report]'` brings it"
+        ) from exc
+    return Figure, FigureCanvasAgg
+
+
+def _shortened(costs: Sequence[PlanCost], stage_costs: StageCosts) -> list[Plan]:
+    """The plans, with so few micro-batches that their boxes can be read; all with the same number, if it can be."""
+    fewest, counts = [], []
+    for cost in costs:
+        plan, steady = cost.plan, cost.plan.section("steady")
+        fewest.append(plan.micro_batches - max(0, steady.repeat - 1) * steady.advance)
+        counts.append(plan.micro_batches)
+        if steady.repeat > 1:
+            once = cost.section_times["steady"] / steady.repeat
+            short = plan.with_micro_batches(fewest[-1])
+            room = _DRAWN * _shortest_forward([list(timeline(short, stage_costs))], 0.0)
+            fitting = int((room - cost.time) / once) if once else 0
+            counts[-1] = max(fewest[-1], plan.micro_batches + min(0, fitting) * steady.advance)
+    if all(count == cost.plan.micro_batches for count, cost in zip(counts, costs, strict=True)):
+        return [cost.plan for cost in costs]
+    common = max(min(counts), *fewest)
+    drawn = []
+    for cost in costs:
+        plan, advance = cost.plan, cost.plan.section("steady").advance
+        less = max(0, plan.micro_batches - common) // advance * advance
+        drawn.append(plan.with_micro_batches(plan.micro_batches - less))
+    return drawn
+
+
+def _shortest_forward(steps: Sequence[_Steps], longest: float) -> float:
+    lengths = (
+        span.end - span.begin
+        for found in steps
+        for *_, spans in found
+        for span in spans
+        if isinstance(span.instruction, Forward)
+    )
+    return max(min(lengths, default=longest), longest / 1000)
+
+
+def _heading(plan: Plan) -> str:
+    words = [
+        f"{plan.name}: {plan.stages} {'phase' if plan.phased else 'stage'}{'s' * (plan.stages > 1)}",
+        f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}",
+        "training" if plan.training else "inference",
+    ]
+    if plan.recomputation:
+        words.append(plan.recomputation.name)
+    return ", ".join(words)
+
+
+def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -> None:
+    """Draws the rows of a plan; `scale` is how many inches a unit of time is."""
+    rows = {ipu: row for row, ipu in enumerate(plan.ipus)}
+    end = steps[-1][2]
+    axes.set_xlim(0, longest)
+    axes.set_ylim(len(rows), 0)
+    for row in rows.values():
+        draw_bubble(axes, 0, end, row)
+    before = None
+    for section, begin, _, spans in steps:
+        if before is not None and section is not before:
+            axes.axvline(begin, color=INK, linewidth=1.3, zorder=3)
+        elif before is not None:
+            axes.axvline(begin, color="#BBBBBB", linewidth=0.6, zorder=1)
+        before = section
+        for span in spans:
+            length = (span.end - span.begin) * scale
+            draw_box(axes, span.instruction, span.begin, span.end, rows[span.ipu], inches=length)
+    axes.set_yticks([row + 0.5 for row in rows.values()], [f"IPU {ipu}" for ipu in rows])
+    axes.tick_params(axis="y", length=0, labelsize=9)
+    axes.tick_params(axis="x", labelsize=8, colors=INK)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
+    """Names the sections above the rows, where there is room; the steady one is repeated so often."""
+    begin = 0.0
+    for number, (section, start, end, _) in enumerate(steps):
+        if number == 0 or section is not steps[number - 1][0]:
+            begin = start
+        if number + 1 < len(steps) and section is steps[number + 1][0]:
+            continue
+        name = f"{section.name}, {repeat} times" if section.name == "steady" and repeat > 1 else section.name
+        if (end - begin) * scale > 0.066 * len(name) + 0.05:
+            axes.annotate(
+                name, (begin, 0), xytext=(2, 4), textcoords="offset points", fontsize=8, style="italic", color=INK
+            )
+
+
+def _stashes(cost: PlanCost) -> list[str]:
+    """What stands beside the row of each IPU."""
+    if cost.plan.phased:
+        each = [(ipu, "  ".join(letters for letters, _ in ipu.depths)) for ipu in cost.ipus]
+        sizes = [f"  ({format_bytes(ipu.on_chip_bytes)}, {format_bytes(ipu.off_chip_bytes)})" for ipu, _ in each]
+        known = any(ipu.off_chip_bytes for ipu in cost.ipus)
+        texts = [names + size * known for (_, names), size in zip(each, sizes, strict=True)]
+        return ["phases" + "  (bytes on the chip, off it)" * known, *texts]
+    if not cost.plan.training:
+        return [""]
+    texts = []
+    for ipu in cost.ipus:
+        named = [f"{letters} {depth}" for letters, depth in ipu.depths]
+        depths = "  ".join(named if len(named) <= _NAMED else [*named[: _NAMED - 1], "...", named[-1]])
+        texts.append(f"{depths}  ({format_bytes(ipu.stash_bytes)})" if ipu.stash_bytes else depths)
+    return ["stash depth", *texts]
+
+
+def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float) -> None:
+    """Writes what stands above and beside the rows, which end at `end`."""
+    plan = cost.plan
+    figures = [f"time {cost.time:.4g}", f"utilisation {cost.utilisation:.0%}"]
+    figures += [f"recompute {cost.recompute_share:.0%}"] * bool(cost.recompute_share)
+    figures += [f"transfers {cost.transfer_share:.0%}"] * bool(cost.transfer_share)
+    figures += [f"bubble {cost.bubble_share:.0%}", f"{plan.step_count} steps", f"{plan.slot_count} slots"]
+    if drawn.micro_batches != plan.micro_batches:
+        figures.append(f"(drawn with {drawn.micro_batches} of the {plan.micro_batches} micro-batches)")
+    above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": INK}
+    axes.annotate(heading, (0, 1), xytext=(0, 33), fontsize=11, fontweight="bold", **above)
+    axes.annotate("   ·   ".join(figures), (0, 1), xytext=(0, 18), fontsize=9, **above)
+    for row, text in enumerate(_stashes(cost)):
+        offset = (8, 5 if row == 0 else 0)
+        style = {"style": "italic", "fontsize": 8} if row == 0 else {"fontsize": 9, "va": "center"}
+        at = (end, max(0.0, row - 0.5))
+        axes.annotate(text, at, xytext=offset, textcoords="offset points", color=INK, annotation_clip=False, **style)
+
+
+class _Legend:
+    """Explains the boxes that there are, on as many lines as it takes."""
+
+    def __init__(self, figure: Figure, renderer: Any, spans: Sequence[Span]) -> None:
+        kinds = {type(span.instruction) for span in spans}
+        shown = [
+            (Forward(0), "A0", "forward: stage A, micro-batch 0"),
+            (Backward(0), "A0", "backward"),
+            (Recompute(0), "A0", "recompute"),
+            (Update(0), "A", "update of the weights"),
+            (Load(Forward(0)), "A↓", "load onto the chip"),
+            (Save(Forward(0)), "A↑", "save off the chip"),
+            (None, "", "bubble: the IPU waits"),
+        ]
+        self._figure = figure
+        self._items = [item for item in shown if item[0] is None or type(item[0]) in kinds]
+        self._widths = []
+        for *_, text in self._items:
+            drawn = figure.text(0, 0, text, fontsize=9)
+            self._widths.append(0.43 + drawn.get_window_extent(renderer).width / figure.dpi + 0.28)
+            drawn.remove()
+
+    def lines(self, width: float) -> int:
+        """How many lines it takes, given the inches there are."""
+        return self._places(width)[-1][1] + 1
+
+    def _places(self, width: float) -> list[tuple[float, int]]:
+        places = []
+        at, line = 0.0, 0
+        for item in self._widths:
+            if at and at + item > width:
+                at, line = 0.0, line + 1
+            places.append((at, line))
+            at += item
+        return places
+
+    def draw(self, width: float, height: float) -> None:
+        """Draws it at the foot of a picture of that size, in inches."""
+        lines = self.lines(width - _LEFT)
+        axes = self._figure.add_axes((_LEFT / width, 0.12 / height, 1 - _LEFT / width, lines * _LEGEND / height))
+        axes.set_xlim(0, width - _LEFT)
+        axes.set_ylim(lines, 0)
+        axes.axis("off")
+        for (instruction, label, text), (at, line) in zip(self._items, self._places(width - _LEFT), strict=True):
+            if instruction is None:
+                draw_bubble(axes, at, at + 0.36, line)
+            else:
+                draw_box(axes, instruction, at, at + 0.36, line, inches=0.36, label=label)
+            axes.text(at + 0.43, line + 0.51, text, fontsize=9, va="center", color=INK)

@@ -1,0 +1,272 @@
+"""From the numbers of a phased execution to its plan: stages that are on the chip one after the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.pipelining.schedule import plan_arguments
+from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Computation, Forward, Load, Save, Update
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
+from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
+
+
+def serial_phases_plan(
+    device_mapping: Sequence[int | Sequence[int]],
+    *,
+    micro_batches: int = 1,
+    training: bool = True,
+    repeat_count: int = 1,
+) -> Plan:
+    """Plans phases that come one after the other on one group of IPUs.
+
+    Before a phase its weights and activations are loaded onto the chip, and behind it what it left is saved:
+
+        IPU 0   LF0 | F0 SF0 | LF1 F1 | B1 SB1 | LB0 B0 | U0 SU0 | ...
+
+    Args:
+      device_mapping: For each phase its IPU, or the list of IPUs of the stages that it runs at the same time; the same
+        IPUs in each phase.
+      micro_batches: How many micro-batches pass before the weights are updated.
+      training: Whether there are backward phases and a weight update.
+      repeat_count: How often that is run.
+
+    Returns:
+      The plan; its stages are the phases.
+
+    Raises:
+      ValueError: A number is out of range, or a phase has other IPUs than the first.
+      TypeError: An argument is of the wrong type.
+    """
+    given = (device_mapping, micro_batches, training, repeat_count)
+    return _checked_plan(PhasedExecution.Serial, *given)
+
+
+def parallel_phases_plan(
+    device_mapping: Sequence[int | Sequence[int]],
+    *,
+    micro_batches: int = 1,
+    training: bool = True,
+    repeat_count: int = 1,
+) -> Plan:
+    """Plans phases that alternate between two groups of IPUs.
+
+    While one group runs a phase, the other saves the phase before and loads the phase behind:
+
+        IPU 0   LF0 | F0      | SF0 LF2 | F2      | ...
+        IPU 1   .   | LF1     | F1      | SF1 LF3 | ...
+
+    Args:
+      device_mapping: For each phase its IPU, or the list of IPUs of the stages that it runs at the same time; those of
+        phases 0, 2, 4, ... are one group, those of phases 1, 3, 5, ... the other.
+      micro_batches: How many micro-batches pass before the weights are updated.
+      training: Whether there are backward phases and a weight update.
+      repeat_count: How often that is run.
+
+    Returns:
+      The plan; its stages are the phases.
+
+    Raises:
+      ValueError: A number is out of range, or the phases do not alternate between two groups.
+      TypeError: An argument is of the wrong type.
+    """
+    given = (device_mapping, micro_batches, training, repeat_count)
+    return _checked_plan(PhasedExecution.Parallel, *given)
+
+
+def _checked_plan(
+    execution: PhasedExecution, device_mapping: Any, micro_batches: Any, training: Any, repeat_count: Any
+) -> Plan:
+    faults = Faults()
+    plan_arguments.checked_count("micro_batches", micro_batches, faults)
+    plan_arguments.checked_count("repeat_count", repeat_count, faults)
+    plan_arguments.checked_bool("training", training, faults)
+    full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
+    if full and not full[0]:
+        faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")
+    if full:
+        check_groups(execution, full[0], faults)
+    faults.raise_any()
+    assert full is not None
+    return planned_phases(execution, full, micro_batches, training, repeat_count)
+
+
+def check_groups(execution: PhasedExecution, mapping: Mapping, faults: Faults) -> None:
+    """Records a fault where phases are mapped to other IPUs than one group, or two in turns."""
+    for fault in _serial_faults(mapping) if execution is PhasedExecution.Serial else _parallel_faults(mapping):
+        faults.add(ValueError, fault)
+
+
+def _serial_faults(mapping: Mapping) -> Iterator[str]:
+    for phase, ipus in enumerate(mapping):
+        if set(ipus) != set(mapping[0]):
+            yield (
+                f"`device_mapping[{phase}]` is {list(ipus)}, but phase 0 has {list(mapping[0])}; serial phases share one"
+                " group of IPUs"
+            )
+
+
+def _parallel_faults(mapping: Mapping) -> Iterator[str]:
+    for phase, ipus in enumerate(mapping[:-1]):
+        both = sorted(set(ipus) & set(mapping[phase + 1]))
+        if both:
+            yield (
+                f"`device_mapping` gives IPU {both[0]} to the phases {phase} and {phase + 1}; phases that follow each other"
+                " need IPUs of their own"
+            )
+    for phase, ipus in enumerate(mapping[2:], 2):
+        if set(ipus) != set(mapping[phase - 2]):
+            yield (
+                f"`device_mapping[{phase}]` is {list(ipus)}, but phase {phase - 2} has {list(mapping[phase - 2])}; every"
+                " second phase shares a group of IPUs"
+            )
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A phase that is run, forward, backward or for its update."""
+
+    kind: type[Forward | Backward | Update]
+    stage: int
+    micro_batch: int = 0
+
+
+# Where in a step a transfer or a computation comes.
+_SAVE_BEFORE, _LOAD, _COMPUTE, _SAVE = range(4)
+
+
+def planned_phases(
+    execution: PhasedExecution,
+    full: tuple[Mapping, tuple[bool, ...]],
+    micro_batches: int,
+    training: bool,
+    repeat_count: int,
+) -> Plan:
+    """Plans phases of numbers that were checked.
+
+    Args:
+      execution: In which order they come onto the chip.
+      full: For each phase its IPUs, and for each phase whether they are those of concurrent parts.
+      micro_batches: How many pass before the weights are updated.
+      training: Whether there are backward phases and an update.
+      repeat_count: How often that is run.
+    """
+    mapping, concurrent = full
+    phases = range(len(mapping))
+    way = [_Point(Forward, stage) for stage in phases]
+    if training:
+        way += [_Point(Backward, stage) for stage in reversed(phases)]
+    updates = [_Point(Update, stage) for stage in phases] if training else []
+    laid = _PhaseSteps(mapping, concurrent, training)
+    following = _Point(way[0].kind, way[0].stage, 1)
+    opening = laid.opening(way[0], way[-1])
+    # The last micro-batch loads nothing for a next one. Where no pass would notice, the loop makes it too.
+    body = laid.steps(way, way[-1], following)
+    end = laid.steps(way, way[-1], updates[0] if updates else None)
+    same = body == end
+    sections = (
+        Section("ramp up", opening),
+        Section("steady", body, micro_batches - (not same), 0, 1),
+        Section("ramp down", () if same else end, 1, micro_batches - (not same)),
+    )
+    if training:
+        sections += (Section("update", laid.steps(updates, way[-1], None)),)
+    return Plan(
+        name=execution.value,
+        mapping=mapping,
+        concurrent=concurrent,
+        micro_batches=micro_batches,
+        training=training,
+        schedule=PipelineSchedule.Sequential,
+        recomputation=None,
+        repeat_count=repeat_count,
+        batch_serialization_iterations=1,
+        sections=sections,
+        buffers=tuple(_buffers(mapping, concurrent, training)),
+    )
+
+
+@dataclass(frozen=True)
+class _PhaseSteps:
+    """Lays phases into steps, and their transfers beside them.
+
+    Two phases of the same stage in a row (`F` and `B` of the last one, `B` of the first one and what follows) leave
+    the stage on the chip. Two phases on IPUs of their own overlap: the one behind is loaded, the one before saved,
+    while the other is run. All others wait for their transfers.
+    """
+
+    mapping: Mapping
+    concurrent: tuple[bool, ...]
+    training: bool
+
+    def opening(self, first: _Point, last: _Point) -> tuple[Step, ...]:
+        """The step that loads the first phase ahead, where later micro-batches find it loaded; else none."""
+        if self._waits(last, first):
+            return ()
+        return (self._step([(_LOAD, first)]),)
+
+    def steps(self, points: Sequence[_Point], before: _Point | None, behind: _Point | None) -> tuple[Step, ...]:
+        """The steps of phases, one each, that come between two others (None: nothing comes there)."""
+        found = []
+        for index, point in enumerate(points):
+            previous = points[index - 1] if index else before
+            after = points[index + 1] if index + 1 < len(points) else behind
+            work: list[tuple[int, _Point]] = [(_COMPUTE, point)]
+            if previous and self._waits(previous, point):
+                work.append((_LOAD, point))
+            if previous and self._saves(previous) and self._overlaps(previous, point):
+                work.append((_SAVE_BEFORE, previous))
+            if after and self._overlaps(point, after):
+                work.append((_LOAD, after))
+            if self._saves(point) and (after is None or self._waits(point, after)):
+                work.append((_SAVE, point))
+            found.append(self._step(work))
+        return tuple(found)
+
+    def _saves(self, point: _Point) -> bool:
+        return self.training or point.kind is not Forward
+
+    def _stays(self, point: _Point, after: _Point) -> bool:
+        return point.stage == after.stage
+
+    def _overlaps(self, point: _Point, after: _Point) -> bool:
+        apart = set(self.mapping[point.stage]).isdisjoint(self.mapping[after.stage])
+        return apart and not self._stays(point, after)
+
+    def _waits(self, point: _Point, after: _Point) -> bool:
+        return not self._stays(point, after) and not self._overlaps(point, after)
+
+    def _step(self, work: list[tuple[int, _Point]]) -> Step:
+        tasks = []
+        used: dict[int, int] = defaultdict(int)
+        for order, point in sorted(work, key=lambda item: item[0]):
+            for part, ipu in enumerate(self.mapping[point.stage]):
+                computation = self._computation(point, part)
+                transfer = {_SAVE_BEFORE: Save, _LOAD: Load, _SAVE: Save}.get(order)
+                tasks.append(Task(used[ipu], ipu, transfer(computation) if transfer else computation))
+                used[ipu] += 1
+        return Step(tuple(sorted(tasks, key=lambda task: (task.slot, task.ipu))))
+
+    def _computation(self, point: _Point, part: int) -> Computation:
+        at = (point.stage, part if self.concurrent[point.stage] else None)
+        return Update(*at) if issubclass(point.kind, Update) else point.kind(*at, point.micro_batch)
+
+
+def _buffers(mapping: Mapping, concurrent: tuple[bool, ...], training: bool) -> Iterator[Buffer]:
+    """The buffers: each for one micro-batch, and off the chip where its stage leaves it."""
+    last = len(mapping) - 1
+    for stage, parts in enumerate(mapping):
+        for part, ipu in enumerate(parts):
+            at = (stage, part if concurrent[stage] else None, ipu)
+            if stage:
+                yield Buffer(BufferKind.FORWARD_LINK, *at, 1)
+            if training:
+                yield Buffer(BufferKind.ACTIVATIONS, *at, 1, off_chip=stage < last)
+                if stage < last:
+                    yield Buffer(BufferKind.BACKWARD_LINK, *at, 1)
+                yield Buffer(BufferKind.ACCUMULATOR, *at, 1, off_chip=last > 0)

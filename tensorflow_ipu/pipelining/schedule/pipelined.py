@@ -1,0 +1,327 @@
+"""From the numbers of a pipeline, or of a sharded model, to its plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.pipelining.schedule import plan_arguments
+from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
+from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Forward, Recompute, Update
+from tensorflow_ipu.pipelining.schedule.order import Order, order_of
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
+from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
+
+_Pass = type[Forward | Recompute | Backward]
+# A pass in a step: its group of slots, its IPU, itself.
+_Placed = tuple[int, int, Forward | Recompute | Backward | Update]
+
+
+def pipeline_plan(
+    stages: int,
+    micro_batches: int,
+    schedule: PipelineSchedule = PipelineSchedule.Grouped,
+    *,
+    device_mapping: Sequence[int | Sequence[int]] | None = None,
+    training: bool = True,
+    recomputation_mode: RecomputationMode | None = None,
+    repeat_count: int = 1,
+    batch_serialization_iterations: int = 1,
+) -> Plan:
+    """Plans a pipeline.
+
+    Args:
+      stages: How many stages there are; at least 2.
+      micro_batches: How many micro-batches one pass has (`gradient_accumulation_count`); a multiple of
+        `overlap_length(...)`.
+      schedule: In which order the IPUs work.
+      device_mapping: For each stage its IPU, or a list of IPUs where the stage has concurrent parts, or -1 for all, which
+        is planned on IPU 0. IPU `i` for stage `i` if omitted; IPU 0 for all with `batch_serialization_iterations`.
+      training: Whether there are backward passes and a weight update.
+      recomputation_mode: How activations are recomputed; None where all are kept.
+      repeat_count: How often the pass is run.
+      batch_serialization_iterations: Into how many micro-batches each of `micro_batches` is cut; every stage works
+        through all of them before the next stage does. The plan then has that many times `micro_batches`.
+
+    Returns:
+      The plan. Its size does not depend on `micro_batches`.
+
+    Raises:
+      ValueError: A number is out of range, or `device_mapping` has not one item a stage.
+      TypeError: An argument is of the wrong type.
+      NotImplementedError: The schedule cannot do what is asked for.
+      FailedPreconditionError: Of `tf.errors`; `micro_batches` is not such a multiple.
+    """
+    faults = Faults()
+    plan_arguments.checked_count("stages", stages, faults, plan_arguments.MOST_STAGES)
+    for name, value in (
+        ("micro_batches", micro_batches),
+        ("repeat_count", repeat_count),
+        ("batch_serialization_iterations", batch_serialization_iterations),
+    ):
+        plan_arguments.checked_count(name, value, faults)
+    if stages == 1:
+        faults.add(ValueError, "`stages` is 1; a pipeline has at least two, `sharded_plan` plans a single one")
+    counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch_serialization_iterations}
+    plan_arguments.checked_product(counts, faults)
+    plan_arguments.checked_bool("training", training, faults)
+    if device_mapping is None and plan_arguments.is_count(stages) and stages <= plan_arguments.MOST_STAGES:
+        serialized = plan_arguments.is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
+        device_mapping = [0] * stages if serialized else list(range(stages))
+    full = None
+    if device_mapping is not None:
+        full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
+    if full and plan_arguments.is_count(stages) and len(full[0]) != stages:
+        faults.add(
+            ValueError,
+            f"`device_mapping` has {len(full[0])} items and `stages` is {stages}; each stage needs its IPU",
+        )
+    plan_arguments.checked_schedule(schedule, full and full[0], training, batch_serialization_iterations, faults)
+    mode = plan_arguments.checked_recomputation(recomputation_mode, schedule, training, faults)
+    faults.raise_any()
+    assert full is not None
+    plan_arguments.check_multiple(micro_batches, schedule, full[0], training)
+    return planned(
+        schedule.name,
+        full,
+        micro_batches * batch_serialization_iterations,
+        schedule,
+        training=training,
+        mode=mode,
+        repeat_count=repeat_count,
+        batch=batch_serialization_iterations,
+    )
+
+
+def sharded_plan(
+    device_mapping: Sequence[int | Sequence[int]],
+    *,
+    micro_batches: int = 1,
+    training: bool = True,
+    recomputation_mode: RecomputationMode | None = None,
+    repeat_count: int = 1,
+) -> Plan:
+    """Plans a sharded model: one IPU works at a time, as in a Sequential pipeline.
+
+    Args:
+      device_mapping: For each shard its IPU, or a list of IPUs where it has concurrent parts; at least one shard.
+      micro_batches: How many batches pass before the weights are updated.
+      training: Whether there are backward passes and a weight update.
+      recomputation_mode: How activations are recomputed; None where all are kept.
+      repeat_count: How often that is run.
+
+    Returns:
+      The plan; its stages are the shards.
+
+    Raises:
+      ValueError: A number is out of range, or there is no shard.
+      TypeError: An argument is of the wrong type.
+      NotImplementedError: The recomputation mode is not one of `PipelineSchedule.Sequential`.
+    """
+    faults = Faults()
+    plan_arguments.checked_count("micro_batches", micro_batches, faults)
+    plan_arguments.checked_count("repeat_count", repeat_count, faults)
+    plan_arguments.checked_bool("training", training, faults)
+    full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
+    if full and not full[0]:
+        faults.add(ValueError, "`device_mapping` is empty; name the IPU of each shard")
+    schedule = PipelineSchedule.Sequential
+    mode = plan_arguments.checked_recomputation(recomputation_mode, schedule, training, faults)
+    faults.raise_any()
+    assert full is not None
+    return planned(
+        "Sharded", full, micro_batches, schedule, training=training, mode=mode, repeat_count=repeat_count, batch=1
+    )
+
+
+def planned(
+    name: str,
+    full: tuple[Mapping, tuple[bool, ...]],
+    micro_batches: int,
+    schedule: PipelineSchedule,
+    *,
+    training: bool,
+    mode: RecomputationMode | None,
+    repeat_count: int,
+    batch: int,
+) -> Plan:
+    """Plans a pipeline of numbers that were checked.
+
+    Args:
+      name: The plan's name.
+      full: For each stage its IPUs, and for each stage whether they are those of concurrent parts.
+      micro_batches: How many there are in all, a whole number of cycles of the schedule.
+      schedule: The schedule.
+      training: Whether there are backward passes and an update.
+      mode: The recomputation mode in use, never `Auto`.
+      repeat_count: How often the pass is run.
+      batch: How many micro-batches each stage works through before the next stage does.
+    """
+    mapping, concurrent = full
+    work = _Work(schedule, order_of(schedule, mapping, training, batch), mapping, concurrent, training, mode)
+    return Plan(
+        name=name,
+        mapping=mapping,
+        concurrent=concurrent,
+        micro_batches=micro_batches,
+        training=training,
+        schedule=schedule,
+        recomputation=mode,
+        repeat_count=repeat_count,
+        batch_serialization_iterations=batch,
+        sections=work.sections(micro_batches),
+        buffers=tuple(work.buffers()),
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The passes of a pipeline in steps and slots."""
+
+    _schedule: PipelineSchedule
+    _order: Order
+    _mapping: Mapping
+    _concurrent: tuple[bool, ...]
+    _training: bool
+    _mode: RecomputationMode | None
+
+    def sections(self, micro_batches: int) -> tuple[Section, ...]:
+        """The steps: until the pipeline is full, a loop while it is, until it is empty, and the update."""
+        order = self._order
+        period, advance = order.period
+        full_from = order.full_from
+        full_steps = order.step(micro_batches, 0) - full_from
+        repeat = full_steps // period
+        done = repeat * advance
+        sections = (
+            Section("ramp up", self._steps(0, full_from, micro_batches)),
+            # The loop's body sees as many micro-batches as it needs: it is the same for each number of them.
+            Section("steady", self._steps(full_from, full_from + period, None), repeat, 0, advance),
+            Section("ramp down", self._steps(full_from, None, micro_batches - done), 1, done),
+        )
+        return (*sections, Section("update", (self._update(),))) if self._training else sections
+
+    def _steps(self, begin: int, end: int | None, micro_batches: int | None) -> tuple[Step, ...]:
+        """The steps from `begin` up to `end`, or up to the last one that so many micro-batches need."""
+        starts = list(self._starts(end, micro_batches))
+        last = starts[-1] + self._order.length * self._order.batch if end is None and starts else end or begin
+        found: list[list[_Placed]] = [[] for _ in range(begin, last)]
+        for group, _, ipu, kind, stage, part, after in self._templates():
+            for micro_batch, start in enumerate(starts):
+                if begin <= start + after < last:
+                    found[start + after - begin].append((group, ipu, kind(stage, part, micro_batch)))
+        while end is None and found and not found[-1]:
+            found.pop()
+        return tuple(_step(placed) for placed in found)
+
+    def _starts(self, end: int | None, micro_batches: int | None) -> Iterator[int]:
+        """The steps in which micro-batches set out, of those that do so before `end`."""
+        for micro_batch in itertools.count() if micro_batches is None else range(micro_batches):
+            start = self._order.step(micro_batch, 0)
+            if end is not None and start >= end:
+                return
+            yield start
+
+    def _templates(self) -> list[tuple[int, int, int, _Pass, int, int | None, int]]:
+        """All passes of a micro-batch: group, rank, IPU, kind, stage, part, and how many steps after its start."""
+        return sorted(
+            (
+                (*self._slot(kind, stage), ipu, kind, stage, part if self._concurrent[stage] else None, after)
+                for stage, ipus in enumerate(self._mapping)
+                for kind in self._kinds(stage)
+                for after in (self._after(kind, stage),)
+                for part, ipu in enumerate(ipus)
+            ),
+            key=lambda template: template[:3],
+        )
+
+    def _kinds(self, stage: int) -> tuple[_Pass, ...]:
+        if not self._training:
+            return (Forward,)
+        return (Forward, Recompute, Backward) if self._recomputes(stage) else (Forward, Backward)
+
+    def _after(self, kind: _Pass, stage: int) -> int:
+        """How many steps after its start a micro-batch has a pass."""
+        if kind is Forward:
+            return stage * self._order.batch
+        backward = (2 * len(self._mapping) - 1 - stage) * self._order.batch
+        ahead = kind is Recompute and self._mode is RecomputationMode.RecomputeThenBackpropagate
+        return backward - ahead
+
+    def _recomputes(self, stage: int) -> bool:
+        return self._mode is not None and stage < len(self._mapping) - 1
+
+    def _slot(self, kind: _Pass, stage: int) -> tuple[int, int]:
+        """The group of slots of a pass in its step, and the rank in it.
+
+        In a Grouped step all IPUs run backward, then all forward: so a place in the stash is free before a forward pass
+        needs one. In other schedules an IPU does one of the two. Recomputation comes right before the backward pass, or
+        at the end of the step before, where Interleaved has room for it: beside the longer backward passes of others.
+        """
+        if kind is Backward:
+            return 0, 2 * stage + 1
+        if kind is Forward:
+            return int(self._schedule is PipelineSchedule.Grouped), -stage
+        return (0, 2 * stage) if self._mode is RecomputationMode.RecomputeAndBackpropagateInterleaved else (2, -stage)
+
+    def _update(self) -> Step:
+        return _step(
+            (0, ipu, Update(stage, part if self._concurrent[stage] else None))
+            for stage, parts in enumerate(self._mapping)
+            for part, ipu in enumerate(parts)
+        )
+
+    def buffers(self) -> Iterator[Buffer]:
+        """The buffers, as deep as the order of the passes makes them."""
+        last = len(self._mapping) - 1
+        for stage, parts in enumerate(self._mapping):
+            for part, ipu in enumerate(parts):
+                at = (stage, part if self._concurrent[stage] else None, ipu)
+                if stage:
+                    yield Buffer(BufferKind.FORWARD_LINK, *at, self._order.batch)
+                if not self._training:
+                    continue
+                depth = self._stash_depth(stage)
+                if self._recomputes(stage):
+                    yield Buffer(BufferKind.INPUTS, *at, depth)
+                    yield Buffer(BufferKind.RECOMPUTED, *at, 1)
+                else:
+                    yield Buffer(BufferKind.ACTIVATIONS, *at, depth)
+                if stage < last:
+                    yield Buffer(BufferKind.BACKWARD_LINK, *at, self._order.batch)
+                yield Buffer(BufferKind.ACCUMULATOR, *at, 1)
+
+    def _stash_depth(self, stage: int) -> int:
+        """The most micro-batches that ran forward, and whose stash was not read yet, just before it is read."""
+        reader = Recompute if self._recomputes(stage) else Backward
+
+        def time(kind: _Pass, micro_batch: int) -> tuple[int, int, int]:
+            return self._order.step(micro_batch, 0) + self._after(kind, stage), *self._slot(kind, stage)
+
+        depth = 0
+        for oldest in range(self._order.period[1]):
+            read = time(reader, oldest)
+            newest = oldest
+            while time(Forward, newest) < read:
+                newest += 1
+            depth = max(depth, newest - oldest)
+        return depth
+
+
+def _step(placed: Iterable[_Placed]) -> Step:
+    """Lays the passes of a step into slots: groups one behind the other, in each an IPU's passes in their order."""
+    tasks: list[Task] = []
+    used: dict[int, int] = {}
+    current = begin = width = 0
+    for group, ipu, instruction in placed:
+        if group != current:
+            current, begin, width = group, begin + width, 0
+            used.clear()
+        slot = used.get(ipu, 0)
+        used[ipu] = slot + 1
+        width = max(width, slot + 1)
+        tasks.append(Task(begin + slot, ipu, instruction))
+    return Step(tuple(sorted(tasks, key=lambda task: (task.slot, task.ipu))))

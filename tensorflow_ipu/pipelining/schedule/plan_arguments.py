@@ -1,0 +1,193 @@
+"""Checks of what a plan is asked for; all faults of a call are reported together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow_ipu._environment import MOST_IPUS
+from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.schedule.order import order_of
+
+LARGEST_COUNT = 2**31 - 1
+MOST_STAGES = 1024  # The steps of a plan are as many, and each has as many tasks.
+ALL_IPUS = -1  # In the place of an IPU's number.
+
+Mapping = tuple[tuple[int, ...], ...]
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def checked_count(name: str, value: Any, faults: Faults, most: int = LARGEST_COUNT) -> None:
+    """Records a fault where `value` is no whole number from 1 to the most that is possible."""
+    if not is_count(value):
+        faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
+    elif not 1 <= value <= most:
+        faults.add(ValueError, f"`{name}` must be from 1 to {most}, but is {value}")
+
+
+def checked_product(counts: dict[str, Any], faults: Faults) -> None:
+    """Records a fault where counts, by name, are sound one by one and more than the largest int32 in all."""
+    if not all(is_count(count) and 1 <= count <= LARGEST_COUNT for count in counts.values()):
+        return
+    total = math.prod(counts.values())
+    if total > LARGEST_COUNT:
+        named = " and ".join(f"`{name}` is {count}" for name, count in counts.items())
+        faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
+
+
+def checked_bool(name: str, value: Any, faults: Faults) -> None:
+    """Records a fault where `value` is neither True nor False."""
+    if not isinstance(value, bool):
+        faults.add(TypeError, f"`{name}` must be True or False, but is {value!r}")
+
+
+def checked_mapping(name: str, mapping: Any, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
+    """Brings a device mapping into its full form.
+
+    Args:
+      name: The argument's name.
+      mapping: For each stage an IPU, or a list of IPUs where the stage has concurrent parts. A stage on all of them, -1, is
+        planned on the first.
+      faults: Where faults go.
+
+    Returns:
+      For each stage its IPUs, and for each stage whether it was given as a list; None if there are faults.
+    """
+    if not isinstance(mapping, list | tuple):
+        faults.add(TypeError, f"`{name}` must be a list or a tuple, but is {mapping!r}")
+        return None
+    found: list[tuple[int, ...]] = []
+    sound = True
+    for stage, item in enumerate(mapping):
+        ipus = tuple(item) if isinstance(item, list | tuple) else (item,)
+        ipus = (0,) if is_count(item) and item == ALL_IPUS else ipus
+        fault = _mapping_fault(f"{name}[{stage}]", item, ipus)
+        if fault:
+            faults.add(*fault)
+            sound = False
+        found.append(ipus)
+    concurrent = tuple(isinstance(item, list | tuple) for item in mapping)
+    return (tuple(found), concurrent) if sound else None
+
+
+def _mapping_fault(name: str, item: Any, ipus: tuple[Any, ...]) -> tuple[type[Exception], str] | None:
+    if not all(is_count(ipu) for ipu in ipus):
+        return TypeError, f"`{name}` must be an IPU's number, or a list of them for concurrent parts, but is {item!r}"
+    if not ipus:
+        return ValueError, f"`{name}` is an empty list; name the IPU of each concurrent part"
+    if max(ipus) >= MOST_IPUS:
+        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0 to {MOST_IPUS - 1}"
+    if min(ipus) < 0:
+        return ValueError, f"`{name}` is {item!r}; IPUs are numbered from 0, and -1 alone is all of them"
+    if len(set(ipus)) < len(ipus):
+        return ValueError, f"`{name}` is {item!r}; concurrent parts need IPUs of their own"
+    return None
+
+
+def shared_ipus(mapping: Sequence[Sequence[int]]) -> list[int]:
+    """The IPUs that more than one stage is mapped to."""
+    ipus = [ipu for parts in mapping for ipu in parts]
+    return sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
+
+
+def checked_schedule(
+    schedule: Any,
+    mapping: Mapping | None,
+    training: bool,
+    batch_serialization_iterations: int,
+    faults: Faults,
+    name: str = "schedule",
+) -> None:
+    """Records a fault where a schedule, the argument `name`, is none, or cannot do what it is asked for."""
+    if not isinstance(schedule, PipelineSchedule):
+        others = " or a `PhasedExecution`" if name == "pipeline_schedule" else ""
+        faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`{others}, but is {schedule!r}")
+        return
+    serialized = is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
+    if serialized and schedule is not PipelineSchedule.Sequential:
+        faults.add(
+            NotImplementedError,
+            f"`batch_serialization_iterations` is {batch_serialization_iterations} and `{name}` is {schedule.name};"
+            " batches can be serialised with `PipelineSchedule.Sequential` only",
+        )
+    if mapping is None:
+        return
+    if serialized and len({ipu for ipus in mapping for ipu in ipus}) > 1:
+        faults.add(
+            NotImplementedError,
+            f"`batch_serialization_iterations` is {batch_serialization_iterations}, so all stages must be on one IPU;"
+            f" `device_mapping` is {_plain(mapping)}",
+        )
+    shared = shared_ipus(mapping)
+    if schedule is PipelineSchedule.Interleaved and training and shared:
+        faults.add(
+            NotImplementedError,
+            f"`{name}` is Interleaved and `device_mapping` is {_plain(mapping)}: in training an IPU has one stage"
+            f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
+        )
+
+
+def checked_recomputation(mode: Any, schedule: Any, training: bool, faults: Faults) -> RecomputationMode | None:
+    """Records a fault where a recomputation mode is none or does not go with the schedule.
+
+    Returns:
+      The mode in use: `Auto` resolved; None in inference, where nothing is recomputed.
+    """
+    if mode is None:
+        return None
+    if not isinstance(mode, RecomputationMode):
+        faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
+        return None
+    if not isinstance(schedule, PipelineSchedule):
+        return None
+    supported = SUPPORTED_MODES[schedule]
+    if mode is RecomputationMode.Auto:
+        mode = supported[0]
+    elif mode not in supported:
+        faults.add(
+            NotImplementedError,
+            f"`recomputation_mode` is {mode.name}, which {schedule.name} does not support; use"
+            f" {' or '.join(f'`{one.name}`' for one in (RecomputationMode.Auto, *supported))}",
+        )
+    return mode if training else None
+
+
+def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapping, training: bool) -> None:
+    """Refuses a number of micro-batches that would leave the last cycle of a pipeline unfinished.
+
+    Raises:
+      FailedPreconditionError: Of `tf.errors`; `micro_batches` is no multiple of the schedule's overlap length.
+    """
+    multiple = order_of(schedule, mapping, training).multiple
+    if micro_batches % multiple == 0:
+        return
+    # The kind is TensorFlow's; a plan needs no TensorFlow otherwise.
+    from tensorflow.errors import FailedPreconditionError  # pyright: ignore[reportMissingImports]
+
+    below = micro_batches // multiple * multiple
+    nearest = [str(count) for count in (below, below + multiple) if count]
+    before, behind = words_of_multiple(schedule.name, len(mapping), training, multiple)
+    raise FailedPreconditionError(None, None, f"{before}{micro_batches}; use {' or '.join(nearest)}{behind}")
+
+
+def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:
+    """What is said of a number of micro-batches that is no such multiple, before it and behind it."""
+    trains = "trains" if training else "does not train"
+    before = (
+        f"the number of micro-batches of a {schedule} pipeline of {stages} stages that {trains} must be a multiple of"
+    )
+    behind = (
+        ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
+        " `steps_per_execution`, depending on what you call"
+    )
+    return f"{before} {multiple}, but is ", behind
+
+
+def _plain(mapping: Mapping) -> list[int | list[int]]:
+    return [ipus[0] if len(ipus) == 1 else list(ipus) for ipus in mapping]

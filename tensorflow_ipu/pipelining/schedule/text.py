@@ -1,0 +1,140 @@
+"""A plan as text: a grid of IPUs and slots."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from tensorflow_ipu.pipelining.schedule.instructions import IDLE, stage_letters
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Step
+from tensorflow_ipu.pipelining.schedule.table import kind_of
+
+_WIDTH = 120
+_WHOLE = 80  # Up to so many steps are all written out.
+_PASSES = {
+    "R": "recomputation",
+    "B": "backward",
+    "U": "weight update",
+    "L": "load before a pass",
+    "S": "save after it",
+}
+
+
+def plan_text(plan: Plan, width: int = _WIDTH) -> str:
+    """Writes a plan as a grid: a row an IPU, a column a slot, `|` where a step ends, `.` where an IPU is idle.
+
+    Below it stands what its letters mean.
+
+    A long plan is written section by section, as it is stored: micro-batches are then relative to those of the
+    iteration, as in `0F+7`.
+
+    Args:
+      plan: The plan.
+      width: How many characters fit on a line.
+    """
+    return "\n".join([*plan_headline(plan), *_grids(plan, width), "", *_legend(plan, width)])
+
+
+def plan_headline(plan: Plan) -> list[str]:
+    """What a plan is, in two or three lines."""
+    ipus = len(plan.ipus)
+    words = [
+        f"{plan.stages} {'phase' if plan.phased else 'stage'}{'s' * (plan.stages > 1)} on {ipus} IPU{'s' * (ipus > 1)}",
+        f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}",
+        "training" if plan.training else "inference",
+    ]
+    if plan.recomputation:
+        words.append(plan.recomputation.name)
+    if plan.repeat_count > 1:
+        words.append(f"{plan.repeat_count} times")
+    lines = [f"{plan.name}: {', '.join(words)}", f"{plan.step_count} steps, {plan.slot_count} slots"]
+    if plan.training:
+        depths = (f"{stage_letters(stage, part)} {plan.stash_depth(stage, part)}" for stage, part, _ in plan.places())
+        lines.append(f"stash depth {', '.join(depths)}")
+    return lines
+
+
+def _legend(plan: Plan, width: int) -> list[str]:
+    """What the letters and signs of this plan's grid mean."""
+    instructions = [task.instruction for section in plan.sections for step in section.steps for task in step.tasks]
+    kinds = {kind_of(instruction)[0] for instruction in instructions}
+    words = ["0F1 is stage 0, forward, micro-batch 1"]
+    words += [f"{letter} {meaning}" for letter, meaning in _PASSES.items() if letter in kinds]
+    if any(plan.concurrent):
+        words.append("1.0 is part 0 of stage 1")
+    if plan.step_count > _WHOLE:
+        words.append("F+1 is for micro-batch 1 of those of the iteration")
+    words += [". is idle", "| ends a step"]
+    if plan.training:
+        words.append("A is stage 0")
+    return textwrap.wrap("; ".join(words), width)
+
+
+def _grids(plan: Plan, width: int) -> Iterator[str]:
+    if plan.step_count <= _WHOLE:
+        walked = [(number, section.name, step) for number, section, step in plan.walk()]
+        names = [
+            name if index == 0 or walked[index - 1][1] != name else "" for index, (_, name, _) in enumerate(walked)
+        ]
+        columns = [_column(plan, step, str(number)) for number, _, step in walked]
+        yield ""
+        yield from _lines(plan, names, columns, width)
+        return
+    for section in plan.sections:
+        if not section.steps or not section.repeat:
+            continue
+        times = f", {section.repeat} times, each {section.advance} on" if section.repeat > 1 else ""
+        first = f", micro-batches from {section.first}" if section.name != "update" else ""
+        yield f"\n{section.name}{first}{times}"
+        columns = [_column(plan, step, str(number), "+") for number, step in enumerate(section.steps)]
+        yield from _lines(plan, [""] * len(columns), columns, width)
+
+
+def _column(plan: Plan, step: Step, head: str, sign: str = "") -> list[str]:
+    """A step: the text of its head and of each IPU, all of one width."""
+    cells = {(task.ipu, task.slot): str(task.instruction) for task in step.tasks}
+    if sign:
+        cells = {at: _relative(text, sign) for at, text in cells.items()}
+    slots = range(step.slots)
+    widths = [max(len(cells.get((ipu, slot), str(IDLE))) for ipu in plan.ipus) for slot in slots]
+    rows = [" ".join(cells.get((ipu, slot), str(IDLE)).ljust(widths[slot]) for slot in slots) for ipu in plan.ipus]
+    width = max(len(head), len(rows[0]))
+    return [text.ljust(width) for text in (head, *rows)]
+
+
+def _relative(text: str, sign: str) -> str:
+    """`0F7` as `0F+7`."""
+    digits = len(text) - len(text.rstrip("0123456789"))
+    return text[:-digits] + sign + text[-digits:] if digits else text
+
+
+def _lines(plan: Plan, names: Sequence[str], columns: Sequence[list[str]], width: int) -> Iterator[str]:
+    """Rows of columns, in blocks that fit the width; a name stands above the column where its section begins."""
+    heads = ["step", *(f"IPU {ipu}" for ipu in plan.ipus)]
+    left = max(len(head) for head in heads)
+    begin = 0
+    while begin < len(columns):
+        end = begin
+        used = left
+        while end < len(columns) and (end == begin or used + 3 + len(columns[end][0]) <= width):
+            used += 3 + len(columns[end][0])
+            end += 1
+        if begin:
+            yield ""
+        title = _title(names[begin:end], [len(column[0]) for column in columns[begin:end]], left)
+        if title:
+            yield title
+        for row, head in enumerate(heads):
+            yield " | ".join([head.ljust(left), *(column[row] for column in columns[begin:end])]).rstrip()
+        begin = end
+
+
+def _title(names: Sequence[str], widths: Sequence[int], left: int) -> str:
+    line = ""
+    at = left + 3
+    for name, width in zip(names, widths, strict=True):
+        if name:
+            line = f"{line} " if len(line) >= at else line.ljust(at)
+            line += name
+        at += width + 3
+    return line

@@ -1,0 +1,286 @@
+"""One part of a stage as functions of tensors: forward, recompute, backward."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow.gradients import has_gradient
+from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
+from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources, gradients
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
+
+Place = tuple[int, int | None]  # A stage's number, and that of one of its parts; None for a stage without parts.
+
+# From (gradient, variable) pairs of one micro-batch to those that are accumulated.
+PairsMap = Callable[[list[tuple[Any, Any]]], list[tuple[Any, Any]]]
+
+
+class StagePart:
+    """A stage, or one of several parts of a stage that run concurrently.
+
+    Attributes:
+      name: For messages.
+      outputs: What its function returned, as a structure of `tf.TensorSpec`.
+      output_specs: Those, flat.
+      stash: What a forward pass leaves for a later pass, as specs. Nothing in inference.
+      residuals: What the backward pass takes; the stash itself unless the stage recomputes.
+      input_gradients: The numbers of those flat inputs, the constant ones not counted, whose gradients the backward pass
+        gives, ascending.
+      variables: The variables whose gradients it gives.
+      captures: The gradients that were captured in the backward pass: for each tag their specs.
+      handed: The tensors of its graph that the weight update uses; set before it first runs.
+      carried: The tensors of the optimizer function's graph that the backward pass takes behind the gradients of the
+        outputs: values of the same micro-batch.
+    """
+
+    def __init__(self, trace: StageTrace) -> None:
+        """A part that only runs forward."""
+        self._trace = trace
+        self.name = trace.name
+        self.ipu = trace.ipu
+        self.outputs = tf.nest.map_structure(lambda one: None if one is None else spec_of(one), trace.outputs)
+        self.output_specs = [spec_of(one) for one in trace.flat_outputs]
+        self.stash: list[tf.TensorSpec] = []
+        self.residuals: list[tf.TensorSpec] = []
+        self.input_gradients: list[int] = []
+        self.variables: list[Any] = []
+        self.captures: dict[str, list[tf.TensorSpec]] = {}
+        self.handed: list[Any] = []
+        self.carried: list[Any] = []
+        self._constants = [one for one in trace.constant if one is not None]
+        self._backward: GraphFunction | None = None
+        self._backward_graph: DerivedGraph | None = None
+        self._backward_results: list[Any] = []
+        self._recompute: GraphFunction | None = None
+        self._results = [*trace.flat_outputs, *([] if trace.loss is None else [trace.loss])]
+        self._forward: GraphFunction | None = None
+        self._stashed: list[Any] = []
+        self._assigned: Collection[int] = ()
+        self._gradient_placeholders: list[Any] = []
+
+    @property
+    def varying_input_specs(self) -> list[tf.TensorSpec]:
+        """Those inputs that differ from micro-batch to micro-batch."""
+        return [spec_of(one) for one in self.varying_inputs]
+
+    @property
+    def varying_inputs(self) -> list[Any]:
+        """The placeholders of what differs from micro-batch to micro-batch."""
+        return [one for one, fixed in zip(self._trace.inputs, self._trace.constant, strict=True) if fixed is None]
+
+    def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any]]:
+        """Runs forward.
+
+        Args:
+          inputs: The flat inputs, without the constant ones.
+
+        Returns:
+          The flat outputs; the loss, or None; what the update uses; the stash.
+        """
+        if self._forward is None:
+            graph = self._trace.graph
+            outputs = [*self._results, *self.handed, *self._stashed]
+            self._forward = GraphFunction(graph, self._trace.inputs, outputs)
+        found = iter(self._forward([*self._constants, *inputs]))
+        outputs = list(itertools.islice(found, len(self.output_specs)))
+        loss = None if self._trace.loss is None else next(found)
+        return outputs, loss, list(itertools.islice(found, len(self.handed))), list(found)
+
+    def recompute(self, stash: Sequence[Any]) -> list[Any]:
+        """Computes the residuals from the stash."""
+        return list(stash) if self._recompute is None else self._recompute(stash)
+
+    def backward(
+        self, residuals: Sequence[Any], output_gradients: Sequence[Any]
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """Runs backward.
+
+        Args:
+          residuals: What `recompute` gave, or the stash.
+          output_gradients: The gradients of the outputs that `differentiate` was told of, then values of `carried`.
+
+        Returns:
+          The gradients of the inputs in `input_gradients`; those of `variables`; those of `captures`; what `hand_back`
+          was told of.
+        """
+        backward = self._backward_function()
+        if backward is None:
+            return [], [], [], []
+        found = iter(backward([*residuals, *output_gradients]))
+        widths = (len(self.input_gradients), len(self.variables), sum(map(len, self.captures.values())))
+        of_inputs, of_variables, captures = (list(itertools.islice(found, width)) for width in widths)
+        return of_inputs, of_variables, captures, list(found)
+
+    def hand_back(self, tensors: Sequence[Any]) -> None:
+        """Has the backward pass give tensors of the graph too, for the backward passes of earlier stages.
+
+        Args:
+          tensors: Those of a stage that has gradients and does not recompute; none for any other.
+        """
+        if not tensors:
+            return
+        graph = self._backward_graph
+        assert graph is not None
+        self._backward_results += [graph.restored(one) for one in tensors]
+        self._stashed = graph.stashed
+        self.residuals = self.stash = [spec_of(one) for one in graph.stashed]
+        self._check_static()
+
+    def _backward_function(self) -> GraphFunction | None:
+        """The backward pass, made when it is first asked for: all that it returns is known then."""
+        graph = self._backward_graph
+        if self._backward is None and graph is not None:
+            inputs = [*graph.placeholders, *self._gradient_placeholders, *(inside for _, inside in graph.carried)]
+            self._backward = GraphFunction(graph, inputs, self._backward_results)
+        return self._backward
+
+    def differentiate(
+        self,
+        output_gradients: Collection[int] | None,
+        variables: Sequence[Any],
+        assigned: Collection[int],
+        pairs_map: PairsMap,
+        captured: Callable[[], dict[str, list[Any]]],
+        *,
+        of_inputs: bool,
+        recompute: bool,
+        loss: StageTrace | None = None,
+    ) -> None:
+        """Makes the backward pass, and decides what is stashed for it.
+
+        Args:
+          output_gradients: The numbers of the flat outputs that have gradients; None for those of the loss instead.
+          variables: The variables to find gradients for.
+          assigned: The ids of the resources that the pipeline changes.
+          pairs_map: What is done with the gradients of a micro-batch before they are accumulated.
+          captured: Gives the gradients that were captured last, by their tags.
+          of_inputs: Whether the gradients of the inputs are wanted too.
+          recompute: Whether the stage recomputes.
+          loss: The stage in which the optimizer function was called, where that is another one.
+
+        Raises:
+          ValueError: A tensor to be stashed has no static shape.
+        """
+        trace = self._trace
+        self._assigned = assigned
+        ys = [trace.loss] if output_gradients is None else [trace.flat_outputs[at] for at in sorted(output_gradients)]
+        if not ys:
+            return
+        used = [(variable, inside) for variable in variables if (inside := trace.internal(variable)) is not None]
+        inputs = [at for at, one in enumerate(self.varying_inputs) if of_inputs and has_gradient(one)]
+        xs = [*(self.varying_inputs[at] for at in inputs), *(inside for _, inside in used)]
+        if not xs:
+            return
+        sources = Sources(trace, assigned)
+        # What a loop within the stage leaves for its gradient is no tensor, and cannot be stashed: it is recomputed.
+        for again in (False, True):
+            graph = DerivedGraph(f"{trace.graph.name}_backward", sources, recompute=again, loss=loss)
+            grad_ys = None if output_gradients is None else [graph.add_input(spec_of(one), "gradient") for one in ys]
+            found = gradients(graph, ys, xs, grad_ys, trace)
+            if all(map(_can_be_stashed, graph.stashed)):
+                break
+        by_input = {at: one for at, one in zip(inputs, found[: len(inputs)], strict=True) if one is not None}
+        pairs = zip(found[len(inputs) :], (variable for variable, _ in used), strict=True)
+        with graph.as_default():
+            mapped = pairs_map([(gradient, variable) for gradient, variable in pairs if gradient is not None])
+        self.input_gradients = sorted(by_input)
+        self.variables = [variable for gradient, variable in mapped if gradient is not None]
+        here = {tag: [one for one in some if one.graph is graph] for tag, some in captured().items()}
+        self.captures = {tag: [spec_of(one) for one in some] for tag, some in sorted(here.items()) if some}
+        results = [*(by_input[at] for at in self.input_gradients), *(one for one, _ in mapped if one is not None)]
+        results += [one for tag in self.captures for one in here[tag]]
+        self._stashed = graph.stashed
+        self.residuals = [spec_of(one) for one in graph.stashed]
+        if recompute:
+            self._make_recompute(sources, graph.stashed)
+        self.stash = [spec_of(one) for one in self._stashed]
+        self._check_static()
+        self.carried = [tensor for tensor, _ in graph.carried]
+        self._gradient_placeholders = list(grad_ys or ())
+        self._backward_graph, self._backward_results = graph, results
+
+    @property
+    def device(self) -> str:
+        """The device of its variables; empty if it has none."""
+        return next((variable.device for variable in self._trace.variables), "")
+
+    def passes(self) -> dict[str, tuple[Callable[..., Any], list[tf.TensorSpec]]]:
+        """What it runs, as functions of tensors without side effects that can be called outside of the program.
+
+        Returns:
+          For `forward`, and in training for `backward` and `recompute`, the function and the specs of its arguments.
+        """
+        graph = DerivedGraph(f"{self._trace.graph.name}_alone", Sources(self._trace, self._assigned), recompute=True)
+        results = [graph.restored(one) for one in self._results]
+        forward = GraphFunction(graph, graph.placeholders, results)
+        found = {"forward": (forward, [spec_of(one) for one in graph.placeholders])}
+        if self._recompute is not None:
+            found["recompute"] = (self._recompute, self.stash)
+        backward = self._backward_function()
+        if backward is not None:
+            behind = [spec_of(one) for one in (*self._gradient_placeholders, *self.carried)]
+            found["backward"] = (backward, [*self.residuals, *behind])
+        return {
+            name: (lambda *values, function=function: function.elsewhere(values), specs)
+            for name, (function, specs) in found.items()
+        }
+
+    @property
+    def activation_bytes(self) -> int:
+        """The bytes that a backward pass takes of a forward pass."""
+        return _bytes(self.residuals)
+
+    @property
+    def input_bytes(self) -> int:
+        """The bytes of its inputs, or of what it stashes where it recomputes."""
+        return _bytes(self.stash if self._recompute else [spec_of(one) for one in self.varying_inputs])
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of its variables."""
+        return _bytes([spec_of(variable) for variable in self._trace.variables])
+
+    def _make_recompute(self, sources: Sources, wanted: list[Any]) -> None:
+        graph = DerivedGraph(f"{self._trace.graph.name}_recompute", sources, recompute=True)
+        results = [graph.restored(one) for one in wanted]
+        self._stashed = graph.stashed
+        self._recompute = GraphFunction(graph, graph.placeholders, results)
+
+    def _check_static(self) -> None:
+        for one in (*self.stash, *self.residuals):
+            if not one.shape.is_fully_defined():
+                raise ValueError(
+                    f"{self.name} of the pipeline has a tensor of shape {one.shape} that its backward pass needs; each"
+                    " tensor of a training pipeline needs a static shape. Set `drop_remainder=True` where the dataset is"
+                    " batched, or state the shape with `tf.ensure_shape`"
+                )
+
+
+def _bytes(specs: Sequence[tf.TensorSpec]) -> int:
+    return sum((one.shape.num_elements() or 0) * one.dtype.size for one in specs)
+
+
+def _can_be_stashed(tensor: Any) -> bool:
+    return tensor.dtype not in (tf.variant, tf.resource) and tensor.shape.is_fully_defined()
+
+
+def split_outputs(
+    parts: Sequence[tuple[int | None, StagePart]], numbers: Sequence[int]
+) -> list[tuple[int | None, list[int]]]:
+    """Which of the numbered outputs of a stage each of its parts gives.
+
+    Args:
+      parts: The parts, each with its number.
+      numbers: Numbers of outputs, over the outputs of all parts one after the other.
+    """
+    found = []
+    begin = 0
+    for part, runner in parts:
+        end = begin + len(runner.output_specs)
+        found.append((part, [number for number in numbers if begin <= number < end]))
+        begin = end
+    return found

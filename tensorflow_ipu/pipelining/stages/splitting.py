@@ -1,0 +1,237 @@
+"""A stage's graph split in two: what runs forward, and what a backward pass computes from what the former left.
+
+A backward pass needs tensors of the forward pass. Which of them have to be stashed, and which can be had again for
+nothing, is decided here, for each tensor:
+
+* What is the same for each micro-batch (weights, constants, what is computed from these alone) is computed again.
+* A mere view of another tensor (a reshape) is made again from that one.
+* Where the stage recomputes, all is computed again but its inputs and what cannot be had a second time: what random
+  operations drew, and what was read from variables that the pipeline itself changes, such as the state of a seed.
+* The rest is stashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import graphs, variables
+from tensorflow_ipu._tensorflow.gradients import between
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage
+
+# Marks what a recomputing stage is to stash all the same.
+CHECKPOINT = "_IpuRecomputationCheckpoint"
+
+_VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot"})
+# More than that is no constant of a program; it is computed again, as it was made.
+_LARGEST_CONSTANT = 1024
+
+
+class Sources:
+    """What the tensors of a stage's graph depend on."""
+
+    def __init__(self, trace: StageTrace, assigned: Collection[int]) -> None:
+        """Takes the trace, and the ids of the resources that the pipeline changes."""
+        self.trace = trace
+        self._assigned = assigned
+        self._outside = {id(inside): outside for outside, inside in trace.graph.captures}
+        self._constants = {
+            id(inside): outside
+            for inside, outside in zip(trace.inputs, trace.constant, strict=True)
+            if outside is not None
+        }
+        self._varies: dict[int, bool] = {}
+
+    def outside(self, tensor: Any) -> Any:
+        """The tensor outside that a placeholder always is; None for any other tensor."""
+        return self._outside.get(id(tensor), self._constants.get(id(tensor)))
+
+    def varies(self, tensor: Any) -> bool:
+        """Whether a tensor may differ from micro-batch to micro-batch."""
+        waiting = [tensor]
+        while waiting:  # No recursion: a stage can be deep.
+            top = waiting[-1]
+            if id(top) in self._varies:
+                waiting.pop()
+            elif self.outside(top) is not None:
+                self._varies[id(top)] = False
+            elif self.is_source(top):
+                self._varies[id(top)] = True
+            else:
+                unknown = [each for each in top.op.inputs if id(each) not in self._varies]
+                if unknown:
+                    waiting += unknown
+                else:
+                    self._varies[id(top)] = any(self._varies[id(each)] for each in top.op.inputs)
+        return self._varies[id(tensor)]
+
+    def is_source(self, tensor: Any) -> bool:
+        """Whether a tensor cannot be computed from others: an input, or what a side effect brought about."""
+        op = tensor.op
+        if op.type == "Placeholder":
+            return self.outside(tensor) is None
+        if op.type == "ReadVariableOp":
+            return not self._is_lasting(op.inputs[0])
+        if not op.op_def.is_stateful:
+            return False
+        functions = _functions_of(op)
+        resources = [each for each in op.inputs if each.dtype == tf.resource]
+        return not (functions and all(map(_only_reads, functions)) and all(map(self._is_lasting, resources)))
+
+    def _is_lasting(self, handle: Any) -> bool:
+        """Whether a handle is that of a resource which the pipeline does not change."""
+        outside = self.outside(carried_from(handle))
+        return outside is not None and id(outside) not in self._assigned
+
+
+def carried_from(handle: Any) -> Any:
+    """The handle that went into the loops whose output a handle is: loops hand resources on as they are."""
+    while handle.op.type in ("While", "StatelessWhile"):
+        handle = handle.op.inputs[handle.value_index]
+    return handle
+
+
+def _functions_of(op: Any) -> list[Any]:
+    """The functions that an operation calls: a call, a branch, a loop."""
+    names = []
+    for name in op.node_def.attr:
+        value = op.node_def.attr[name]
+        names += [value.func.name, *(each.name for each in value.list.func)]
+    return [graphs.function_named(op.graph, name) for name in names if name]
+
+
+def _only_reads(function: Any) -> bool:
+    """Whether a function has no other effect and no other source than reads of variables."""
+    return function is not None and all(
+        op.type in ("Placeholder", "ReadVariableOp")
+        or not op.op_def.is_stateful
+        or (bool(_functions_of(op)) and all(map(_only_reads, _functions_of(op))))
+        for op in function.graph.get_operations()
+    )
+
+
+class DerivedGraph(graphs.FunctionGraph):
+    """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs.
+
+    Attributes:
+      stashed: The stage's tensors that are inputs, in order.
+      carried: The tensors of the optimizer function's graph that are inputs too, each with its placeholder.
+    """
+
+    def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StageTrace | None = None) -> None:
+        """Makes an empty graph.
+
+        Args:
+          name: Its name.
+          sources: What the stage's tensors depend on.
+          recompute: Whether what can be computed again is not to be stashed.
+          loss: The stage in which the optimizer function was called, where that is another one.
+        """
+        super().__init__(name)
+        self._sources = sources
+        self._recompute = recompute
+        self._loss = loss
+        self._here: dict[int, Any] = {}
+        self._kept: list[Any] = []  # Ids are those of living tensors.
+        self.stashed: list[Any] = []
+        self.placeholders: list[Any] = []
+        self.carried: list[tuple[Any, Any]] = []
+
+    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        """Gives a tensor of another graph as one of this graph."""
+        graph = getattr(tensor, "graph", None)
+        if graph is self._sources.trace.graph:
+            return self.restored(tensor)
+        if self._loss is not None and graph is self._loss.graph:
+            outside = self._loss.outside(tensor)
+            return self._of_last_stage(tensor) if outside is None else super().capture(outside, name=name, shape=shape)
+        if is_of_stage(graph):
+            raise ValueError(
+                f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of an inner stage of the pipeline for"
+                f" the gradients of {self._sources.trace.name}, and only what the last stage returns reaches the optimizer:"
+                " hand it on from stage to stage, and take it as an argument of `optimizer_function`"
+            )
+        return super().capture(tensor, name=name, shape=shape)
+
+    def _of_last_stage(self, tensor: Any) -> Any:
+        """A tensor of the last stage, which comes with the gradients of the micro-batch that it belongs to."""
+        for known, placeholder in self.carried:
+            if known is tensor:
+                return placeholder
+        check_static(tensor)
+        self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
+        return self.carried[-1][1]
+
+    def add_input(self, spec: tf.TensorSpec, name: str) -> Any:
+        """A new placeholder, which is no input of the graph yet."""
+        with self.as_default(), tf.control_dependencies(None):
+            return tf.compat.v1.placeholder(spec.dtype, spec.shape, name=name)
+
+    def restored(self, tensor: Any) -> Any:
+        """A tensor of the stage's graph as one of this graph."""
+        waiting = [tensor]
+        while waiting:  # No recursion: a stage can be deep.
+            top = waiting[-1]
+            if id(top) in self._here:
+                waiting.pop()
+                continue
+            found = self._leaf(top)
+            if found is None:
+                missing = [each for each in top.op.inputs if id(each) not in self._here]
+                if missing:
+                    waiting += missing
+                    continue
+                self._copy(top.op)
+            else:
+                self._here[id(top)] = found
+                self._kept.append(top)
+            waiting.pop()
+        return self._here[id(tensor)]
+
+    def _leaf(self, tensor: Any) -> Any:
+        """The tensor of this graph for one that is not computed from others; None for one that is."""
+        outside = self._sources.outside(carried_from(tensor) if tensor.dtype == tf.resource else tensor)
+        if outside is not None:
+            return super().capture(outside)
+        if tensor.dtype not in (tf.resource, tf.variant) and (tensor.shape.num_elements() or 0) <= _LARGEST_CONSTANT:
+            value = tf.get_static_value(tensor)
+            if value is not None:
+                with self.as_default(), tf.control_dependencies(None):
+                    return tf.constant(value, tensor.dtype, tensor.shape)
+        if not self._sources.varies(tensor):
+            return None
+        if self._recompute:
+            is_cut = self._sources.is_source(tensor) or CHECKPOINT in tensor.op.node_def.attr
+        else:
+            is_cut = tensor.op.type not in _VIEWS or self._sources.is_source(tensor)
+        if not is_cut:
+            return None
+        placeholder = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "stashed")
+        variables.say_same_behind(tensor, placeholder)
+        self.stashed.append(tensor)
+        self.placeholders.append(placeholder)
+        return placeholder
+
+    def _copy(self, op: Any) -> None:
+        """Copies an operation whose inputs are here."""
+        for function in _functions_of(op):
+            graphs.hold_function(self, function)
+        with self.as_default(), tf.control_dependencies(None), tf.device(None):
+            attributes = {name: value for name, value in op.node_def.attr.items() if name != "_class"}
+            copied = graphs.copy_operation(self, op, [self._here[id(each)] for each in op.inputs], attributes)
+        for old, new in zip(op.outputs, copied.outputs, strict=True):
+            variables.say_same_behind(old, new)
+            new.set_shape(old.shape)
+            self._here[id(old)] = new
+            self._kept.append(old)
+
+
+def gradients(
+    graph: DerivedGraph, ys: list[Any], xs: list[Any], grad_ys: list[Any] | None, trace: StageTrace
+) -> list[Any]:
+    """The gradients of a stage's tensors, as dense tensors of `graph`; None where there is none."""
+    with graph.as_default(), tf.device(None):
+        found = between(ys, xs, grad_ys, trace.graph)
+        return [None if each is None else tf.convert_to_tensor(each) for each in found]

@@ -1,0 +1,225 @@
+"""A stage's Python function as a graph of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import scopes
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow.autograph import user_code
+
+# Of how many elements a tensor made outside of the program may be to be a constant of a stage: as many as those that
+# TensorFlow's functions make constants of.
+_LARGEST_CONSTANT = 128
+
+
+@dataclass(frozen=True)
+class StageTrace:
+    """What tracing a part of a stage gave.
+
+    Attributes:
+      name: For messages: `stage 1`, or `stage 1.0` for a part.
+      ipu: The IPU that it is mapped to; -1 for all.
+      graph: Its graph, whose inputs are `inputs`, then what it captures.
+      inputs: Its placeholders, flat.
+      constant: For each input the tensor outside that it always is; None where it differs by micro-batch.
+      outputs: What the function returned, with tensors of the graph.
+      loss: For the last stage of a training pipeline the loss, else None.
+    """
+
+    name: str
+    ipu: int
+    graph: Any
+    inputs: tuple[Any, ...]
+    constant: tuple[Any, ...]
+    outputs: Any
+    loss: Any
+
+    @property
+    def flat_outputs(self) -> list[Any]:
+        """The tensors that the function returned."""
+        return flat_tensors(self.outputs)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables that it uses, each once."""
+        found: dict[int, Any] = {}
+        for variable in self.graph.variables:
+            found.setdefault(id(variable.handle), variable)
+        return list(found.values())
+
+    def outside(self, tensor: Any) -> Any:
+        """The tensor outside that one of the graph stands for; None for one that is the graph's own."""
+        return next((outside for outside, inside in self.graph.captures if inside is tensor), None)
+
+    def internal(self, variable: Any) -> Any:
+        """The handle of a variable as the graph sees it; None where the stage does not use it."""
+        for outside, inside in self.graph.captures:
+            if outside is variable.handle:
+                return inside
+        return None
+
+    def assigned(self) -> list[Any]:
+        """The resources outside that it changes, not only reads."""
+        inputs = self.graph.inputs
+        read_only = set(graphs.read_only_inputs(self.graph))
+        changed = {id(each) for at, each in enumerate(inputs) if each.dtype == tf.resource and at not in read_only}
+        return [outside for outside, inside in self.graph.captures if id(inside) in changed]
+
+
+def flat_tensors(structure: Any) -> list[Any]:
+    """The tensors of a structure, without its Nones."""
+    return [tensor for tensor in tf.nest.flatten(structure) if tensor is not None]
+
+
+def spec_of(tensor: Any) -> tf.TensorSpec:
+    """The shape and type of a tensor."""
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+class _StageGraph(graphs.FunctionGraph):
+    """A graph that takes small tensors from outside of the program as its constants.
+
+    A `FuncGraph` makes constants of them too, but counts them among what it captures all the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Makes an empty graph."""
+        super().__init__(name)
+        self._taken: dict[int, tuple[Any, Any]] = {}  # Each tensor, so that its id stays its own, with its constant.
+
+    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        """Gives a tensor of another graph, or of none, as one of this graph."""
+        if not _is_small_value(tensor):
+            return super().capture(tensor, name, shape)
+        if id(tensor) not in self._taken:
+            with self.as_default(), tf.control_dependencies(None):
+                self._taken[id(tensor)] = tensor, tf.constant(tensor.numpy(), tensor.dtype, tensor.shape)
+        return self._taken[id(tensor)][1]
+
+
+def check_static(tensor: Any) -> None:
+    """Refuses a tensor that an optimizer uses and whose shape is not known."""
+    if not tensor.shape.is_fully_defined():
+        raise ValueError(
+            f"`optimizer_function` has an optimizer use a tensor of shape {tensor.shape} of the pipeline's last stage, and"
+            " such a tensor needs a static shape: state it with `tf.ensure_shape`"
+        )
+
+
+def is_of_stage(graph: Any) -> bool:
+    """Whether a graph is that of a stage."""
+    return isinstance(graph, _StageGraph)
+
+
+def _is_small_value(tensor: Any) -> bool:
+    """Whether a tensor has a value already, of few enough elements for a constant."""
+    if hasattr(tensor, "graph") or tensor.dtype in (tf.resource, tf.variant, tf.string):
+        return False
+    return tensor.shape.num_elements() <= _LARGEST_CONSTANT
+
+
+def trace_stage(
+    function: Callable[..., Any],
+    name: str,
+    ipu: int,
+    *,
+    constants: Sequence[Any] = (),
+    positional: Sequence[Any] = (),
+    named: Mapping[str, Any] | None = None,
+    loss_of: Callable[..., Any] | None = None,
+) -> StageTrace:
+    """Traces a stage, or a part of one.
+
+    Args:
+      function: The user's function.
+      name: For messages.
+      ipu: The IPU that it is mapped to; -1 for all.
+      constants: Its first arguments: structures of tensors outside, the same for each micro-batch.
+      positional: Its next arguments, as structures of `tf.TensorSpec`.
+      named: Its arguments by name, likewise.
+      loss_of: From what the function returned, as positional arguments, to the loss.
+
+    Raises:
+      ValueError: The function captures a tensor, other than a small one that was made outside of the program.
+      TypeError: It cannot be called with these arguments, or returns something other than tensors.
+    """
+    graph = _StageGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
+    body = user_code(function)
+
+    def traced(args: Any, by_name: Any) -> tuple[Any, Any]:
+        outputs = _without_operations(body(*args, **by_name))
+        if loss_of is None:
+            return outputs, None
+        outputs = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), outputs)
+        return outputs, loss_of(*as_arguments(outputs)[0])
+
+    fixed = tf.nest.map_structure(spec_of, list(constants))
+    _check_call(function, name, (*constants, *positional), named or {})
+    with scopes.ipu_shard(ipu):
+        graphs.trace_into(graph, traced, ((*fixed, *positional), dict(named or {})))
+    returned: Any = graph.structured_outputs
+    outputs, loss = returned
+    inputs = graph.inputs[: len(graph.inputs) - len(graph.captures)]
+    outside = tf.nest.flatten(list(constants))
+    _check_captures(graph, name)
+    return StageTrace(
+        name=name,
+        ipu=ipu,
+        graph=graph,
+        inputs=tuple(inputs),
+        constant=tuple(outside) + (None,) * (len(inputs) - len(outside)),
+        outputs=outputs,
+        loss=loss,
+    )
+
+
+def as_arguments(outputs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """What a stage returned, as the arguments of the next one: by position, or by name where it is a dict."""
+    if outputs is None:
+        return [], {}
+    if isinstance(outputs, Mapping) and all(isinstance(key, str) for key in outputs):
+        return [], dict(outputs)
+    if isinstance(outputs, (list, tuple)):
+        return [one for one in outputs if one is not None], {}
+    return [outputs], {}
+
+
+def _without_operations(returned: Any) -> Any:
+    """What a function returned, less the operations: those run by themselves."""
+    if isinstance(returned, tf.Operation):
+        return None
+    if isinstance(returned, (list, tuple)) and any(isinstance(one, tf.Operation) for one in returned):
+        return type(returned)(one for one in returned if not isinstance(one, tf.Operation))
+    return returned
+
+
+def _check_call(function: Callable[..., Any], name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(getattr(function, "python_function", function))
+    except (TypeError, ValueError):  # A function of C, which says nothing about itself.
+        return
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as exc:
+        by_name = f" and by name {', '.join(named)}" if named else ""
+        raise TypeError(
+            f"{name} of the pipeline takes `{signature}`, but gets {len(positional)} arguments by position{by_name}: the"
+            " first stage gets `inputs` and an element of the infeed, each other one what the stage before returns"
+        ) from exc
+
+
+def _check_captures(graph: Any, name: str) -> None:
+    for outside, _ in graph.captures:
+        if outside.dtype != tf.resource:
+            what = f"`{outside.name}`" if hasattr(outside, "graph") else f"of {outside.dtype.name}{outside.shape}"
+            raise ValueError(
+                f"Trying to capture the tensor {what} in {name} of the pipeline, which is not a resource: a stage can use"
+                f" variables, and tensors of up to {_LARGEST_CONSTANT} elements that were made outside of the program, but"
+                " no other tensor from around it. Hand it over through `inputs` or the infeed, from stage to stage"
+            )

@@ -1,0 +1,1 @@
+"""The gradients of micro-batches, and what an optimizer makes of them."""

@@ -1,0 +1,58 @@
+// What program_state.h promises: a use advances its state or the order ahead of it, and a name brings a state back.
+#include "tensorflow_ipu/kernels/core/program_state.h"
+
+#include <cstdint>
+#include <string>
+
+#include "tests/core/check.h"
+
+namespace {
+
+using tensorflow_ipu::core::Advance;
+using tensorflow_ipu::core::OrderedState;
+using tensorflow_ipu::core::OrderedStateAt;
+using tensorflow_ipu::core::ProgramState;
+using tensorflow_ipu::core::StateAt;
+
+TEST(the_variables_name_says_what_it_holds_at_first) {
+  for (const ProgramState& state : {ProgramState{7, 0, 1, 0}, {int64_t{1} << 40, 3, 16, 0}, {-2, 0, 1, 0}}) {
+    const auto again = ProgramState::OfVariable(state.VariableName());
+    if (!CHECK(again.has_value())) return;
+    CHECK_EQ(again->number, state.number);
+    CHECK_EQ(again->lane, state.lane);
+    CHECK_EQ(again->lanes, state.lanes);
+    CHECK_EQ(again->count, 0);
+  }
+}
+
+TEST(other_variables_are_no_states) {
+  for (const std::string name : {"", "weights", "ipu_state_", "ipu_state_x_lane_0_of_1", "ipu_replica_copy_3"}) {
+    CHECK(!ProgramState::OfVariable(name).has_value());
+  }
+}
+
+TEST(a_use_advances_its_count_in_place_or_elsewhere) {
+  int64_t memory[] = {7, 1, 2, 41};
+  Advance(StateAt(memory), memory);
+  int64_t next[4];
+  Advance(StateAt(memory), next);
+  CHECK_EQ(next[0], 7);
+  CHECK_EQ(next[1], 1);
+  CHECK_EQ(next[2], 2);
+  CHECK_EQ(next[3], 43);
+}
+
+TEST(an_order_ahead_of_the_state_is_advanced_in_its_place) {
+  const int64_t arguments[2][4] = {{-1, 0, 1, 5}, {7, 1, 2, 0}};
+  const auto state = [&](int from) { return [&arguments, from](std::size_t i) { return arguments[from + i]; }; };
+  const OrderedState ordered = OrderedStateAt(state(0));
+  CHECK_EQ(ordered.states, 2);
+  CHECK_EQ(ordered.advanced.number, -1);
+  CHECK_EQ(ordered.used.number, 7);
+  const OrderedState alone = OrderedStateAt(state(1));
+  CHECK_EQ(alone.states, 1);
+  CHECK_EQ(alone.advanced.number, 7);
+  CHECK_EQ(alone.used.lane, 1);
+}
+
+}  // namespace

@@ -1,0 +1,78 @@
+"""Shuffled arrays as a dataset: the order of Keras for each seed, made of functions that are traced once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+from tensorflow_ipu.keras.data import _arrays, _shuffled_arrays
+
+SIZE = 3
+
+
+def adapter(batches: int, shuffle: Any = True, width: int = 2) -> ArrayDataAdapter:
+    x = np.arange(batches * SIZE * width, dtype=np.float32).reshape([-1, width])
+    return ArrayDataAdapter(x, np.arange(batches * SIZE), batch_size=SIZE, shuffle=shuffle)
+
+
+def elements(dataset: tf.data.Dataset) -> list[Any]:
+    return [tf.nest.map_structure(lambda part: part.tolist(), element) for element in dataset.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+@pytest.mark.parametrize("batches", [5, 75])
+def test_batches_have_the_order_of_keras_for_each_seed(batches: int, shuffle: Any) -> None:
+    for seed in (1, 2):
+        tf.random.set_seed(seed)
+        expected = elements(adapter(batches, shuffle).get_tf_dataset())
+        dataset = _arrays.dataset_of(adapter(batches, shuffle))
+        assert elements(dataset) == elements(dataset) == expected
+        assert dataset.element_spec[0] == tf.TensorSpec([SIZE, 2], tf.float32)
+
+
+@pytest.fixture
+def no_seed() -> Any:
+    from tensorflow.python.eager import context
+
+    before = context.global_seed()
+    context.set_global_seed(None)
+    yield
+    context.set_global_seed(before)
+
+
+def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed: None) -> None:
+    dataset = _arrays.dataset_of(adapter(40))
+    passes = [elements(dataset) for _ in range(2)]
+    assert passes[0] != passes[1]
+    for one in passes:
+        labels = np.concatenate([label for _, label in one])
+        assert sorted(labels) == list(range(40 * SIZE))
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in one])[:, 0], 2 * labels)
+
+
+def test_large_batches_are_gathered_one_by_one() -> None:
+    wide = (_shuffled_arrays._CHUNK_BYTES // 4 // SIZE) + 1
+    tf.random.set_seed(1)
+    expected = [y.tolist() for _, y in adapter(3, width=wide).get_tf_dataset().as_numpy_iterator()]
+    got = [y.tolist() for _, y in _arrays.dataset_of(adapter(3, width=wide)).as_numpy_iterator()]
+    assert got == expected
+
+
+def test_a_second_dataset_of_the_same_specs_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf.random.set_seed(1)
+    _arrays.dataset_of(adapter(4))
+    monkeypatch.setattr(_shuffled_arrays, "_traced", None)  # To call it would raise.
+    made = elements(_arrays.dataset_of(adapter(4)))
+    assert len(made) == 4
+
+
+def test_a_dataset_outlives_the_record_of_its_functions() -> None:
+    tf.random.set_seed(1)
+    dataset = _arrays.dataset_of(adapter(4))
+    expected = elements(dataset)
+    _shuffled_arrays._maker.cache_clear()
+    assert elements(dataset) == expected

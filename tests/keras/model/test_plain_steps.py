@@ -1,0 +1,211 @@
+"""Steps of one's own with Keras models, under a strategy without extensions, compute what they do without the library."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+
+STEPS, BATCH = 4, 8
+
+# Models, each with the shape of its inputs.
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = layers.Dense(8, activation="tanh")
+        self.head = layers.Dense(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.head(self.hidden(x))
+
+
+def functional() -> keras.Model:
+    inputs = keras.Input([6])
+    left = layers.Dense(5, activation="relu")(inputs)
+    right = layers.Dense(5, activation="gelu")(inputs)
+    return keras.Model(inputs, layers.Dense(3)(layers.concatenate([left, right])))
+
+
+def sequential(*parts: Any) -> Callable[[], keras.Model]:
+    return lambda: keras.Sequential([*(part() for part in parts), layers.Dense(3)])
+
+
+MODELS: dict[str, tuple[Callable[[], keras.Model], list[int]]] = {
+    "linear": (sequential(), [6]),
+    "sequential": (sequential(lambda: layers.Dense(8, activation="relu")), [6]),
+    "functional": (functional, [6]),
+    "subclassed": (Subclassed, [6]),
+    "convolution": (
+        sequential(
+            lambda: layers.Conv2D(4, 3, padding="same", activation="relu"),
+            lambda: layers.MaxPooling2D(),
+            lambda: layers.Conv2D(4, 3, strides=2),
+            lambda: layers.GlobalAveragePooling2D(),
+        ),
+        [8, 8, 2],
+    ),
+    "normalization": (
+        sequential(
+            lambda: layers.Dense(8),
+            lambda: layers.BatchNormalization(momentum=0.5),
+            lambda: layers.LayerNormalization(),
+        ),
+        [6],
+    ),
+    "dropout": (sequential(lambda: layers.Dense(8), lambda: layers.Dropout(0.5, seed=7)), [6]),
+    "recurrent": (sequential(lambda: layers.LSTM(4)), [5, 2]),
+    "embedding": (sequential(lambda: layers.Embedding(10, 4), lambda: SelfAttention(), lambda: layers.Flatten()), [3]),
+}
+OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.05),
+    "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1, clipnorm=1.0),
+    "rmsprop": lambda: keras.optimizers.RMSprop(
+        keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5), momentum=0.5
+    ),
+    "averaging": lambda: keras.optimizers.Adam(0.05, use_ema=True, ema_overwrite_frequency=3),
+    "accumulation": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+}
+CASES = list(zip(MODELS, itertools.cycle(OPTIMIZERS), strict=False))  # Each model and each optimizer, once at least.
+
+
+class SelfAttention(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = layers.MultiHeadAttention(1, 4)
+
+    def call(self, x: Any) -> Any:
+        return self.attention(x, x, use_causal_mask=True)
+
+
+def batches(shape: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Features, integers where a table is looked up, and labels: a batch a step."""
+    random = np.random.default_rng(1)
+    size = [STEPS, BATCH, *shape]
+    features = random.integers(0, 10, size) if shape == [3] else random.normal(size=size)
+    return features.astype(np.int32 if shape == [3] else np.float32), random.integers(0, 3, size[:2]).astype(np.int32)
+
+
+class Training:
+    """A model, an optimizer and a loss, made from one seed, and a step of training."""
+
+    def __init__(self, model: str, optimizer: str) -> None:
+        keras.utils.set_random_seed(0)
+        self.model = MODELS[model][0]()
+        self.optimizer = OPTIMIZERS[optimizer]()
+        self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(self, x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.loss(y, self.model(x, training=True))
+        variables = self.model.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    def values(self) -> list[np.ndarray]:
+        return [np.asarray(v) for v in (*self.model.variables, *self.optimizer.variables)]
+
+    def variables(self) -> list[Any]:
+        return [v.value for v in (*self.model.variables, *self.optimizer.variables)]
+
+
+@functools.cache
+def plain_training(case: tuple[str, str]) -> tuple[list[Any], list[np.ndarray]]:
+    """The losses and the values of all variables after training without the library."""
+    plain = Training(*case)
+    step = tf.function(plain.step, jit_compile=True)
+    return [step(x, y).numpy() for x, y in zip(*batches(MODELS[case[0]][1]), strict=True)], plain.values()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
+def test_steps_equal_those_of_plain_keras_to_the_bit(case: tuple[str, str], assert_same: Any) -> None:
+    losses, values = plain_training(case)
+    # XLA compiles the plain steps whole, so it is to compile all of these too.
+    strategy = ipu.IPUStrategy(enable_keras_extensions=False, host_kernels=False)
+    # All variables are made inside of the first call.
+    with strategy.scope():
+        training = Training(*case)
+        step = tf.function(training.step, jit_compile=True)
+        data = zip(*batches(MODELS[case[0]][1]), strict=True)
+        assert [strategy.run(step, (x, y)).numpy() for x, y in data] == losses
+    assert_same(training.values(), values, rtol=0, atol=0)
+    assert {variable.device.rpartition("/")[2] for variable in training.variables()} == {"device:IPU:0"}
+
+
+@pytest.mark.parametrize("model", ["convolution", "normalization"])
+def test_loop_on_the_device_equals_plain_keras_to_float_rounding(
+    model: str, plain_strategy: Any, assert_same: Any
+) -> None:
+    losses, values = plain_training((model, "momentum"))
+    with plain_strategy.scope():
+        training = Training(model, "momentum")
+        queue = ipu.IPUOutfeedQueue()
+        source = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(batches(MODELS[model][1])))
+        source.initializer  # noqa: B018
+
+        @tf.function(jit_compile=True)
+        def program(n: Any) -> None:
+            ipu.loops.repeat(n, lambda x, y: queue.enqueue(training.step(x, y)), infeed_queue=source)
+
+        for n in (1, STEPS - 1):
+            plain_strategy.run(program, (tf.constant(n),))
+    np.testing.assert_allclose(queue.dequeue(), losses, rtol=1e-5)
+    assert_same(training.values(), values)
+
+
+def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy: Any) -> None:
+    features, labels = batches([6])
+    with plain_strategy.scope():
+        training = Training("sequential", "adam")
+        training.model.build([None, 6])
+        training.optimizer.build(training.model.trainable_variables)
+        before = training.values()
+        iterator = iter(tf.data.Dataset.from_tensor_slices((features, labels)))
+
+        @tf.function(jit_compile=True)
+        def program(iterator: Any, training: Any) -> Any:
+            loss = 0.0
+            for _ in tf.range(STEPS):
+                loss = training.step(*next(iterator))
+            return loss
+
+        assert plain_strategy.run(program, (iterator, training)).numpy() > 0
+    assert all(np.any(a != b) for a, b in zip(before[:4], training.values()[:4], strict=True))
+
+
+def test_metrics_gather_in_a_program(plain_strategy: Any) -> None:
+    with plain_strategy.scope():
+        mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+
+        @tf.function(jit_compile=True)
+        def program(x: Any, y: Any) -> None:
+            for i in tf.range(4):
+                mean.update_state(tf.cast(i, tf.float32))
+                accuracy.update_state(y, x)
+
+        plain_strategy.run(program, (tf.eye(4), tf.constant([0, 1, 2, 0])))
+    assert float(mean.result()) == 1.5
+    assert float(accuracy.result()) == 0.75
+    mean.reset_state()
+    assert float(mean.result()) == 0
+
+
+def test_mixed_precision_trains_in_half(plain_strategy: Any) -> None:
+    with plain_strategy.scope():
+        model = keras.Sequential([keras.Input([4]), layers.Dense(3, dtype="mixed_float16")])
+        step = tf.function(lambda x: model(x), jit_compile=True)
+        result = plain_strategy.run(step, (tf.ones([2, 4]),))
+    assert result.dtype == tf.float16
+    assert model.layers[0].kernel.dtype == "float32"

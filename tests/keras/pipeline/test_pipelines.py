@@ -1,0 +1,383 @@
+"""Models with pipeline stages: how stages are assigned, and that they train as gradient accumulation does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.keras import (
+    FunctionalLayerPipelineStageAssignment,
+    PipelineStage,
+    SequentialLayerPipelineStageAssignment,
+)
+from tensorflow_ipu.keras.pipeline.stages import current_stage
+
+BATCH, STEPS = 4, 12
+
+
+def configure(ipus: int) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus
+    config.configure_ipu_system()
+
+
+def sequential() -> keras.Model:
+    return keras.Sequential([layers.Dense(4, activation="relu"), layers.BatchNormalization(), layers.Dense(3)])
+
+
+def functional() -> keras.Model:
+    """Two inputs and outputs, a tensor that skips a stage, and a layer that is called twice in a stage."""
+    a, b = keras.Input([4], name="a"), keras.Input([2], name="b")
+    with PipelineStage(0):
+        hidden = layers.Dense(3, activation="tanh")(a)
+        shared = layers.Dense(2)
+    with PipelineStage(1):
+        twice = layers.add([shared(b), shared(shared(b))])
+    with PipelineStage(2):
+        joined = layers.concatenate([hidden, twice])
+        outputs = [layers.Dense(3, name="p")(joined), layers.Dense(1, name="q")(joined)]
+    return keras.Model([a, b], outputs)
+
+
+def compiled(model: keras.Model, loss: Any = "mse", rate: float = 0.1, **options: Any) -> keras.Model:
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+    model.compile(optimizer=optimizer, loss=loss, metrics=options.pop("metrics", ["mae"]), steps_per_execution=STEPS)
+    return model
+
+
+def used(model: keras.Model, x: Any, y: Any, fully: bool = True) -> list[Any]:
+    """The history of two epochs, the weights after it, and, used fully, an evaluation and predictions."""
+    options = {"batch_size": BATCH, "verbose": 0}
+    history = model.fit(x, y, epochs=2, shuffle=False, **options).history
+    results = [history, model.get_weights()]
+    return [*results, model.evaluate(x, y, **options), model.predict(x, **options)] if fully else results
+
+
+_accumulated: dict[Any, list[Any]] = {}
+
+
+def accumulated(make: Any, count: int, x: Any, y: Any, **options: Any) -> list[Any]:
+    """What comes of gradient accumulation on one IPU."""
+    if make not in _accumulated:
+        configure(1)
+        with ipu.IPUStrategy().scope():
+            keras.utils.set_random_seed(2)
+            model = compiled(make(), **options)
+            if not isinstance(model, keras.Sequential):
+                model.reset_pipeline_stage_assignment()
+            model.set_gradient_accumulation_options(count)
+            _accumulated[make] = used(model, x, y)
+    return _accumulated[make]
+
+
+@pytest.mark.parametrize(
+    ("fully", "options"),
+    [
+        (True, {}),
+        (False, {"pipeline_schedule": pipelining.PipelineSchedule.Interleaved, "device_mapping": [1, 0]}),
+        (False, {"recomputation_mode": pipelining.RecomputationMode.RecomputeThenBackpropagate}),
+        (False, {"pipeline_schedule": pipelining.PhasedExecution.Parallel}),
+    ],
+)
+def test_pipelined_sequential_model_trains_as_accumulation_does(
+    fully: bool, options: Any, features: Any, assert_same: Any
+) -> None:
+    expected = accumulated(sequential, 4, features, features[:, :3])
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        keras.utils.set_random_seed(2)
+        model = compiled(sequential())
+        model.set_pipeline_stage_assignment([0, 1, 1])
+        model.set_pipelining_options(gradient_accumulation_steps_per_replica=4, **options)
+        results = used(model, features, features[:, :3], fully)
+        assert_same(results, expected[: len(results)])
+
+
+def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica() -> None:
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = compiled(sequential())
+        model.set_pipeline_stage_assignment([0, 1, 1])
+        model.set_pipelining_options(4, pipeline_schedule=pipelining.PhasedExecution.Serial)
+        assert model._ipu_extension.replicas_for(None) == 2
+        model.set_pipelining_options(4)
+        assert model._ipu_extension.replicas_for(None) == 1
+
+
+def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, assert_same: Any) -> None:
+    data = [features[:, :4], features[:, 4:]], [features[:, :3], features[:, :1]]
+    options = {"loss": ["mse", "mae"], "metrics": [["mae"], ["mse"]], "rate": 0.01}
+    expected = accumulated(functional, 6, *data, **options)
+    configure(4)
+    with ipu.IPUStrategy().scope():
+        keras.utils.set_random_seed(2)
+        model = compiled(functional(), **options)
+        model.set_pipelining_options(gradient_accumulation_steps_per_replica=6)
+        assert_same(used(model, *data), expected)
+        before = model._ipu_extension.traces()
+        used(model, *data)
+        assert model._ipu_extension.traces() == before
+
+
+def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_same: Any) -> None:
+    """Two replicas of two stages: the batches of both make one update."""
+
+    class Count(keras.callbacks.Callback):
+        count = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            assert set(logs) == {"loss", "mae"}
+            self.count += 1
+
+    def linear() -> keras.Model:
+        return keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
+
+    x, y = features, features[:, :3]
+    configure(1)
+    with ipu.IPUStrategy().scope():
+        keras.utils.set_random_seed(2)
+        plain = compiled(linear())
+        plain.steps_per_execution = 16
+        plain.set_gradient_accumulation_options(8)
+        plain.fit(x, y, batch_size=3, shuffle=False, verbose=0)
+    configure(4)
+    with ipu.IPUStrategy().scope():
+        keras.utils.set_random_seed(2)
+        model = compiled(linear())
+        model.steps_per_execution = 8
+        model.set_pipeline_stage_assignment([0, 1])
+        model.set_pipelining_options(4)
+        model.set_asynchronous_callbacks(True)
+        count = Count()
+        model.fit(x, y, batch_size=3, shuffle=False, verbose=0, callbacks=[count])
+    assert count.count == 16
+    assert_same(model.get_weights(), plain.get_weights())
+    np.testing.assert_allclose(model.predict(x, batch_size=3, verbose=0), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(features: Any) -> None:
+    class Count(keras.callbacks.Callback):
+        count = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.count += 1
+
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=STEPS)
+        model.set_pipeline_stage_assignment([0, 1])
+        model.set_pipelining_options(4, accumulate_outfeed=True, accumulate_outfeed_dtype=tf.float32)
+        model.set_asynchronous_callbacks(True)  # What comes once has nothing to tell of each step.
+        count = Count()
+        data = {"x": features, "y": 0 * features[:, :1], "batch_size": BATCH, "verbose": 0}
+        loss = model.fit(**data, shuffle=False, callbacks=[count]).history["loss"][0]
+        evaluated = model.evaluate(**data)
+        predicted = model.predict(features, batch_size=BATCH, verbose=0)  # What keeps nothing needs no type.
+    np.testing.assert_allclose(predicted, features.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
+    each = (features.sum(axis=1) ** 2).reshape(STEPS, BATCH).mean(axis=1)
+    np.testing.assert_allclose(loss, each.mean(), rtol=1e-5)
+    np.testing.assert_allclose(evaluated, each.mean(), rtol=1e-5)
+    assert count.count == 1
+
+
+def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same: Any) -> None:
+    class Extra(layers.Layer):
+        def call(self, x: Any) -> Any:
+            self.add_loss(keras.ops.mean(x**2))
+            return x
+
+    def make() -> keras.Model:
+        extra = Extra()
+        parts = [layers.Dense(4, kernel_regularizer="l2"), extra, layers.Dense(4, activity_regularizer="l2"), extra]
+        return keras.Sequential([keras.Input([6]), *parts, layers.Dense(3, bias_regularizer="l2")])
+
+    x, y = features[:32], features[:32, :3]
+    keras.utils.set_random_seed(2)
+    plain = compiled(make())
+    start = plain.get_weights()
+    plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = compiled(make())
+        model.set_weights(start)
+        model.steps_per_execution = 8
+        model.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
+        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+        model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
+    assert_same(model.get_weights(), plain.get_weights())
+
+
+def test_regularizers_that_keep_a_tensor_train_as_they_do_in_plain_keras(features: Any, assert_same: Any) -> None:
+    def make() -> keras.Model:
+        l1, l2, both = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
+        parts = [
+            layers.Dense(4, kernel_regularizer=l1, bias_regularizer=both),
+            layers.Dense(4, kernel_regularizer="orthogonal_regularizer", activity_regularizer=l1),
+            layers.Dense(3, kernel_regularizer=l1, bias_regularizer=l2),
+        ]
+        return keras.Sequential([keras.Input([6]), *parts])
+
+    x, y = features[:32], features[:32, :3]
+    keras.utils.set_random_seed(2)
+    plain = compiled(make())
+    start = plain.get_weights()
+    expected = plain.fit(x, y, batch_size=4 * BATCH, epochs=2, verbose=0, shuffle=False).history
+    configure(2)
+    with ipu.IPUStrategy().scope():
+        model = compiled(make())
+        model.set_weights(start)
+        model.steps_per_execution = 8
+        model.set_pipeline_stage_assignment([0, 1, 1])
+        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+        history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False).history
+    assert_same([history, model.get_weights()], [expected, plain.get_weights()])
+
+
+# Assignments.
+
+
+def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scoped: Any) -> None:
+    model = scoped(functional)
+    assignment = model.get_pipeline_stage_assignment()
+    assert {type(one) for one in assignment} == {FunctionalLayerPipelineStageAssignment}
+    found = {(one.layer.name, one.node_index): one.pipeline_stage for one in assignment}
+    assert sorted(found.values()) == [0, 1, 1, 1, 1, 2, 2, 2]
+    assert [[layer.name for layer in one.inbound_layers] for one in assignment if one.layer.name in "pq"] == [
+        ["concatenate"]
+    ] * 2
+    for one in assignment:
+        one.pipeline_stage = 0 if one.layer.name in "pq" else one.pipeline_stage
+    with pytest.raises(ValueError, match="Layer `[pq]` in pipeline stage 0 has a dependency from stage 2"):
+        model.set_pipeline_stage_assignment(assignment)
+    for one in assignment:
+        one.pipeline_stage = min(one.pipeline_stage, 1) if one.layer.name not in "pq" else 1
+    model.set_pipeline_stage_assignment(assignment)
+    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {0, 1}
+    lines: list[str] = []
+    model.print_pipeline_stage_assignment_summary(print_fn=lines.append)
+    assert "Layer: p (call 0), pipeline stage: 1" in lines[0]
+    model.reset_pipeline_stage_assignment()
+    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "kind", "message"),
+    [
+        ((0, 1, 1), ValueError, "needs to be a list"),
+        ([0, 1], ValueError, r"length .* \(2\) does not equal the number of layers .* \(3\)"),
+        ([0, "a", 1], ValueError, "the one at index 1 is 'a'"),
+        ([0, -1, 1], ValueError, "has not been assigned a pipeline stage, but -1"),
+        ([0, 2, 2], ValueError, "assigned to pipeline stage 2, however the layer before it is in stage 0"),
+        ([0, 1, 0], ValueError, "assigned to pipeline stage 0, however the layer before it is in stage 1"),
+        ([1, 1, 1], ValueError, "first layer .* needs to be assigned to the pipeline stage 0"),
+        ([SequentialLayerPipelineStageAssignment(None, 0)] * 3, ValueError, "index 0|has no attribute"),
+    ],
+)
+def test_assignments_that_do_not_fit_a_sequential_model_are_refused(
+    assignment: Any, kind: Any, message: str, scoped: Any
+) -> None:
+    model = scoped(sequential)
+    other = layers.Dense(1, name="other")
+    if isinstance(assignment, list) and isinstance(assignment[0], SequentialLayerPipelineStageAssignment):
+        assignment = [SequentialLayerPipelineStageAssignment(other, 0)] * 3
+    with pytest.raises(kind, match=message):
+        model.set_pipeline_stage_assignment(assignment)
+    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
+
+
+def test_stage_scopes_that_make_no_sense_are_refused(scoped: Any) -> None:
+    with pytest.raises(RuntimeError, match="within the scope of an `IPUStrategy`"), PipelineStage(0):
+        pass
+
+    def use() -> None:
+        with pytest.raises(ValueError, match="-1 is not a valid pipeline stage"), PipelineStage(-1):
+            pass
+        with pytest.raises(ValueError, match="2147483648 is not a valid .* must be below 65536"), PipelineStage(2**31):
+            pass
+        with PipelineStage(1), pytest.raises(RuntimeError, match="in stage 1 already"), PipelineStage(2):
+            pass
+
+    scoped(use)
+    assert current_stage() is None
+
+
+def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(scoped: Any) -> None:
+    def make() -> keras.Model:
+        inputs = keras.Input([6])
+        with PipelineStage(0):
+            first, again = layers.Dense(6, name="first"), layers.Dense(6, name="again")
+        with PipelineStage(1):
+            last = layers.Dense(6, name="last")
+            hidden = again(again_input := first(inputs))
+        return keras.Model(inputs, last(layers.Add(name="bare")([hidden, again_input])))
+
+    found = {one.layer.name: one.pipeline_stage for one in scoped(make).get_pipeline_stage_assignment()}
+    assert found == {"first": 1, "again": 1, "bare": None, "last": 1}
+    plain = layers.Dense(6)
+    assert not hasattr(plain, "_ipu_pipeline_stage")
+
+
+def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> None:
+    data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
+
+    def make(assign: Any = (0, 0, 1)) -> Any:
+        model = compiled(sequential())
+        model.set_pipeline_stage_assignment(list(assign))
+        return model
+
+    configure(2)
+    model = scoped(make)
+    model.optimizer.minimize = lambda *_: None
+    model.set_pipelining_options(4)
+    with pytest.raises(ValueError, match="has a `minimize` of its own"):
+        model.fit(**data)
+    del model.optimizer.minimize
+    model.set_pipelining_options()
+    with pytest.raises(ValueError, match="pipelined: .* 2 stages.*`set_pipelining_options`"):
+        model.fit(**data)
+    model.set_pipelining_options(5)
+    with pytest.raises(RuntimeError, match="pipelined model .* not divisible by .* \\(5\\).*a multiple of 5"):
+        model.fit(**data)
+    model.set_pipelining_options(4)
+    with pytest.raises(RuntimeError, match="a single batch is not the 4"):
+        model.train_on_batch(features[:4], features[:4, :3])
+    configure(1)
+    with pytest.raises(ValueError, match="has 1 IPUs attached, .* a multiple of 2 IPUs"):
+        model.fit(**data)
+
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            raise AssertionError
+
+    def own() -> Any:
+        model = compiled(Own([layers.Dense(3), layers.Dense(3)]))
+        model.set_pipeline_stage_assignment([0, 1])
+        model.set_pipelining_options(4)
+        return model
+
+    configure(2)
+    with pytest.raises(RuntimeError, match="`train_step` for the model .* has been overridden"):
+        scoped(own).fit(**data)
+
+
+def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any) -> None:
+    def half() -> Any:
+        inputs = keras.Input([6])
+        with PipelineStage(0):
+            hidden = layers.Dense(3)(inputs)
+        model = compiled(keras.Model(inputs, layers.Dense(3, name="bare")(hidden)))
+        model.set_pipelining_options(4)
+        return model
+
+    configure(2)
+    model = scoped(half)
+    with pytest.raises(ValueError, match="`bare` have none"):
+        model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)

@@ -1,0 +1,126 @@
+"""Plans as text, as pictures and as traces."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorflow_ipu.pipelining import (
+    PipelineSchedule,
+    RecomputationMode,
+    StageCost,
+    draw_plan,
+    draw_plans,
+    parallel_phases_plan,
+    parse_instruction,
+    pipeline_plan,
+    plan_cost,
+    plan_text,
+    plan_trace,
+    write_trace,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def size(path: Path) -> tuple[int, int]:
+    """Width and height of a PNG file, in pixels."""
+    head = path.read_bytes()[:24]
+    assert head.startswith(PNG)
+    return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+
+
+def test_the_text_of_a_plan_fits_its_width():
+    plan = pipeline_plan(6, 24)
+    for width in (60, 120, 200):
+        assert max(map(len, plan_text(plan, width).splitlines())) <= width
+    assert str(plan) == plan_text(plan)
+
+
+def test_the_text_of_a_plan_says_what_its_letters_mean():
+    legend = plan_text(pipeline_plan(3, 6)).rpartition("\n\n")[2]
+    assert "B backward; U weight update; . is idle; | ends a step; A is stage 0" in legend
+    assert "recomputation" not in legend
+    phases = " ".join(plan_text(parallel_phases_plan([0, 1, 0])).rpartition("\n\n")[2].split())
+    assert "L load before a pass; S save after it" in phases
+    assert "backward" not in plan_text(pipeline_plan(3, 3, training=False))
+
+
+def test_the_text_of_a_long_plan_is_that_of_its_sections():
+    text = plan_text(pipeline_plan(4, 4096))
+    assert "steady, micro-batches from 0, 4089 times, each 1 on" in text
+    assert "0B+0 0F+7" in text
+    assert len(text) < 3000
+
+
+def test_a_picture_is_written(tmp_path):
+    draw_plan(pipeline_plan(3, 6), tmp_path / "plan.png")
+    width, height = size(tmp_path / "plan.png")
+    assert width > height > 100
+
+
+def test_a_long_plan_makes_no_larger_picture_than_a_short_one(tmp_path):
+    for count in (64, 4096):
+        draw_plan(pipeline_plan(4, count), tmp_path / f"{count}.png")
+    assert size(tmp_path / "64.png") == size(tmp_path / "4096.png")
+
+
+def test_plans_below_each_other_share_a_picture(tmp_path):
+    modes = [None, RecomputationMode.Auto]
+    plans = [pipeline_plan(2, 4, recomputation_mode=mode) for mode in modes] + [parallel_phases_plan([[0, 2], [1, 3]])]
+    draw_plans(plans[:1], tmp_path / "one.png")
+    draw_plans(plans, tmp_path / "all.png", titles=["a", "b", "c"])
+    assert size(tmp_path / "all.png")[1] > 2 * size(tmp_path / "one.png")[1]
+
+
+def test_matplotlib_that_is_missing_is_told_with_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(ImportError, match=r"tensorflow-ipu\[report\]"):
+        draw_plan(pipeline_plan(2, 4), tmp_path / "plan.png")
+
+
+def test_pictures_of_nothing_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`plans` is empty"):
+        draw_plans([], tmp_path / "plan.png")
+    with pytest.raises(ValueError, match="`titles` has 2 items, but there are 1 plans"):
+        draw_plans([pipeline_plan(2, 4)], tmp_path / "plan.png", titles=["a", "b"])
+
+
+@pytest.mark.parametrize("recompute", [None, RecomputationMode.Auto])
+def test_a_trace_has_each_task_at_its_time(recompute):
+    plan = pipeline_plan(3, 6, recomputation_mode=recompute)
+    costs = StageCost(forward=2, backward=3)
+    trace = plan_trace(plan, costs, microseconds=10)
+    tracks = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert tracks == {0: "sections", 1: "IPU 0", 2: "IPU 1", 3: "IPU 2"}
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"]]
+    assert len(slices) == len(plan.table().step)
+    for event in slices:
+        instruction = parse_instruction(event["args"]["instruction"])
+        assert event["dur"] == pytest.approx(10 * costs.time(instruction))
+        assert tracks[event["tid"]] == f"IPU {instruction.stage}"
+    sections = [event for event in trace["traceEvents"] if event["ph"] == "X" and not event["tid"]]
+    assert [event["name"] for event in sections] == [section.name for section in plan.sections]
+    assert sum(event["dur"] for event in sections) == pytest.approx(10 * plan_cost(plan, costs).time)
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule, ids=lambda one: one.name)
+def test_the_counter_of_a_trace_reaches_the_stash_depth_and_ends_empty(schedule):
+    plan = pipeline_plan(3, 6, schedule)
+    counters = [event for event in plan_trace(plan)["traceEvents"] if event["ph"] == "C"]
+    for stage in range(3):
+        held = [event["args"]["micro-batches"] for event in counters if event["name"] == f"stash of IPU {stage}"]
+        assert max(held) == plan.stash_depth(stage)
+        assert held[-1] == 0
+
+
+def test_a_trace_is_written_as_json(tmp_path):
+    plan = parallel_phases_plan([0, 1])
+    write_trace(plan, tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    names = {event["name"] for event in trace["traceEvents"]}
+    assert {"A forward 0", "A load (forward) 0", "B save (update)", "A update"} <= names
+    assert trace["otherData"]["steps"] == plan.step_count

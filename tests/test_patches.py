@@ -1,0 +1,176 @@
+"""What of TensorFlow and Keras is replaced: when, by what, and that it is put back."""
+
+import gc
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu._tensorflow.patches import Changes, Hook, Lasts, Patch
+
+# Compares all functions and classes of TensorFlow's and Keras's modules, what their classes have, and lists of functions.
+COMPARE = """
+    import json, sys, types
+    import tensorflow, keras
+    import tensorflow.python.ops.logging_ops, tensorflow.python.autograph.core.config
+
+    KEPT = (types.FunctionType, type, staticmethod, classmethod, property)
+
+    def members(holder):
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, (list, tuple)):  # Functions that TensorFlow calls.
+                yield name, tuple(id(one) for one in value if isinstance(one, types.FunctionType))
+            elif isinstance(value, KEPT):
+                yield name, id(value)
+
+    def snapshot():
+        found = {}
+        for module_name, module in list(sys.modules.items()):
+            if module_name.partition(".")[0] in ("tensorflow", "keras") and isinstance(module, types.ModuleType):
+                for name, value in members(module):
+                    found[f"{module_name}:{name}"] = value
+                    held = vars(module)[name]
+                    if isinstance(held, type) and held.__module__ == module_name:
+                        found |= {f"{module_name}:{name}.{inner}": of for inner, of in members(held)}
+        return found
+
+    from tensorflow.python.framework import ops
+    before, gradients = snapshot(), {name: entry["type"] for name, entry in ops.gradient_registry._registry.items()}
+    kept = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]  # So ids stay.
+    kept = [list(names.values()) for names in kept]
+
+    import tensorflow_ipu
+    from tensorflow_ipu import compat, machine, optimizers, pipelining
+
+    after = snapshot()
+    changed = sorted(name for name, value in before.items() if after.get(name) != value)
+    changed += sorted(
+        name for name, function in gradients.items() if ops.gradient_registry._registry[name]["type"] is not function
+    )
+    print(json.dumps(changed))
+"""
+
+
+def test_the_import_replaces_nothing_but_what_the_table_says(run_script):
+    changed = set(json.loads(run_script(COMPARE).stdout.splitlines()[-1]))
+    allowed = {place for patch in patches.TABLE if patch.lasts is Lasts.IMPORT for place in patch.places}
+    # The same functions by their other names.
+    names = {place.partition(":")[2].rpartition(".")[2] for place in allowed}
+    assert {one for one in changed if one.rpartition(":")[2].rpartition(".")[2] not in names} == set()
+
+
+def test_three_rows_last_from_the_import_on():
+    lasting = {patch for patch in patches.TABLE if patch.lasts is Lasts.IMPORT}
+    assert lasting == {patches.AUTOGRAPH_RULES, patches.JIT_COMPILE_AUTO, patches.PRINT}
+    assert all(patch.is_applied for patch in lasting - {patches.JIT_COMPILE_AUTO})
+
+
+def test_each_row_says_why_and_until_when():
+    assert all(patch.why and patch.until and patch.places for patch in patches.TABLE)
+    assert len(patches.TABLE) == len({(*patch.places, patch.why) for patch in patches.TABLE})
+
+
+def test_the_pages_have_each_row():
+    page = Path(__file__).parents[1] / "docs" / "architecture.md"
+    assert [
+        name for name, value in vars(patches).items() if isinstance(value, Patch) and name not in page.read_text()
+    ] == []
+
+
+def test_what_lasts_as_long_as_a_trace_is_put_back_after_it():
+    rows = [patch for patch in patches.TABLE if patch.lasts is Lasts.TRACE]
+    seen = []
+
+    @tf.function(jit_compile=True)
+    def program():
+        seen.append([patch.is_applied for patch in rows if patch.is_known])
+        return tf.constant(1.0)
+
+    ipu.IPUStrategy().run(program)
+    assert seen
+    assert all(map(all, seen))
+    assert not any(patch.is_applied for patch in rows)
+
+
+class Holder:
+    """Something of others."""
+
+    kept: list = []  # noqa: RUF012
+
+    def method(self):
+        return "plain"
+
+
+@pytest.fixture
+def method(monkeypatch):
+    module: Any = types.ModuleType("patched_module")
+    module.Holder = Holder
+    monkeypatch.setitem(sys.modules, "patched_module", module)
+    patch = Patch("patched_module:Holder.method", why="a test", lasts=Lasts.SCOPE, until="its end")
+    patch.by(lambda plain: lambda self: f"ours of {plain(self)}")
+    return patch
+
+
+def test_blocks_may_overlap(method):
+    with method.applied():
+        with method.applied():
+            assert Holder().method() == "ours of plain"
+        assert Holder().method() == "ours of plain"
+    assert Holder().method() == "plain"
+
+
+def test_it_is_put_back_when_a_block_fails(method):
+    with pytest.raises(KeyError), method.applied():
+        raise KeyError
+    assert Holder().method() == "plain"
+
+
+def test_it_is_put_back_when_the_last_object_goes(method):
+    one, other = tf.Module(), tf.Module()
+    method.apply_while(one)
+    method.apply_while(other)
+    method.apply_while(other)
+    del one
+    gc.collect()
+    assert Holder().method() == "ours of plain"
+    del other
+    gc.collect()
+    assert Holder().method() == "plain"
+
+
+def test_what_somebody_else_put_there_meanwhile_stays(method, monkeypatch):
+    monkeypatch.setattr(Holder, "method", Holder.method)  # Puts it back after the test.
+    with method.applied():
+        monkeypatch.setattr(Holder, "method", lambda _: "theirs")
+    assert Holder().method() == "theirs"
+
+
+def test_a_hook_is_called_for_as_long_as_it_is_wanted(method):
+    del method  # It has made the module.
+    hook = Hook("patched_module:Holder.kept", why="a test", lasts=Lasts.OBJECT, until="its end")
+    seen = []
+    hook.by(seen.append)
+    for value in (1, 2):
+        with hook.applied():
+            [function] = Holder.kept
+            function(value)
+        function(-value)
+    assert seen == [1, 2]
+    Holder.kept.clear()
+
+
+def test_changes_are_taken_back_with_the_rows_that_were_applied(method):
+    changes = Changes()
+    changes.apply(method)
+    changes.put(Holder, "more", 1)
+    assert Holder().method() == "ours of plain"
+    assert Holder.more == 1  # pyright: ignore[reportAttributeAccessIssue]
+    changes.undo()
+    assert Holder().method() == "plain"
+    assert not hasattr(Holder, "more")
