@@ -9,7 +9,7 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Target, find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
-from tensorflow_ipu.replicas._runs import active, running, wait_until_idle
+from tensorflow_ipu.replicas._runs import active, wait_until_idle
 from tensorflow_ipu.replicas._shards import ALL_IPUS, SHARD_ATTRIBUTE, note_shards, power_of_2, shards_of
 from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_host, tracing_program
 
@@ -37,7 +37,6 @@ __all__ = [
     "power_of_2",
     "run",
     "run_interruptibly",
-    "running",
     "shards_of",
     "source_of",
     "trace",

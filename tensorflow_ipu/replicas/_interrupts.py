@@ -12,6 +12,7 @@ from __future__ import annotations
 
 # What `signal` wraps with enums, at many times the price, which every run would pay.
 import _signal  # pyright: ignore[reportMissingImports]
+import _thread
 import os
 import threading
 from collections.abc import Callable
@@ -42,13 +43,15 @@ def _writing_end() -> int:
         if not native.ipu_interrupt_watch(reading):
             os.close(reading)
             os.close(writing)
-            raise tf.errors.ResourceExhaustedError(
-                None,
-                None,
-                "the system gives this process no further thread: raise its limit (`ulimit -u`, the container's)",
-            )
+            raise _no_thread()
         _pipe = writing
     return _pipe
+
+
+def _no_thread() -> tf.errors.ResourceExhaustedError:
+    return tf.errors.ResourceExhaustedError(
+        None, None, "the system gives this process no further thread: raise its limit (`ulimit -u`, the container's)"
+    )
 
 
 def for_main_thread() -> bool:
@@ -79,19 +82,26 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
         nonlocal pressed
         pressed = True
 
-    # Python's own handler would raise in the middle of the error that TensorFlow makes of the run's end, and TensorFlow
-    # cannot cope with that.
-    _signal.signal(SIGINT, note)
-    previous = _signal.set_wakeup_fd(_writing_end(), warn_on_full_buffer=False)
-    native.ipu_interrupt_arm(previous)
+    writing = _writing_end()
+    previous = -1
     try:
+        # Python's own handler would raise in the middle of the error that TensorFlow makes of the run's end, and
+        # TensorFlow cannot cope with that.
+        _signal.signal(SIGINT, note)
+        previous = _signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        native.ipu_interrupt_arm(previous)
         if pressed:  # Before the watch began.
             raise KeyboardInterrupt
         return program()
     finally:
-        _signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
-        native.ipu_interrupt_disarm()
-        _signal.signal(SIGINT, default_int_handler)
+        # One in the other: handlers of other signals may raise after each of these calls.
+        try:
+            _signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
+        finally:
+            try:
+                native.ipu_interrupt_disarm()
+            finally:
+                _signal.signal(SIGINT, default_int_handler)
         if pressed:
             raise KeyboardInterrupt from None
 
@@ -122,7 +132,22 @@ class _Beside:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="ipu-run", daemon=True).start()
+        """Starts the thread, from another one: a handler that raises in `Thread.start` keeps the thread from its work.
+
+        Raises:
+          tf.errors.ResourceExhaustedError: The system gives this process no further thread.
+        """
+        try:
+            _thread.start_new_thread(self._start, ())
+        except RuntimeError:
+            raise _no_thread() from None
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._run, name="ipu-run", daemon=True).start()
+        except RuntimeError:
+            self.failure = _no_thread()
+            self._ended.release()
 
     def call_off(self) -> bool:
         """Keeps a program that has not begun from it; returns whether it has not."""
@@ -155,9 +180,9 @@ def _run_beside(program: Callable[[], _T]) -> _T:
     run = _Beside(program)
     raised: BaseException | None = None
     outermost = _stand_in is None  # Else a handler runs a program while one runs.
-    if outermost:
-        native.ipu_interrupt_arm(-1)
     try:
+        if outermost:
+            native.ipu_interrupt_arm(-1)
         try:
             run.start()
             run.wait()

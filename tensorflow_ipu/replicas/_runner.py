@@ -53,8 +53,13 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
     _checks.check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
-        with _runs.running():
+        under_way = _runs.begin()
+        try:
+            _runs.under_way.add(under_way)
             return run_interruptibly(lambda: _program.call(program, inputs, ordinal))
+        finally:
+            _runs.under_way.discard(under_way)
+            under_way.release()
     if connection is DeviceConnectionType.PRE_COMPILE:
         return tf.nest.map_structure(_zeros, program.structured_outputs)
     raise tf.errors.FailedPreconditionError(None, None, _never(device))

@@ -1,35 +1,39 @@
-"""Which runs of programs are under way in this process."""
+"""Which runs of programs are under way in this process.
+
+A handler of a signal may raise wherever the main thread calls something. A run that were left counted by it would have
+everybody wait for ever who waits until no program runs. So whoever runs one writes this, and no context manager, in
+which a handler might raise between the count and the `try`:
+
+    run = begin()
+    try:
+        under_way.add(run)
+        ...
+    finally:
+        under_way.discard(run)
+        run.release()
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 
-_changed = threading.Condition()
-_running = 0
+_SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
+
+# A lock each, held until the run has ended.
+under_way: set[threading.Lock] = set()
 
 
-class running:  # noqa: N801  (A context manager; a class, since a generator costs three times as much at each run.)
-    """Counts one run for as long as the block lasts. Thread-safe."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        global _running  # noqa: PLW0603
-        with _changed:
-            _running += 1
-
-    def __exit__(self, *exc_info: object) -> None:
-        global _running  # noqa: PLW0603
-        with _changed:
-            _running -= 1
-            if _running == 0:
-                _changed.notify_all()
+def begin() -> threading.Lock:
+    """A new run, which is under way once it is in `under_way`."""
+    run = threading.Lock()
+    run.acquire()
+    return run
 
 
 def active() -> bool:
     """Whether any program runs now."""
-    return _running > 0
+    return bool(under_way)
 
 
 def wait_until_idle(timeout: float | None = None) -> bool:
@@ -42,11 +46,10 @@ def wait_until_idle(timeout: float | None = None) -> bool:
       Whether no program runs.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with _changed:
-        # In slices, so that Ctrl-C reaches a main thread that waits here.
-        while _running > 0:
-            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
-            if left <= 0:
-                return False
-            _changed.wait(left)
-        return True
+    while runs := tuple(under_way):
+        left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
+        if left <= 0:
+            return False
+        if runs[0].acquire(timeout=left):
+            runs[0].release()
+    return True

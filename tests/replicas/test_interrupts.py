@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import replicas
+from tensorflow_ipu.replicas import active, wait_until_idle
 
 DEADLINE = 60.0
 SOON = 0.05  # Seconds to a signal. Nothing fails where it comes too early: the program waits for it, or is long.
@@ -111,7 +114,7 @@ class ExpiredError(Exception):
 
 
 def expire(*_: Any) -> None:
-    if not replicas.active():
+    if not active():
         return  # The next one may find the program running.
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert threading.current_thread() is threading.main_thread()
@@ -197,6 +200,48 @@ def test_what_a_handler_raises_in_a_program_without_feeds_is_raised_when_it_retu
     with pytest.raises(ExpiredError):
         run_on_and_on()
     assert runs - 1 <= int(counter) <= runs
+
+
+def raised_at(place: int) -> Any:
+    """What `sys.setprofile` takes to raise at such a place of the code that runs programs: where Python calls handlers."""
+    places = itertools.count()
+    folder = str(Path(sys.modules[active.__module__].__file__ or "").parent)
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(folder) and next(places) == place:
+            sys.setprofile(None)
+            raise ExpiredError
+
+    return profile
+
+
+# A handler raised between the count of a run and its `try`, and from then on each configuration waited for that run. In
+# `Thread.start` it left a thread that said "Exception ignored", or one that waited for ever.
+@pytest.mark.parametrize("signals", [(), (signal.SIGUSR1,)])
+def test_a_handler_may_raise_anywhere_in_a_run(signals: tuple[signal.Signals, ...], replicas: Any) -> None:
+    strategy, one = ipu.IPUStrategy(), tf.constant(1)
+    program = tf.function(lambda x: x + 1, jit_compile=True)
+    strategy.run(program, (one,))
+    before = {number: signal.signal(number, lambda *_: None) for number in signals}
+    try:
+        for place in itertools.count():
+            sys.setprofile(raised_at(place))
+            try:
+                strategy.run(program, (one,))
+                break  # There are no further places.
+            except ExpiredError:
+                pass
+            finally:
+                sys.setprofile(None)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert signal.set_wakeup_fd(-1) == -1
+            assert wait_until_idle(DEADLINE)
+            assert int(strategy.run(program, (one,))) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert place > 10
+    replicas(2)
 
 
 def test_what_a_run_beside_the_main_thread_raises_is_what_runs_raise(alarm: Any) -> None:
