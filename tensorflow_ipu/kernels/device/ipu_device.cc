@@ -1,6 +1,5 @@
 // The TensorFlow devices /device:IPU:<n>: the host's kernels and memory under the IPU's name.
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/fewer_threads.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
@@ -128,7 +128,7 @@ class IpuDevice : public HostDevice {
     if (!Exists(context)) return;
     if (Copies::Any()) NoteWrites(*kernel, context);
     HostDevice::Compute(kernel, context);
-    if (IsCompiled(*kernel) && !context->status().ok()) RestoreStates(context);
+    if (!context->status().ok() && IsCompiled(*kernel)) RestoreStates(context);
   }
 
   void ComputeAsync(tf::AsyncOpKernel* kernel, tf::OpKernelContext* context,
@@ -136,14 +136,11 @@ class IpuDevice : public HostDevice {
     if (!Exists(context)) return done();
     if (Copies::Any()) NoteWrites(*kernel, context);
     if (!IsCompiled(*kernel)) return HostDevice::ComputeAsync(kernel, context, std::move(done));
-    // The kernel of a compiled program calls back while it holds the locks of the program's variables.
-    const auto end = [unfinished = std::make_shared<std::atomic<int>>(2), context, done = std::move(done)] {
-      if (--*unfinished > 0) return;
-      if (!context->status().ok()) RestoreStates(context);
-      done();
-    };
-    HostDevice::ComputeAsync(kernel, context, end);
-    end();
+    AfterReturn([&](auto called) { HostDevice::ComputeAsync(kernel, context, std::move(called)); },
+                [context, done = std::move(done)] {
+                  if (!context->status().ok()) RestoreStates(context);
+                  done();
+                });
   }
 
  private:

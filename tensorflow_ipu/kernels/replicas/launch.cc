@@ -14,6 +14,7 @@
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 #include "tensorflow_ipu/kernels/replicas/program_states.h"
@@ -147,12 +148,8 @@ void Launch::Run(int64_t replica, const core::Outcome& started) {
   const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));
   tf::OpKernelContext* const context = replicas_[replica].context.get();
   if (tf::AsyncOpKernel* const async = program_.kernel->AsAsync()) {
-    // The kernel calls back while it holds the locks of the program's variables, which an end may have to write.
-    const auto end = [self = shared_from_this(), replica] {
-      if (--self->replicas_[replica].unfinished == 0) self->Ended(replica);
-    };
-    async->ComputeAsync(context, end);
-    end();
+    AfterReturn([&](auto called) { async->ComputeAsync(context, std::move(called)); },
+                [self = shared_from_this(), replica] { self->Ended(replica); });
   } else {
     program_.kernel->Compute(context);
     Ended(replica);

@@ -2,9 +2,7 @@
 #ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
 #define TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -52,7 +50,6 @@ class Launch : public std::enable_shared_from_this<Launch> {
     std::vector<tensorflow::TensorValue> values;
     tensorflow::OpKernelContext::Params params;
     std::unique_ptr<tensorflow::OpKernelContext> context;
-    std::atomic<int> unfinished{2};  // The program, and the call that began it: see Run.
   };
 
   absl::Status Prepare();
@@ -74,7 +71,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   // Written by Start, before the replicas run.
   std::vector<tensorflow::AllocatorAttributes> input_attributes_;
   std::vector<tensorflow::AllocatorAttributes> output_attributes_;
-  std::deque<Replica> replicas_;
+  std::vector<Replica> replicas_;
   std::vector<int64_t> feeds_;  // The numbers of feeds and sites that the program uses.
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
