@@ -17,6 +17,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,31 @@ def compiled_text() -> Callable[..., str]:
             return functions.hlo_of(program, inputs, device, "optimized_hlo").decode()
 
     return text
+
+
+@pytest.fixture
+def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
+    """`with compilations() as names:` has the names of the modules that XLA compiled in the block, after the block.
+
+    A dump of XLA's would show the same, but only of an interpreter that was started for it.
+    """
+    from tensorflow.python.profiler.internal import _pywrap_profiler
+    from tensorflow.tsl.profiler.protobuf import trace_events_pb2
+
+    message: Any = trace_events_pb2.Trace  # pyright: ignore[reportAttributeAccessIssue]
+
+    @contextmanager
+    def watch() -> Iterator[list[str]]:
+        names: list[str] = []
+        session = _pywrap_profiler.ProfilerSession()
+        session.start("", {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 0})
+        try:
+            yield names
+        finally:
+            events = message.FromString(session.stop()).trace_events
+        names += [event.args["name"] for event in events if event.name == "CpuCompiler::RunBackend"]
+
+    return watch
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,40 +140,28 @@ def test_eager_compile_runs_on_replicas(replicas: Any) -> None:
 
 # What came out of a feed, and the number of a replica, were taken for compile-time constants where they were indices:
 # each replica and each run compiled a program of its own.
-def test_replicas_and_runs_share_one_compilation(run_script: Any, tmp_path: Path) -> None:
-    code = """
-        import pathlib, sys
-        import tensorflow as tf
-        import tensorflow_ipu as ipu
-        from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
-        from tensorflow_ipu.ops.replication_ops import replication_index
+@pytest.mark.parametrize("ipus", [1, 8])
+def test_replicas_and_runs_share_one_compilation(ipus: int, replicas: Any, compilations: Any) -> None:
+    strategy, traces = replicas(ipus), []
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.range(100).map(lambda x: tf.cast(x % 3, tf.int32)))
+        variable = tf.Variable(0.0)
 
-        config = ipu.IPUConfig()
-        config.auto_select_ipus = [1, 8]
-        config.configure_ipu_system()
-        for device, name in ((0, "alone"), (1, "replicated")):
-            strategy = ipu.IPUStrategy(f"/device:IPU:{device}")
-            with strategy.scope():
-                iterator = iter(tf.data.Dataset.range(100).map(lambda x: tf.cast(x % 3, tf.int32)))
-                variable = tf.Variable(0.0)
-            traces = []
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> None:
+        traces.append(1)
+        x = x[next(iterator)] + x[cross_replica_sum(1) % 8] + x[replication_index() % 8]
+        variable.assign_add(tf.reduce_sum(tf.matmul(x, x)))
 
-            def counted(x):
-                traces.append(1)
-                x = x[next(iterator)] + x[cross_replica_sum(1) % 8] + x[replication_index() % 8]
-                variable.assign_add(tf.reduce_sum(tf.matmul(x, x)))
-
-            counted.__name__ = name
-            program = tf.function(counted, jit_compile=True)
-            strategy.run(program, (tf.ones([8, 8, 8]),))
-            first = len(traces)
-            for _ in range(3):
-                strategy.run(program, (tf.ones([8, 8, 8]),))
-            dumps = list(pathlib.Path(sys.argv[1]).glob(f"*{name}*before_optimizations.txt"))
-            print(len(traces) - first, len(dumps))
-    """
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    assert run_script(code, str(tmp_path), env={"XLA_FLAGS": flags}).stdout == "0 1\n0 1\n"
+    x = tf.ones([8, 8, 8])
+    with compilations() as first:
+        strategy.run(program, (x,))
+    assert ["_program_" in name for name in first] == [True]
+    traced = len(traces)
+    with compilations() as later:
+        for _ in range(3):
+            strategy.run(program, (x,))
+    assert (len(traces), later) == (traced, [])
 
 
 def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas: Any, numbers: Any) -> None:
