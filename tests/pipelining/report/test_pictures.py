@@ -30,7 +30,7 @@ def size(path: Path) -> tuple[int, int]:
     """Width and height of a PNG file, in pixels."""
     head = path.read_bytes()[:24]
     assert head.startswith(PNG)
-    return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
 def test_the_text_of_a_plan_fits_its_width():
