@@ -47,6 +47,13 @@ def is_function(dtype: object) -> TypeGuard[Callable[..., Any]]:
     return callable(dtype) and not isinstance(dtype, (tf.DType, type))
 
 
+def known_size(tensor: tf.Tensor, axis: int) -> int:
+    """The size of an axis of a tensor, where it is sure to be known."""
+    size = tensor.shape[axis]
+    assert size is not None
+    return size
+
+
 def tf_variable(variable: Any) -> Any:
     """The variable of TensorFlow in which Keras keeps one of its own; any other value as it is."""
     if isinstance(variable, tf.Variable):

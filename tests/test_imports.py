@@ -30,6 +30,7 @@ LAYERS = {
     "config": 3,
     "_library": 2,
     "_tensorflow": 0,
+    "_types": -1,
     "_checks": 2,
     "_environment": 1,
     "_faults": 1,

@@ -46,7 +46,7 @@ class Patch:
         self.until = until
         self._make: Callable[[Any], Any] | None = None
         self._holders: set[object] = set()
-        self._put: list[tuple[Any, str, Any, Any]] = []  # Holder, name, what was there, what is there now.
+        self._put: list[tuple[object, str, object, object]] = []  # Holder, name, what was there, what is there now.
         self._made: dict[str, tuple[Any, Any]] = {}  # A place: what was there, and what was made of it.
 
     def by(self, make: Callable[[Any], Any]) -> None:
@@ -77,7 +77,7 @@ class Patch:
         finally:
             self._release(token)
 
-    def apply_while(self, owner: Any) -> None:
+    def apply_while(self, owner: object) -> None:
         """Has it be replaced for as long as an object lives, and no longer than others need it."""
         token = id(owner)
         if token not in self._holders:
@@ -101,7 +101,7 @@ class Patch:
             if self._put and not self._holders:
                 self._undo()
 
-    def _apply(self, found: list[tuple[Any, str]]) -> None:
+    def _apply(self, found: list[tuple[object, str]]) -> None:
         assert self._make is not None  # Whoever applies it has imported who says so.
         for place, (holder, name) in zip(self.places, found, strict=True):
             before = _own(holder, name)
@@ -131,7 +131,7 @@ class Hook(Patch):
     in which the last object goes that wants it, and would leave the next one out. From then on it does nothing.
     """
 
-    def _apply(self, found: list[tuple[Any, str]]) -> None:
+    def _apply(self, found: list[tuple[object, str]]) -> None:
         for holder, name in found:
             hooks = getattr(holder, name)
             if self._called not in hooks:
@@ -141,7 +141,7 @@ class Hook(Patch):
     def _undo(self) -> None:
         self._put.clear()
 
-    def _called(self, subject: Any) -> None:
+    def _called(self, subject: object) -> None:
         if self._put:
             assert self._make is not None
             self._make(subject)
@@ -151,19 +151,19 @@ class Changes:
     """Changes to modules and classes that are known when they are made, and can all be taken back. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
+        self._before: list[tuple[object, str, object]] = []
         self._applied = contextlib.ExitStack()
 
     def apply(self, patch: Patch) -> None:
         """Replaces what a row of the table is about."""
         self._applied.enter_context(patch.applied())
 
-    def put(self, holder: Any, name: str, value: Any) -> None:
+    def put(self, holder: object, name: str, value: object) -> None:
         """Sets an attribute of a module or class."""
         self._before.append((holder, name, vars(holder).get(name, _NOTHING)))
         setattr(holder, name, value)
 
-    def add(self, module: str, name: str, value: Any) -> None:
+    def add(self, module: str, name: str, value: object) -> None:
         """Gives a module a name that it lacks; one that it has stays as it is."""
         holder = importlib.import_module(module)
         if not hasattr(holder, name):
@@ -180,24 +180,24 @@ class Changes:
                 setattr(holder, name, before)
 
 
-def _located(place: str) -> tuple[Any, str]:
+def _located(place: str) -> tuple[object, str]:
     """The module, class, object or dict that has what is at a place, and its name there."""
     module, _, path = place.partition(":")
-    holder: Any = importlib.import_module(module)
+    holder: object = importlib.import_module(module)
     *way, name = path.split(".")
     for step in way:
         holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
     return holder, name
 
 
-def _own(holder: Any, name: str) -> Any:
+def _own(holder: object, name: str) -> Any:
     """What a holder has there; `_NOTHING` where a class has it of its base."""
     if isinstance(holder, dict):
         return holder[name]
     return vars(holder).get(name, _NOTHING) if inspect.isclass(holder) else getattr(holder, name)
 
 
-def _write(holder: Any, name: str, value: Any) -> None:
+def _write(holder: object, name: str, value: object) -> None:
     if isinstance(holder, dict):
         holder[name] = value
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.util import nest
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
 
 # The base class of iterators over which AutoGraph turns `for` into a loop of the graph, by `get_next_as_optional`. Of
 # `tf.data.Iterator`, which is public, it knows nothing: such a `for` would be unrolled as it is traced, without an end.
@@ -14,7 +17,7 @@ from tensorflow.python.util import nest
 OwnedIterator = iterator_ops.OwnedIterator
 
 
-def as_run(dataset: Any) -> Any:
+def as_run(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset with what `tf.data.experimental.enable_debug_mode` asks for, as TensorFlow's own iterators begin.
 
     Stands on `DatasetV2._apply_debug_options`, which nothing public calls. When it is gone: the dataset as it is.
@@ -22,7 +25,7 @@ def as_run(dataset: Any) -> Any:
     return dataset._apply_debug_options()
 
 
-def options_of(dataset: Any) -> tf.data.Options:
+def options_of(dataset: tf.data.Dataset) -> tf.data.Options:
     """The options of a dataset; stands on `DatasetV2._options_attr`.
 
     In a graph, `options()` gives the same with a warning that is not for the user. When it is gone: that, in
@@ -31,7 +34,7 @@ def options_of(dataset: Any) -> tf.data.Options:
     return dataset.options() if tf.executing_eagerly() else dataset._options_attr
 
 
-def with_paths(structure: Any) -> list[tuple[str, Any]]:
+def with_paths(structure: Nested) -> list[tuple[str, Any]]:
     """The leaves of a structure in `tf.nest` order, each with the way to it: keys and positions, with `/` between.
 
     Stands on `nest.flatten_with_joined_string_paths`; `tf.nest` flattens without paths. When it is gone: `tf.nest.flatten`

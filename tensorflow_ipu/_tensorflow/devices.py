@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.distribute import device_util
 from tensorflow.python.eager import context
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 def current() -> str:
@@ -45,7 +48,7 @@ def are_in_use() -> bool:
     return known is not None and bool(known._initialized)
 
 
-def eagerly() -> Any:
+def eagerly() -> AbstractContextManager[None]:
     """A block of eager execution, whatever is being traced on this thread.
 
     Stands on `context.eager_mode`; `tf.init_scope` leaves functions, and stays in a graph of TensorFlow 1. When it is

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type
@@ -22,16 +26,47 @@ from tensorflow.python.eager.polymorphic_function import (
 # `ConcreteFunction`, abstract classes that others derive from (SavedModel's restored functions): what is below reads
 # attributes of these two alone. When they are gone: the classes of `tf.function(f)` and of its
 # `get_concrete_function()`.
-Function = polymorphic_function.Function
-ConcreteFunction = concrete_function.ConcreteFunction
+if TYPE_CHECKING:
+    import inspect
+
+    from tensorflow_ipu._types import Nested
+
+    class Function(tf.types.experimental.PolymorphicFunction):
+        """What the package uses of `tf.function`'s own class, in public and here."""
+
+        python_function: Callable[..., Any]
+        input_signature: Nested
+        function_spec: Any
+        _lock: AbstractContextManager[object]
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    class ConcreteFunction(tf.types.experimental.ConcreteFunction):
+        """The same of what it is traced to."""
+
+        graph: FunctionGraph
+        inputs: list[tf.Tensor]
+        outputs: list[tf.Tensor]
+        captured_inputs: list[tf.Tensor]
+        variables: Sequence[tf.Variable]
+        trainable_variables: Sequence[tf.Variable]
+        structured_outputs: Nested
+        structured_input_signature: tuple[tuple[Nested, ...], dict[str, Nested]]
+        name: str
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    Function = polymorphic_function.Function
+    ConcreteFunction = concrete_function.ConcreteFunction
 
 
-def is_compiled(function: Any) -> bool:
+def is_compiled(function: Function) -> bool:
     """Whether a `tf.function` was made with `jit_compile=True`; stands on `Function._jit_compile`, which has no getter."""
     return bool(function._jit_compile)
 
 
-def compiled_twin(function: Any) -> Any:
+def compiled_twin(function: Function) -> Function:
     """A `tf.function` like this one, but with `jit_compile=True`.
 
     Stands on `Function._clone`, which keeps signature, name and AutoGraph's options. When it is gone:
@@ -42,7 +77,7 @@ def compiled_twin(function: Any) -> Any:
     return twin
 
 
-def lock_of(function: Any) -> Any:
+def lock_of(function: Function) -> AbstractContextManager[object]:
     """The lock that a `tf.function` holds while it is traced.
 
     Stands on `Function._lock`: another thread may be at the first call, and make the variables. When it is gone: a lock
@@ -51,12 +86,12 @@ def lock_of(function: Any) -> Any:
     return function._lock
 
 
-def has_made_variables(function: Any) -> bool:
+def has_made_variables(function: Function) -> bool:
     """Whether the first call of a `tf.function` made variables; stands on `Function._created_variables`, as TensorFlow does."""
     return bool(function._created_variables)
 
 
-def tracing_options(function: Any) -> Any:
+def tracing_options(function: Function) -> Any:
     """What TensorFlow traces a `tf.function` by; None before its first trace.
 
     Stands on `Function._variable_creation_config` and `_no_variable_creation_config`. In public,
@@ -89,18 +124,19 @@ def options_for(function: Callable[..., Any], name: str, attributes: Mapping[str
     )
 
 
-def traced(args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Any) -> Any:
+def traced(args: tuple[Any, ...], kwargs: Mapping[str, Nested], options: Any) -> ConcreteFunction:
     """The concrete function for these arguments, found or traced; see `tracing_options`."""
-    return tracing_compilation.trace_function(args, dict(kwargs), options)
+    found: Any = tracing_compilation.trace_function(args, dict(kwargs), options)
+    return found
 
 
-def traces_of(function: Any) -> list[Any]:
+def traces_of(function: Function) -> list[ConcreteFunction]:
     """All that a `tf.function` was traced to, the latest last; see `tracing_options`."""
     configs = (function._variable_creation_config, function._no_variable_creation_config)
     return [trace for config in configs if config is not None for trace in config.function_cache.values()]
 
 
-def bound_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def bound_arguments(function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested]) -> inspect.BoundArguments:
     """The arguments of a call of a `tf.function` as TensorFlow has them: by the signature, with the defaults, as tensors.
 
     Stands on `function_type_utils.canonicalize_function_inputs` and what it takes of the function; a call alone does so
@@ -112,7 +148,7 @@ def bound_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     )
 
 
-def flat_inputs(program: Any, bound: Any) -> list[Any]:
+def flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> list[tf.Tensor]:
     """The flat inputs of a concrete function for bound arguments, without those that it captured.
 
     Stands on `FunctionType.unpack_inputs`: `ConcreteFunction.function_type` is public, this method of it is not. When it
@@ -121,7 +157,9 @@ def flat_inputs(program: Any, bound: Any) -> list[Any]:
     return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
 
 
-def flat_inputs_of_call(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def flat_inputs_of_call(
+    program: ConcreteFunction, args: Sequence[Nested], kwargs: Mapping[str, Nested]
+) -> list[tf.Tensor]:
     """The flat inputs of a call of a concrete function, which takes its tensors alone as well, without the Python values.
 
     Stands on what `flat_inputs` and `bound_arguments` stand on, and on `ConcreteFunction._arg_keywords`. When it is gone:
@@ -145,7 +183,7 @@ def flat_inputs_of_call(program: Any, args: Sequence[Any], kwargs: Mapping[str, 
         return tensors
 
 
-def execute(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
+def execute(program: ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:
     """Executes a concrete function, or puts its call into the graph that is being built.
 
     Stands on `ConcreteFunction._call_flat`, since a call in public cannot be given other tensors than those captured.
@@ -157,7 +195,7 @@ def execute(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any
     return program._call_flat(inputs, captured_inputs=captured)
 
 
-def results_of(program: Any, flat: Sequence[Any]) -> Any:
+def results_of(program: ConcreteFunction, flat: Sequence[tf.Tensor]) -> Nested:
     """The flat results of a concrete function in the structure that its Python function returned them in.
 
     Stands on `FunctionType.pack_output`, see `flat_inputs`. When it is gone: `tf.nest.pack_sequence_as` with
@@ -166,16 +204,17 @@ def results_of(program: Any, flat: Sequence[Any]) -> Any:
     return program.function_type.pack_output(flat)
 
 
-def not_compiled(program: Any) -> Any:
+def not_compiled(program: ConcreteFunction) -> ConcreteFunction:
     """A concrete function of the same graph that is not compiled; stands on `ConcreteFunction.from_func_graph`."""
-    return concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
+    found: Any = concrete_function.ConcreteFunction.from_func_graph(program.graph, program.function_type, attrs={})
+    return found
 
 
 # Attributes of a concrete function that are its own for ever: its signature, when `get_concrete_function` gave it one.
 _OF_SIGNATURE = ("_arg_keywords", "_num_positional_args")
 
 
-def keep_from_compiling(function: Any) -> None:
+def keep_from_compiling(function: ConcreteFunction) -> None:
     """Has a concrete function that was just traced for XLA not be compiled; does nothing to others.
 
     TensorFlow has no call for it. So this makes another concrete function of the same graph, and gives this one the
@@ -193,7 +232,7 @@ def keep_from_compiling(function: Any) -> None:
     vars(function).update({name: value for name, value in vars(other).items() if name not in _OF_SIGNATURE})
 
 
-def of_graph(name: str, graph: Any, *, called: bool = True) -> Any:
+def of_graph(name: str, graph: tf.Graph, *, called: bool = True) -> Any:
     """A function of the runtime, of this name, made of a graph with its `inputs` and `outputs`.
 
     Python can call it by `call_flat(*inputs)`, unless `called` is False, where the graph need not be one of `trace_into`.
@@ -202,10 +241,11 @@ def of_graph(name: str, graph: Any, *, called: bool = True) -> Any:
     lifts variables. When it is gone: `ConcreteFunction.from_func_graph`, or `context.add_function_def` with the graph's
     definition.
     """
-    return atomic_function.from_func_graph(name, graph, {}, None if called else function_type.FunctionType([]))
+    made: Any = graph
+    return atomic_function.from_func_graph(name, made, {}, None if called else function_type.FunctionType([]))
 
 
-def hlo_of(program: Any, inputs: Sequence[Any], device: str, stage: str = "hlo_serialized") -> bytes:
+def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized") -> bytes:
     """The HLO of a concrete function; nothing is run.
 
     The default stage is a serialized `HloModuleProto` as XLA gets it, before any optimisation; `"optimized_hlo"` is the

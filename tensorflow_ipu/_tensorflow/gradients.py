@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.eager import backprop_util, context, record
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
-def between(ys: Sequence[Any], xs: Sequence[Any], upstream: Sequence[Any] | None, graph: Any) -> list[Any]:
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu._types import Gradient
+
+
+def between(
+    ys: Sequence[tf.Tensor], xs: Sequence[tf.Tensor], upstream: Sequence[Gradient | None] | None, graph: tf.Graph
+) -> list[Gradient | None]:
     """The gradients of tensors of `graph` with respect to others of it, made in the graph that is being built.
 
     Stands on `gradients_util._GradientsHelper`: `tf.gradients` wants both in the one graph. When it is gone: copy the
@@ -28,7 +38,7 @@ def between(ys: Sequence[Any], xs: Sequence[Any], upstream: Sequence[Any] | None
     return gradients_util._GradientsHelper(list(ys), list(xs), grad_ys=upstream, src_graph=graph)
 
 
-def has_gradient(tensor: Any) -> bool:
+def has_gradient(tensor: tf.Tensor) -> bool:
     """Whether a tensor is of a type that gradients flow through, resources of variables included.
 
     Stands on `backprop_util.IsTrainable`: `dtype.is_floating` leaves out resources and variants. When it is gone: those,
@@ -37,7 +47,7 @@ def has_gradient(tensor: Any) -> bool:
     return backprop_util.IsTrainable(tensor)
 
 
-def unrecorded() -> Any:
+def unrecorded() -> AbstractContextManager[None]:
     """A block that no tape records; stands on `record.stop_recording`.
 
     `tape.stop_recording()` is public, and for one tape that one has at hand. When it is gone: `tf.stop_gradient` on
@@ -46,7 +56,9 @@ def unrecorded() -> Any:
     return record.stop_recording()
 
 
-def record_as(kind: str, results: Sequence[Any], inputs: Sequence[Any], gradient: Callable[..., Any]) -> None:
+def record_as(
+    kind: str, results: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], gradient: Callable[..., Any]
+) -> None:
     """Has the tapes around take `results` for those of one operation of `inputs`, with this gradient.
 
     Stands on `record.record_operation`, which Keras has as `tf.__internal__.record_gradient` with another meaning of its
@@ -65,7 +77,7 @@ def is_watched() -> bool:
     return record.could_possibly_record() or bool(current.op_callbacks)
 
 
-def overridden(graph: Any, kind: str, gradient: Callable[..., Any]) -> Any:
+def overridden(graph: tf.Graph, kind: str, gradient: Callable[..., Any]) -> AbstractContextManager[None]:
     """A block in which operations of this kind that are put into `graph` have another gradient.
 
     Stands on `Graph._override_gradient_function`; `Graph.gradient_override_map` is public, and keeps each function for
@@ -74,7 +86,7 @@ def overridden(graph: Any, kind: str, gradient: Callable[..., Any]) -> Any:
     return graph._override_gradient_function({kind: gradient})
 
 
-def of_call(program: Any) -> Callable[..., Any]:
+def of_call(program: functions.ConcreteFunction) -> Callable[..., tuple[Gradient | None, ...]]:
     """The gradient that TensorFlow has for the call of a concrete function: a function `(op, *upstream)`.
 
     Stands on `ConcreteFunction._delayed_rewrite_functions` and `_rewrite_forward_and_call_backward`. When it is gone:
@@ -83,7 +95,7 @@ def of_call(program: Any) -> Callable[..., Any]:
     return program._delayed_rewrite_functions._rewrite_forward_and_call_backward
 
 
-def note_use_of(variable: Any) -> None:
+def note_use_of(variable: tf.Variable) -> None:
     """Has tapes and functions around know that what comes next uses a variable.
 
     Stands on `resource_variable_ops.variable_accessed`, which `tf.Variable` calls itself at each read. When it is gone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.eager import lift_to_graph
@@ -15,7 +15,33 @@ from tensorflow.python.ops import control_flow_ops, control_flow_util, control_f
 # alone, which captures nothing. Overridden are `capture`, called with each tensor from elsewhere, and
 # `_create_op_internal`, called for each operation. When it is gone: what `tf.function` hands to its Python function as
 # the default graph is its heir.
-FunctionGraph = func_graph.FuncGraph
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tensorflow_ipu._tensorflow.functions import ConcreteFunction
+    from tensorflow_ipu._types import Nested, ShapeLike
+
+    class FunctionGraph(tf.Graph):
+        """What the package uses of `FuncGraph`, which is a `tf.Graph` of another module to type checkers."""
+
+        inputs: list[tf.Tensor]
+        outputs: list[tf.Tensor]
+        control_outputs: list[tf.Operation]
+        outer_graph: tf.Graph
+        structured_outputs: Nested
+        variables: Sequence[tf.Variable]
+        name: str
+
+        def __init__(self, name: str) -> None: ...
+        @property
+        def captures(self) -> list[tuple[tf.Tensor, tf.Tensor]]: ...
+        def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor: ...
+        def _create_op_internal(
+            self, op_type: str, inputs: Sequence[tf.Tensor], *args: Any, **kwargs: Any
+        ) -> tf.Operation: ...
+
+else:
+    FunctionGraph = func_graph.FuncGraph
 
 # Marks what is put into a graph as a part of what XLA compiles. Stands on `control_flow_ops.XLAControlFlowContext`;
 # `tf.xla.experimental.compile` alone makes one in public, and replicates what is traced in it. When it is gone: look for
@@ -26,12 +52,12 @@ XlaContext = control_flow_ops.XLAControlFlowContext
 _default = tf.compat.v1.get_default_graph
 
 
-def is_function(graph: Any) -> bool:
+def is_function(graph: object) -> bool:
     """Whether a graph is that of a function; see `FunctionGraph`."""
     return isinstance(graph, FunctionGraph)
 
 
-def around(graph: Any) -> Iterator[Any]:
+def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
     """The graph, if it is one, and those around it, from the innermost out; the outermost may be no function's.
 
     Stands on `FuncGraph.outer_graph`, for which there is no public name. When it is gone: keep the default graphs of a
@@ -42,7 +68,7 @@ def around(graph: Any) -> Iterator[Any]:
         graph = getattr(graph, "outer_graph", None)
 
 
-def being_traced() -> Iterator[Any]:
+def being_traced() -> Iterator[FunctionGraph]:
     """The graphs of the functions that are being traced now, from the innermost out; see `around`."""
     for graph in around(_default()):
         if not isinstance(graph, FunctionGraph):
@@ -50,7 +76,7 @@ def being_traced() -> Iterator[Any]:
         yield graph
 
 
-def in_loop(graph: Any) -> bool:
+def in_loop(graph: tf.Graph) -> bool:
     """Whether operations of the graph run in a loop, as far as is known while it is built.
 
     Stands on `WhileBodyFuncGraph`: a graph does not say in public what it is the body of. When it is gone: its name in
@@ -67,17 +93,17 @@ def in_condition() -> bool:
     return isinstance(graph, control_flow_v2_func_graphs.WhileCondFuncGraph)
 
 
-def is_control_flow(graph: Any) -> bool:
+def is_control_flow(graph: object) -> bool:
     """Whether a graph is a part of a loop or a branch; stands on `ControlFlowFuncGraph`, see `in_loop`."""
     return isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph)
 
 
-def outside_control_flow() -> Any:
+def outside_control_flow() -> tf.Graph:
     """The graph that is being built, without the loops and branches that it is in; see `around`."""
     return next(graph for graph in around(_default()) if not is_control_flow(graph))
 
 
-def is_compiled(graph: Any) -> bool:
+def is_compiled(graph: tf.Graph) -> bool:
     """Whether a graph will be compiled by XLA, along with all that is put into it.
 
     Stands on `control_flow_util.GraphOrParentsInXlaContext`; `tf.__internal__.get_enclosing_xla_context` looks at one
@@ -86,7 +112,7 @@ def is_compiled(graph: Any) -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-def compilation_contexts(graph: Any) -> Iterator[Any]:
+def compilation_contexts(graph: tf.Graph) -> Iterator[Any]:
     """The contexts of control flow of a graph, from the innermost out.
 
     Stands on `Graph._get_control_flow_context`, which is TensorFlow's one mark on a graph that makes it trace functions
@@ -111,7 +137,7 @@ def in_compilation_context(context: Any) -> Iterator[None]:
         graph._set_control_flow_context(before)
 
 
-def functions_in(graph: Any) -> Mapping[str, Any]:
+def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
     """The functions that a graph holds, by name, other than those of the graphs around it.
 
     Stands on `Graph._functions`. `graph.as_graph_def().library` is public, and has no Python graphs. When it is gone:
@@ -120,7 +146,7 @@ def functions_in(graph: Any) -> Mapping[str, Any]:
     return getattr(graph, "_functions", {})
 
 
-def function_named(graph: Any, name: str) -> Any:
+def function_named(graph: tf.Graph, name: str) -> Any:
     """The function that an operation of `graph` calls by this name; None if there is none, or it has no Python graph.
 
     Stands on `Graph._get_function`, see `functions_in`; it asks the graphs around as well.
@@ -128,7 +154,7 @@ def function_named(graph: Any, name: str) -> Any:
     return graph._get_function(name)
 
 
-def hold_function(graph: Any, function: Any) -> None:
+def hold_function(graph: tf.Graph, function: Any) -> None:
     """Has a graph hold a function, with all that it calls, for operations that are put in by hand to call.
 
     Stands on `Graph._add_function_recursive`: in public, only calling a function does so. When it is gone: call it there
@@ -137,14 +163,14 @@ def hold_function(graph: Any, function: Any) -> None:
     graph._add_function_recursive(function)
 
 
-def graphs_of(program: Any) -> list[Any]:
+def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
     """The graph of a program, and those of all functions that it calls; see `functions_in`.
 
     Args:
       program: A traced function, or its graph.
     """
-    graphs: list[Any] = []
-    waiting = [getattr(program, "graph", program)]
+    graphs: list[tf.Graph] = []
+    waiting: list[Any] = [getattr(program, "graph", program)]
     seen: set[int] = set()
     while waiting:
         graph = waiting.pop()
@@ -157,7 +183,7 @@ def graphs_of(program: Any) -> list[Any]:
     return graphs
 
 
-def trace_into(graph: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> None:
+def trace_into(graph: FunctionGraph, function: Callable[..., Any], args: Nested, kwargs: Nested = None) -> None:
     """Traces a Python function into a graph that is there, with its side effects in order.
 
     Stands on `func_graph_from_py_func`: `tf.function` makes the graph itself, of a class of its own, so that `capture`
@@ -194,7 +220,7 @@ def declare_read_only(operation: str) -> None:
     auto_control_deps_utils.register_read_only_resource_op(operation)
 
 
-def read_only_inputs(graph: Any) -> list[int]:
+def read_only_inputs(graph: tf.Graph) -> list[int]:
     """The numbers of the inputs of a graph that are resources which it only reads.
 
     Stands on `get_read_only_resource_input_indices_graph`; see `declare_read_only`. When it is gone: the consumers of
@@ -211,7 +237,9 @@ def definition_of(operation: str) -> Any:
     return op_def_registry.get(operation)
 
 
-def copy_operation(graph: Any, operation: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+def copy_operation(
+    graph: tf.Graph, operation: tf.Operation, inputs: Sequence[tf.Tensor], attributes: Mapping[str, Any]
+) -> tf.Operation:
     """Puts a copy of an operation into the graph of a function, with other inputs and attributes.
 
     Stands on `FuncGraph._create_op_internal`; `Graph.create_op` is public, but captures inputs another way in graphs of
@@ -227,7 +255,7 @@ def copy_operation(graph: Any, operation: Any, inputs: Sequence[Any], attributes
     )
 
 
-def lifted(tensor: Any) -> Any:
+def lifted(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that a tensor of a function's graph is in the graph that is being built, with all that computes it copied.
 
     Stands on `lift_to_graph.lift_to_graph`, which Keras has as `tf.__internal__.lift_to_graph`. When it is gone: that one.
@@ -235,7 +263,7 @@ def lifted(tensor: Any) -> Any:
     return lift_to_graph.lift_to_graph([tensor], _default())[tensor]
 
 
-def set_attribute(operation: Any, name: str, value: Any) -> None:
+def set_attribute(operation: tf.Operation, name: str, value: Any) -> None:
     """Sets an attribute (`tf.compat.v1.AttrValue`) of an operation that is in a graph.
 
     Stands on `Operation._set_attr`: in public, an operation is what it was made as. When it is gone: `attributed`
@@ -244,12 +272,12 @@ def set_attribute(operation: Any, name: str, value: Any) -> None:
     operation._set_attr(name, value)
 
 
-def place(operation: Any, device: str) -> None:
+def place(operation: tf.Operation, device: str) -> None:
     """Places an operation that is in a graph; stands on `Operation._set_device`, as `set_attribute` does."""
     operation._set_device(device)
 
 
-def attributed(attributes: Mapping[str, Any]) -> Any:
+def attributed(attributes: Mapping[str, Any]) -> AbstractContextManager[None]:
     """A block whose operations get these attributes (`tf.compat.v1.AttrValue`; None: not the one of the block around).
 
     Stands on `Graph._attr_scope`, for which there is no public name. When it is gone: `set_attribute` on each operation
@@ -291,6 +319,6 @@ def share_python_functions(graph: Any, other: Any) -> None:
     graph._py_funcs_used_in_graph = other._py_funcs_used_in_graph
 
 
-def outermost_of(graph: Any) -> Any:
+def outermost_of(graph: FunctionGraph) -> tf.Graph:
     """What a function's graph falls back to where none is around; stands on `FuncGraph._fallback_outer_graph`."""
     return graph._fallback_outer_graph

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.ops import handle_data_util, resource_variable_ops
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # The class of variables on devices. `tf.Variable` is public, and a base class of others. When it is gone:
 # `type(tf.Variable(0)).__mro__` has its heir.
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 
 
-def type_behind(handle: Any) -> Any:
+def type_behind(handle: tf.Tensor) -> Any:
     """What is known of the shape and type of the resource behind a handle, eager or not (`HandleData`); None for nothing.
 
     Stands on `get_eager_safe_handle_data`; `tf.__internal__.ops.get_resource_handle_data` takes symbolic handles alone.
@@ -20,7 +23,7 @@ def type_behind(handle: Any) -> Any:
     return resource_variable_ops.get_eager_safe_handle_data(handle)
 
 
-def say_same_behind(source: Any, target: Any) -> None:
+def say_same_behind(source: tf.Tensor, target: tf.Tensor) -> None:
     """Has TensorFlow know of one handle what it knows of another.
 
     Stands on `handle_data_util.copy_handle_data`: placeholders of resources say nothing of what is behind them. When it

@@ -67,7 +67,7 @@ def written_at(tensor: tf.Tensor, value: tf.Tensor, start: tf.Tensor) -> tf.Tens
     return xla.dynamic_update_slice(tensor, value, start)
 
 
-def barred(tensors: Sequence[Any]) -> list[Any]:
+def barred(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The same tensors, past which XLA moves no computation; TensorFlow has no such operation in public."""
     found: Any = gen_xla_ops.xla_optimization_barrier(list(tensors))
     return list(found)

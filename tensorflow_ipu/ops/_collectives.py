@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,6 +12,9 @@ from tensorflow_ipu._library import ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import _sites
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
 
 # The reductions that users name, and what the kernels call them.
 REDUCTIONS = {
@@ -35,8 +38,8 @@ graphs.declare_read_only("IpuReplicaIndex")
 
 
 def all_reduce(
-    function: str, values: Sequence[Any], reduction: str, groups: ReplicaGroups, name: str | None = None
-) -> list[Any]:
+    function: str, values: Sequence[tf.Tensor], reduction: str, groups: ReplicaGroups, name: str | None = None
+) -> list[tf.Tensor]:
     """Reduces each tensor over the replicas of a group, in the order of the replicas.
 
     float16 and bfloat16 accumulate in float32. The mean of integers is rounded toward zero.
@@ -59,15 +62,17 @@ def all_reduce(
     return _meet(ops.ipu_all_reduce, function, values, groups, name, reduction=reduction)
 
 
-def all_gather(function: str, values: Sequence[Any], groups: ReplicaGroups, name: str | None = None) -> list[Any]:
+def all_gather(
+    function: str, values: Sequence[tf.Tensor], groups: ReplicaGroups, name: str | None = None
+) -> list[tf.Tensor]:
     """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s. See `all_reduce`."""
     check_types(function, values)
     return _meet(ops.ipu_all_gather, function, values, groups, name)
 
 
 def reduce_scatter(
-    function: str, values: Sequence[Any], reduction: str, groups: ReplicaGroups, name: str | None = None
-) -> list[Any]:
+    function: str, values: Sequence[tf.Tensor], reduction: str, groups: ReplicaGroups, name: str | None = None
+) -> list[tf.Tensor]:
     """Reduces vectors over the k replicas of a group, and leaves part r to the one of rank r.
 
     A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros. See `all_reduce`.
@@ -77,8 +82,8 @@ def reduce_scatter(
 
 
 def all_to_all(
-    function: str, values: Sequence[Any], axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
-) -> list[Any]:
+    function: str, values: Sequence[tf.Tensor], axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
+) -> list[tf.Tensor]:
     """Splits each tensor along the first of `axes` and sends part r to rank r, which concatenates along the second.
 
     See `all_reduce`.
@@ -89,14 +94,14 @@ def all_to_all(
 
 
 def broadcast(
-    function: str, values: Sequence[Any], root: int, groups: ReplicaGroups, name: str | None = None
-) -> list[Any]:
+    function: str, values: Sequence[tf.Tensor], root: int, groups: ReplicaGroups, name: str | None = None
+) -> list[tf.Tensor]:
     """Gives all replicas of a group the tensors of the one of rank `root`. See `all_reduce`."""
     check_types(function, values)
     return _meet(ops.ipu_broadcast, function, values, groups, name, root=root)
 
 
-def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> Any:
+def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Tensor:
     """The rank of this replica in its group, an int32 scalar.
 
     Raises:
@@ -107,7 +112,7 @@ def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> Any:
     )
 
 
-def as_tensors(x: Any) -> list[Any]:
+def as_tensors(x: TensorLike) -> list[tf.Tensor]:
     """The tensors of an argument that is one, or a list of them.
 
     Raises:
@@ -119,7 +124,7 @@ def as_tensors(x: Any) -> list[Any]:
     return values
 
 
-def check_types(function: str, values: Sequence[Any], reduction: str | None = None) -> None:
+def check_types(function: str, values: Sequence[tf.Tensor], reduction: str | None = None) -> None:
     """Refuses tensors that replicas cannot exchange, or cannot reduce so.
 
     Raises:
@@ -140,7 +145,7 @@ def check_types(function: str, values: Sequence[Any], reduction: str | None = No
             )
 
 
-def reduction_of(op: Any, known: Sequence[str]) -> str:
+def reduction_of(op: str, known: Sequence[str]) -> str:
     """The kernels' name of a reduction that a user named.
 
     Args:
@@ -156,16 +161,16 @@ def reduction_of(op: Any, known: Sequence[str]) -> str:
 
 
 def _meet(
-    op: Callable[..., Any],
+    op: Callable[..., list[tf.Tensor]],
     function: str,
-    values: Sequence[Any],
+    values: Sequence[tf.Tensor],
     groups: ReplicaGroups,
     name: str | None,
     **options: Any,
-) -> list[Any]:
+) -> list[tf.Tensor]:
     """Adds the op of a collective to the program being traced, at a site of its own."""
 
-    def meet(*tensors: Any) -> list[Any]:
+    def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
         site, order = _sites.new(function, name or function)
         attributes = {**_attributes(groups), "advance": not replicas.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
@@ -173,5 +178,5 @@ def _meet(
     return _sites.in_a_program(function, meet, values)
 
 
-def _attributes(groups: ReplicaGroups) -> dict[str, Any]:
+def _attributes(groups: ReplicaGroups) -> dict[str, int | bool]:
     return {"group_size": groups.size or 0, "orthogonal": groups.orthogonal}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu.ops._ctc_loss import blank_class
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
 
 _NOTHING = -1e30  # The logarithm of no probability, from which sums stay finite.
 
 
 def ctc_beam_search_decoder(
-    logits: Any,
-    logits_lengths: Any,
+    logits: TensorLike,
+    logits_lengths: TensorLike,
     beam_width: int = 100,
     top_paths: int = 1,
     blank_index: int = -1,
     name: str | None = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the most probable sequences of labels for logits, by a search that keeps the best few at each step.
 
     Args:
@@ -44,13 +48,13 @@ def ctc_beam_search_decoder(
 
 
 def ctc_beam_search_decoder_with_log_probs(
-    log_probs: Any,
-    input_lengths: Any,
+    log_probs: TensorLike,
+    input_lengths: TensorLike,
     beam_width: int = 100,
     top_paths: int = 1,
     blank_index: int = -1,
     name: str | None = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the most probable sequences of labels for logarithms of probabilities. See `ctc_beam_search_decoder`."""
     log_probs = tf.convert_to_tensor(log_probs, name="log_probs")
     values = tf.cast(log_probs, tf.float32)
@@ -61,15 +65,15 @@ def ctc_beam_search_decoder_with_log_probs(
 class _Beams(NamedTuple):
     """The sequences that are kept, of every element of the batch."""
 
-    labels: Any  # int32 [batch, width, time], -1 beyond the length
-    lengths: Any  # int32 [batch, width]
-    blank: Any  # float [batch, width]: the probability of paths that end in a blank
-    label: Any  # float [batch, width]: that of paths that end in the last label
+    labels: tf.Tensor  # int32 [batch, width, time], -1 beyond the length
+    lengths: tf.Tensor  # int32 [batch, width]
+    blank: tf.Tensor  # float [batch, width]: the probability of paths that end in a blank
+    label: tf.Tensor  # float [batch, width]: that of paths that end in the last label
 
 
 def _search(
-    log_probs: Any, lengths: Any, beam_width: int, top_paths: int, blank_index: int, name: str | None
-) -> tuple[Any, Any, Any]:
+    log_probs: tf.Tensor, lengths: TensorLike, beam_width: int, top_paths: int, blank_index: int, name: str | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     if not 1 <= top_paths <= beam_width:
         raise ValueError(f"`top_paths={top_paths}` must be from 1 to `beam_width`, which is {beam_width}")
     steps, _, classes = log_probs.shape
@@ -88,7 +92,7 @@ def _search(
             none,
         )
 
-        def advance(step: Any, *beams: Any) -> Any:
+        def advance(step: tf.Tensor, *beams: tf.Tensor) -> tuple[tf.Tensor, ...]:
             moved = _advance(_Beams(*beams), log_probs[step], blank)
             ended = step >= lengths
             kept = [
@@ -103,17 +107,19 @@ def _search(
         return tf.gather(beams.labels, best, batch_dims=1), tf.gather(beams.lengths, best, batch_dims=1), scores
 
 
-def _either(a: Any, b: Any) -> Any:
+def _either(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """The logarithm of the sum of two probabilities."""
     largest = tf.maximum(a, b)
     return largest + tf.math.log1p(tf.exp(-tf.abs(a - b)))
 
 
-def _advance(beams: _Beams, probs: Any, blank: int) -> _Beams:
+# TensorFlow's stubs know no `...` in brackets.
+def _advance(beams: _Beams, probs: tf.Tensor, blank: int) -> _Beams:
     """Goes one step of time on; `probs` is [batch, classes]."""
-    width, classes, steps = beams.labels.shape[1], probs.shape[1], beams.labels.shape[2]
+    width, steps = known_size(beams.labels, 1), known_size(beams.labels, 2)
+    classes = known_size(probs, 1)
     either = _either(beams.blank, beams.label)
-    last = tf.gather(beams.labels, tf.maximum(beams.lengths - 1, 0)[..., tf.newaxis], batch_dims=2)[..., 0]
+    last = tf.gather(beams.labels, tf.maximum(beams.lengths - 1, 0)[..., tf.newaxis], batch_dims=2)[..., 0]  # pyright: ignore[reportArgumentType]
     last = tf.where(beams.lengths > 0, last, -1)
 
     # A sequence stays: a blank follows, or its last label again.
@@ -124,12 +130,12 @@ def _advance(beams: _Beams, probs: Any, blank: int) -> _Beams:
     # A label follows. After the same label, a blank must have come between.
     labels = tf.range(classes)
     same = tf.equal(labels, tf.expand_dims(last, -1))
-    grow = tf.where(same, beams.blank[..., tf.newaxis], either[..., tf.newaxis]) + probs[:, tf.newaxis, :]
+    grow = tf.where(same, beams.blank[..., tf.newaxis], either[..., tf.newaxis]) + probs[:, tf.newaxis, :]  # pyright: ignore[reportArgumentType]
     grow = tf.where(tf.equal(labels, blank), _NOTHING, grow)
 
     # Where the grown sequence is one that stays, they are the same: its probability goes to that one.
     position = tf.range(steps)
-    before = tf.where(position < beams.lengths[..., tf.newaxis] - 1, beams.labels, -1)
+    before = tf.where(position < beams.lengths[..., tf.newaxis] - 1, beams.labels, -1)  # pyright: ignore[reportArgumentType]
     equal = tf.equal(beams.labels[:, tf.newaxis], before[:, :, tf.newaxis])
     is_parent = tf.reduce_all(equal, -1)  # [batch, child, parent]
     is_parent &= tf.equal(beams.lengths[:, tf.newaxis] + 1, beams.lengths[:, :, tf.newaxis])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeLike, TensorLike
+
 
 def ctc_loss_v2(
-    labels: Any,
-    logits: Any,
-    label_length: Any,
-    logit_length: Any,
+    labels: TensorLike,
+    logits: TensorLike,
+    label_length: tf.Tensor,
+    logit_length: tf.Tensor,
     blank_index: int,
-    out_dtype: Any = None,
+    out_dtype: DTypeLike | None = None,
     name: str | None = None,
-) -> Any:
+) -> tf.Tensor:
     """The loss of connectionist temporal classification, of logits: `tf.nn.ctc_loss` with dense labels.
 
     Args:
@@ -37,14 +40,14 @@ def ctc_loss_v2(
 
 
 def ctc_loss_with_log_probs(
-    labels: Any,
-    data: Any,
-    label_length: Any,
-    data_length: Any,
+    labels: TensorLike,
+    data: TensorLike,
+    label_length: tf.Tensor,
+    data_length: tf.Tensor,
     blank_index: int,
-    out_dtype: Any = None,
+    out_dtype: DTypeLike | None = None,
     name: str | None = None,
-) -> Any:
+) -> tf.Tensor:
     """The loss of connectionist temporal classification, of logarithms of probabilities.
 
     The value takes them as they are. The gradient counts in the softmax by which they were made, as on the machine: it is
@@ -68,20 +71,20 @@ def blank_class(blank_index: int, classes: int) -> int:
 def _loss(
     which: str,
     are_log_probs: bool,
-    labels: Any,
-    data: Any,
-    label_length: Any,
-    data_length: Any,
+    labels: TensorLike,
+    data: TensorLike,
+    label_length: tf.Tensor,
+    data_length: tf.Tensor,
     blank_index: int,
-    out_dtype: Any,
+    out_dtype: DTypeLike | None,
     name: str | None,
-) -> Any:
+) -> tf.Tensor:
     with tf.name_scope(name or "ctc_loss"):
         data = tf.convert_to_tensor(data, name=which)
         dtype = data.dtype if out_dtype is None else tf.as_dtype(out_dtype)
         if dtype == tf.float16 and data.dtype != tf.float16:
             raise ValueError(f"`out_dtype` is float16, which cannot hold the loss of `{which}` of {data.dtype.name}")
-        blank = blank_class(blank_index, data.shape[-1])
+        blank = blank_class(blank_index, data.shape[-1])  # pyright: ignore[reportArgumentType]  # Known.
         # A loss adds many logarithms up, which half precision cannot.
         values = tf.cast(data, tf.float32) if data.dtype == tf.float16 else data
         loss = tf.nn.ctc_loss(

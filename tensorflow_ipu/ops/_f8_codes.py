@@ -9,14 +9,12 @@ https://arxiv.org/abs/2206.02915.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 _NAN = 0x80
 
 
-def encode(values: Any, metadata: Any) -> Any:
+def encode(values: tf.Tensor, metadata: tf.Tensor) -> tf.Tensor:
     """The bits of float32 numbers, uint8. What is too large becomes the largest number, and NaN stays NaN."""
     bits, lowest, scale = _parameters(metadata)
     magnitude = tf.abs(values) * _power(-scale)
@@ -30,7 +28,7 @@ def encode(values: Any, metadata: Any) -> Any:
     return tf.cast(tf.where(tf.math.is_nan(values), _NAN, code), tf.uint8)
 
 
-def decode(codes: Any, metadata: Any) -> Any:
+def decode(codes: tf.Tensor, metadata: tf.Tensor) -> tf.Tensor:
     """The numbers of bits, float32."""
     bits, lowest, scale = _parameters(metadata)
     code = tf.cast(codes, tf.int32)
@@ -43,7 +41,7 @@ def decode(codes: Any, metadata: Any) -> Any:
     return tf.where(tf.equal(code, _NAN), float("nan"), value)
 
 
-def _parameters(metadata: Any) -> tuple[Any, Any, Any]:
+def _parameters(metadata: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The bits of the fraction, the exponent of the smallest normal number, and that of the scale; int32 scalars."""
     packed = tf.cast(metadata, tf.int32)
     is_143 = packed >= 0x80
@@ -52,6 +50,6 @@ def _parameters(metadata: Any) -> tuple[Any, Any, Any]:
     return tf.where(is_143, 3, 2), tf.where(is_143, -7, -15), scale
 
 
-def _power(exponent: Any) -> Any:
+def _power(exponent: tf.Tensor) -> tf.Tensor:
     """2 to the power of it, exactly, float32."""
     return tf.bitcast(tf.bitwise.left_shift(exponent + 127, 23), tf.float32)

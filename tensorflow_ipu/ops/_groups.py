@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensorflow_ipu.replicas import ReplicaGroups, check_size
 
 
-def optional(argument: str, value: Any) -> ReplicaGroups:
+def optional(argument: str, value: int | ReplicaGroups | None) -> ReplicaGroups:
     """The groups of an argument that is a group size, a `ReplicaGroups`, or None or 0 for all replicas.
 
     Raises:
@@ -22,13 +20,14 @@ def optional(argument: str, value: Any) -> ReplicaGroups:
     return ReplicaGroups(value)
 
 
-def sized(argument: str, value: Any) -> tuple[ReplicaGroups, int]:
+def sized(argument: str, value: int | ReplicaGroups) -> tuple[ReplicaGroups, int]:
     """The groups of an argument that decides the shape of a result, and their size, which must be known.
 
     Raises:
       TypeError: It is neither a group size nor a `ReplicaGroups` with a size.
       ValueError: The size is below 1.
     """
-    size: Any = value.size if isinstance(value, ReplicaGroups) else value
+    size = value.size if isinstance(value, ReplicaGroups) else value
     check_size(argument, size, optional=False)
+    assert size is not None
     return value if isinstance(value, ReplicaGroups) else ReplicaGroups(size), size

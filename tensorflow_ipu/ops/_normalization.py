@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu.config import _state
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import ShapeLike, TensorLike
 
-def check_groups(shape: Any, groups: int, channels_axis: int) -> int:
+
+def check_groups(shape: ShapeLike, groups: int, channels_axis: int) -> int:
     """The axis of the channels, counted from the front.
 
     Raises:
@@ -38,8 +42,14 @@ def check_groups(shape: Any, groups: int, channels_axis: int) -> int:
 
 
 def normalize(
-    x: Any, groups: int, axis: int, epsilon: float, strided: bool, gamma: Any | None = None, beta: Any | None = None
-) -> Any:
+    x: tf.Tensor,
+    groups: int,
+    axis: int,
+    epsilon: float,
+    strided: bool,
+    gamma: TensorLike | None = None,
+    beta: TensorLike | None = None,
+) -> tf.Tensor:
     """Normalises the channels of each group of each sample to the mean 0 and the variance 1, then scales and shifts.
 
     Half precision is computed in float32.
@@ -56,7 +66,7 @@ def normalize(
     Returns:
       A tensor like `x`.
     """
-    channels = x.shape[axis]
+    channels = known_size(x, axis)
     values = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
     shape = [size if size is not None else tf.shape(x)[i] for i, size in enumerate(x.shape)]
     split = [channels // groups, groups] if strided else [groups, channels // groups]

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu._faults import Faults
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
 
 class _Sample(NamedTuple):
-    classes: Any  # int64 [num_sampled], all different
-    true_expected: Any  # [batch, num_true], how often each is drawn on average
-    sampled_expected: Any  # [num_sampled]
+    classes: tf.Tensor  # int64 [num_sampled], all different
+    true_expected: tf.Tensor  # [batch, num_true], how often each is drawn on average
+    sampled_expected: tf.Tensor  # [num_sampled]
 
 
 def sampled_softmax_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: TensorLike,
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: tuple[Any, Any, Any] | None = None,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
     name: str = "sampled_softmax_loss",
     seed: int | None = None,
-) -> Any:
+) -> tf.Tensor:
     """The cross entropy of a softmax over the true classes and a sample of the others: `tf.nn.sampled_softmax_loss`.
 
     TensorFlow's own samples where XLA cannot; this one samples in the program. Sampled classes that are true ones do
@@ -59,16 +62,16 @@ def sampled_softmax_loss(
 
 
 def nce_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: TensorLike,
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: tuple[Any, Any, Any] | None = None,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
     name: str = "nce_loss",
-) -> Any:
+) -> tf.Tensor:
     """The noise-contrastive estimation of the classes: `tf.nn.nce_loss`, with a sampler that compiled programs can run.
 
     Sampled classes that are true ones count all the same. See `sampled_softmax_loss` for the arguments and errors.
@@ -84,17 +87,17 @@ def nce_loss(
 
 
 def _logits(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: TensorLike,
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int,
-    sampled_values: tuple[Any, Any, Any] | None,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None,
     seed: int | None,
     remove_hits: bool,
-) -> tuple[Any, Any]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Logits and targets, both [batch, num_true + num_sampled]."""
     faults = Faults()
     if not 1 <= num_sampled <= num_classes:
@@ -121,12 +124,12 @@ def _logits(
     return tf.concat([true, others], 1), targets
 
 
-def _log_uniform(labels: Any, num_sampled: int, num_classes: int, seed: int | None) -> _Sample:
+def _log_uniform(labels: tf.Tensor, num_sampled: int, num_classes: int, seed: int | None) -> _Sample:
     """Draws classes until there are enough different ones."""
     scale = tf.math.log(float(num_classes + 1))
     start = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32) if seed is None else tf.stack([seed, 0])
 
-    def draw(tries: Any, found: Any, classes: Any, seen: Any) -> Any:
+    def draw(tries: tf.Tensor, found: tf.Tensor, classes: tf.Tensor, seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
         chance = tf.random.stateless_uniform([], start + tf.stack([0, tries]))
         one = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
         is_new = tf.logical_not(seen[one])
@@ -140,7 +143,7 @@ def _log_uniform(labels: Any, num_sampled: int, num_classes: int, seed: int | No
         (0, 0, tf.zeros([num_sampled], tf.int32), tf.zeros([num_classes], tf.bool)),
     )
 
-    def expected(drawn: Any) -> Any:
+    def expected(drawn: tf.Tensor) -> tf.Tensor:
         number = tf.cast(drawn, tf.float32)
         chance = tf.math.log((number + 2) / (number + 1)) / scale
         return -tf.math.expm1(tf.cast(tries, tf.float32) * tf.math.log1p(-chance))

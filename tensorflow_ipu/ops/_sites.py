@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -12,12 +12,14 @@ from tensorflow_ipu._library import native
 from tensorflow_ipu.feeds import _feed, program_order
 
 # A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
+_Result = TypeVar("_Result")
+
 _identities: dict[str, _feed.Feed] = {}
 # A device: the feed whose state names its random streams to programs.
 _random: dict[str, _feed.Feed] = {}
 
 
-def new(function: str, name: str) -> tuple[Any, list[Any]]:
+def new(function: str, name: str) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The resource that names a new call site to the program being traced, and the order of the program there.
 
     The replicas of a program meet where they use the same resource. Each call has one of its own.
@@ -35,7 +37,7 @@ def new(function: str, name: str) -> tuple[Any, list[Any]]:
     return replicas.in_function(_make(device, place).state(device)), program_order.of(device)
 
 
-def in_a_program(function: str, collective: Callable[..., Any], values: Sequence[Any]) -> Any:
+def in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
     """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own.
 
     Args:
@@ -53,7 +55,7 @@ def in_a_program(function: str, collective: Callable[..., Any], values: Sequence
         return replicas.insert(collective, list(values), {}, device)
 
 
-def identity(function: str) -> Any:
+def identity(function: str) -> tf.Tensor:
     """The resource that tells the program being traced which replica it is.
 
     Args:
@@ -65,12 +67,12 @@ def identity(function: str) -> Any:
     return _of_device(function, _identities, lambda device: _make(device, "the replica's index"))
 
 
-def random(function: str) -> Any:
+def random(function: str) -> tf.Tensor:
     """The resource that names the random streams of the device to the program being traced; see `identity`."""
     return _of_device(function, _random, _make_random)
 
 
-def _of_device(function: str, feeds: dict[str, _feed.Feed], make: Callable[[str], _feed.Feed]) -> Any:
+def _of_device(function: str, feeds: dict[str, _feed.Feed], make: Callable[[str], _feed.Feed]) -> tf.Tensor:
     device = _device(function)
     if device not in feeds:
         feeds[device] = make(device)
@@ -107,7 +109,7 @@ def on_ipu() -> bool:
     return replicas.is_tracing() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type == "IPU"
 
 
-def _outermost_name(graph: Any) -> str:
+def _outermost_name(graph: tf.Graph) -> str:
     while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
         graph = graph.outer_graph
     return getattr(graph, "name", "a graph")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -10,16 +10,19 @@ from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
 __all__ = ["all_gather", "all_to_all"]
 
 
 def all_to_all(
-    x: Any,
+    x: TensorLike,
     split_dimension: int,
     concat_dimension: int,
     replication_factor: int | ReplicaGroups,
     name: str | None = None,
-) -> Any:
+) -> tf.Tensor:
     """Splits a tensor in as many parts as there are replicas, and has each replica gather the parts of its number.
 
     With 2 replicas, `split_dimension` 1 and `concat_dimension` 0:
@@ -59,7 +62,9 @@ def all_to_all(
     return _collectives.all_to_all("all_to_all", [value], (split_dimension, concat_dimension), groups, name)[0]
 
 
-def all_gather(x: Any, replication_factor: int | ReplicaGroups, name: str | None = None) -> Any:
+def all_gather(
+    x: TensorLike, replication_factor: int | ReplicaGroups, name: str | None = None
+) -> tf.Tensor | list[tf.Tensor]:
     """Gathers a tensor from all replicas.
 
     The gradient of a replica is the sum of the upstream gradients, over all replicas, of its own part.
@@ -85,7 +90,7 @@ def all_gather(x: Any, replication_factor: int | ReplicaGroups, name: str | None
     return gathered if isinstance(x, (list, tuple)) else gathered[0]
 
 
-def _check_dimension(argument: str, dimension: Any, value: Any) -> None:
+def _check_dimension(argument: str, dimension: int, value: tf.Tensor) -> None:
     if not is_int(dimension):
         raise TypeError(f"`{argument}` must be the number of an axis, but is {dimension!r}")
     rank = value.shape.rank

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -10,10 +10,15 @@ from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested, TensorLike
+
 __all__ = ["assume_equal_across_replicas", "cross_replica_broadcast", "cross_replica_mean", "cross_replica_sum"]
 
 
-def cross_replica_sum(x: Any, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None) -> Any:
+def cross_replica_sum(
+    x: TensorLike, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+) -> tf.Tensor:
     """Sums a tensor over the replicas.
 
     The terms are added in the order of the replicas, so that every run has the same result to the bit. float16 and
@@ -39,7 +44,9 @@ def cross_replica_sum(x: Any, replica_group_size: int | ReplicaGroups | None = N
     return _reduce("cross_replica_sum", x, "sum", replica_group_size, name)
 
 
-def cross_replica_mean(x: Any, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None) -> Any:
+def cross_replica_mean(
+    x: TensorLike, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+) -> tf.Tensor:
     """Takes the mean of a tensor over the replicas: their sum, divided by their number.
 
     The mean of integers is rounded toward zero. The gradient is the mean of the upstream gradients.
@@ -50,8 +57,8 @@ def cross_replica_mean(x: Any, replica_group_size: int | ReplicaGroups | None = 
 
 
 def cross_replica_broadcast(
-    x: Any, root: int = 0, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
-) -> Any:
+    x: TensorLike, root: int = 0, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+) -> tf.Tensor:
     """Gives all replicas the tensor of one of them.
 
     The gradient of that one is the sum of the upstream gradients of all, and zero for the others.
@@ -81,7 +88,7 @@ def cross_replica_broadcast(
     return _collectives.broadcast("cross_replica_broadcast", [value], root, groups, name)[0]
 
 
-def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
+def assume_equal_across_replicas(tensors: Nested, inplace: bool = False) -> Nested:
     """Asserts to the compiler that tensors are equal on all replicas. The emulator needs no such help.
 
     Args:
@@ -98,7 +105,9 @@ def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
     return tensors if inplace else tf.nest.map_structure(tf.identity, tensors)
 
 
-def _reduce(function: str, x: Any, reduction: str, replica_group_size: Any, name: str | None) -> Any:
+def _reduce(
+    function: str, x: TensorLike, reduction: str, replica_group_size: int | ReplicaGroups | None, name: str | None
+) -> tf.Tensor:
     groups = _groups.optional("replica_group_size", replica_group_size)
     value = tf.convert_to_tensor(x, name="x")
     return _collectives.all_reduce(function, [value], reduction, groups, name)[0]

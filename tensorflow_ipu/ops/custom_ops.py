@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import tensorflow as tf
 
@@ -19,6 +20,14 @@ from tensorflow_ipu._library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.ops import _sites
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeLike, Gradient, ShapeLike, TensorLike
+
+    class _Outputs(TypedDict):
+        output_types: Sequence[DTypeLike]
+        output_shapes: Sequence[ShapeLike]
+
 
 __all__ = ["compile_user_operation", "cpu_user_operation"]
 
@@ -30,16 +39,16 @@ _functions: dict[tuple[str, str], _feed.Feed] = {}
 
 
 def cpu_user_operation(
-    inputs: Sequence[Any],
+    inputs: Sequence[TensorLike],
     library_path: str | os.PathLike[str],
-    outs: Mapping[str, Sequence[Any]] | None = None,
+    outs: _Outputs | None = None,
     name: str = "UserOp",
     op_name: str = "Callback",
     separate_gradients: bool = False,
     inputs_with_gradients: Sequence[int] | None = None,
     attributes: str | None = None,
     gradient_attributes: str | None = None,
-) -> list[Any]:
+) -> list[tf.Tensor]:
     """Calls a C++ function of a shared library in the midst of a program, in the order of its uses of queues.
 
     The library has a function of this form, which reads the inputs at `data` and writes the outputs, all in row-major
@@ -132,7 +141,7 @@ def compile_user_operation(
     return str(library)
 
 
-def _load(library_path: Any, function: str) -> str:
+def _load(library_path: str | os.PathLike[str], function: str) -> str:
     """Loads the function of a library, and returns the path that the library is known by."""
     path = os.path.realpath(library_path)
     if (path, function) in _functions:
@@ -147,7 +156,7 @@ def _load(library_path: Any, function: str) -> str:
     return path
 
 
-def _find(library: Any, path: str, function: str) -> None:
+def _find(library: ctypes.CDLL, path: str, function: str) -> None:
     try:
         address = getattr(library, function)
     except AttributeError as exc:
@@ -159,7 +168,7 @@ def _find(library: Any, path: str, function: str) -> None:
     _functions[path, function] = _feed.Feed(native.ipu_user_function_new(address), native.ipu_user_function_drop)
 
 
-def _results(outs: Mapping[str, Sequence[Any]] | None) -> tuple[list[Any], list[Any]]:
+def _results(outs: _Outputs | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
     if outs is None:
         return [], []
     try:
@@ -176,13 +185,13 @@ def _results(outs: Mapping[str, Sequence[Any]] | None) -> tuple[list[Any], list[
 
 def _call(
     function: tuple[str, str],
-    values: list[Any],
-    types: list[Any],
-    shapes: list[Any],
+    values: list[tf.Tensor],
+    types: list[tf.DType],
+    shapes: list[tf.TensorShape],
     name: str,
     attributes: str,
     known: Mapping[str, Any] | None = None,
-) -> list[Any]:
+) -> list[tf.Tensor]:
     """Adds the operation to the program being traced."""
     device = _sites._device("cpu_user_operation")
     state = replicas.in_function(_functions[function].state(device))
@@ -205,7 +214,7 @@ def _call(
 
 
 @tf.RegisterGradient("IpuUserOperation")
-def _gradient(op: Any, *gradients: Any) -> list[Any]:
+def _gradient(op: tf.Operation, *gradients: Gradient | None) -> list[tf.Tensor | None]:
     real = op.outputs[0].op  # A tape shows another one.
     known = json.loads(real.get_attr(_CALL))
     inputs = list(real.inputs)[1 : 1 + len(real.get_attr("input_types"))]
@@ -218,7 +227,7 @@ def _gradient(op: Any, *gradients: Any) -> list[Any]:
     if function not in _functions:
         _find(of_user(known["path"]), *function)  # Loaded by now.
     data, name = [*given, *outputs, *inputs], real.get_attr("called").decode()
-    found: list[Any] = [None] * len(inputs)
+    found: list[tf.Tensor | None] = [None] * len(inputs)
     wanted = known["inputs"]
     calls = (
         [(name + f"_grad_{index}", [index]) for index in wanted] if known["separate"] else [(name + "_grad", wanted)]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, SupportsIndex
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._checks import check_bool, known_size
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
 
 __all__ = ["embedding_lookup"]
 
 
 def embedding_lookup(
-    params: Any, ids: Any, serialization_factor: int = 1, indices_are_sorted: bool = False, name: str | None = None
-) -> Any:
+    params: tf.Tensor | tf.Variable,
+    ids: TensorLike,
+    serialization_factor: int = 1,
+    indices_are_sorted: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
     """Looks rows of a table up, as `tf.gather` does, if asked for in parts of the table one after the other.
 
     Args:
@@ -60,7 +67,7 @@ def embedding_lookup(
         return _in_parts(table, ids, factor)
 
 
-def checked_factor(serialization_factor: Any) -> int:
+def checked_factor(serialization_factor: SupportsIndex) -> int:
     """The number of parts that a user asks for.
 
     Raises:
@@ -76,9 +83,9 @@ def checked_factor(serialization_factor: Any) -> int:
     return factor
 
 
-def _in_parts(table: Any, ids: Any, factor: int) -> Any:
+def _in_parts(table: tf.Tensor, ids: tf.Tensor, factor: int) -> tf.Tensor:
     """Asks each part for all ids; rows of the others count as zero."""
-    size = table.shape[0] // factor
+    size = known_size(table, 0) // factor
     found = []
     for part in range(factor):
         local = ids - part * size

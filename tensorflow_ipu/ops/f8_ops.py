@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu.ops._f8_codes import decode, encode
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeLike, TensorLike
+
+# Bits and metadata as users have them.
+_Data: TypeAlias = "tf.Tensor | tf.Variable | np.ndarray"
 
 __all__ = [
     "Format",
@@ -56,7 +62,7 @@ class QuarterTensor:
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # It is compared by value, and can be changed.
 
-    def __init__(self, data: Any, metadata: Any) -> None:
+    def __init__(self, data: _Data, metadata: TensorLike) -> None:
         """Puts bits and metadata together.
 
         Args:
@@ -69,11 +75,11 @@ class QuarterTensor:
         self.data = _bits(data)
         self.metadata = metadata
 
-    def numpy(self) -> list[Any]:
+    def numpy(self) -> list[TensorLike]:
         """The bits as an array, and the metadata."""
         return [self.data.numpy(), self.metadata]
 
-    def assign(self, new_values: Sequence[Any], **kwargs: Any) -> None:
+    def assign(self, new_values: Sequence[_Data], **kwargs: Any) -> None:
         """Takes other bits and metadata.
 
         Args:
@@ -88,12 +94,12 @@ class QuarterTensor:
         self.metadata = new_values[1]
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> tf.TensorShape:
         """The shape of the data."""
         return self.data.shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tf.DType:
         """The type that holds the bits, uint8."""
         return tf.uint8
 
@@ -101,20 +107,20 @@ class QuarterTensor:
         return (
             isinstance(other, QuarterTensor)
             and np.array_equal(self.data, other.data)
-            and np.array_equal(self.metadata, other.metadata)
+            and np.array_equal(np.asarray(self.metadata), np.asarray(other.metadata))
         )
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> tf.Tensor:
         return self.data[index]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[TensorLike]:
         return iter([self.data, self.metadata])
 
 
-def convert_to_f8(values: Any, metadata: Any, name: str | None = None) -> QuarterTensor:
+def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
     """Rounds numbers to eight bits: to the nearest, to even where two are, and to the largest where they are larger.
 
     No gradient passes.
@@ -130,7 +136,9 @@ def convert_to_f8(values: Any, metadata: Any, name: str | None = None) -> Quarte
         return QuarterTensor(encode(tf.cast(half, tf.float32), packed), packed)
 
 
-def convert_from_f8(packed_input: Any, dtype: Any = tf.float16, name: str | None = None) -> Any:
+def convert_from_f8(
+    packed_input: QuarterTensor | Sequence[TensorLike], dtype: DTypeLike = tf.float16, name: str | None = None
+) -> tf.Tensor:
     """Gives numbers of eight bits as numbers of another type.
 
     Args:
@@ -144,7 +152,7 @@ def convert_from_f8(packed_input: Any, dtype: Any = tf.float16, name: str | None
         return tf.cast(half, dtype)
 
 
-def f8_matmul(lhs: Any, rhs: Any, name: str = "f8_matmul") -> Any:
+def f8_matmul(lhs: QuarterTensor | TensorLike, rhs: QuarterTensor | TensorLike, name: str = "f8_matmul") -> tf.Tensor:
     """Multiplies matrices of eight bits. Sums are of float32.
 
     Args:
@@ -160,14 +168,14 @@ def f8_matmul(lhs: Any, rhs: Any, name: str = "f8_matmul") -> Any:
 
 
 def f8_conv_1d(
-    inputs: Any,
-    filters: Any,
+    inputs: QuarterTensor | TensorLike,
+    filters: QuarterTensor | TensorLike,
     strides: int | Sequence[int],
-    padding: Any,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NWC",
     dilations: int | Sequence[int] = (1,),
     name: str = "f8_conv_1d",
-) -> Any:
+) -> tf.Tensor:
     """Convolves sequences of eight bits. Sums are of float32.
 
     Args:
@@ -191,14 +199,14 @@ def f8_conv_1d(
 
 
 def f8_conv_2d(
-    inputs: Any,
-    filters: Any,
+    inputs: QuarterTensor | TensorLike,
+    filters: QuarterTensor | TensorLike,
     strides: int | Sequence[int],
-    padding: Any,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NHWC",
     dilations: int | Sequence[int] = (1, 1, 1, 1),
     name: str = "f8_conv_2d",
-) -> Any:
+) -> tf.Tensor:
     """Convolves pictures of eight bits: "NHWC" or "NCHW". See `f8_conv_1d`."""
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError(f"`data_format` must be 'NHWC' or 'NCHW', but is `{data_format!r}`")
@@ -206,14 +214,14 @@ def f8_conv_2d(
 
 
 def f8_conv_3d(
-    inputs: Any,
-    filters: Any,
+    inputs: QuarterTensor | TensorLike,
+    filters: QuarterTensor | TensorLike,
     strides: int | Sequence[int],
-    padding: Any,
+    padding: str | Sequence[Sequence[int]],
     data_format: str = "NDHWC",
     dilations: int | Sequence[int] = (1, 1, 1, 1, 1),
     name: str = "f8_conv_3d",
-) -> Any:
+) -> tf.Tensor:
     """Convolves volumes of eight bits: "NDHWC" or "NCDHW". See `f8_conv_1d`."""
     if data_format not in ("NDHWC", "NCDHW"):
         raise ValueError(f"`data_format` must be 'NDHWC' or 'NCDHW', but is `{data_format!r}`")
@@ -221,8 +229,14 @@ def f8_conv_3d(
 
 
 def _convolution(
-    inputs: Any, filters: Any, strides: Any, padding: Any, data_format: str, dilations: Any, name: str
-) -> Any:
+    inputs: QuarterTensor | TensorLike,
+    filters: QuarterTensor | TensorLike,
+    strides: int | Sequence[int],
+    padding: str | Sequence[Sequence[int]],
+    data_format: str,
+    dilations: int | Sequence[int],
+    name: str,
+) -> tf.Tensor:
     rank = len(data_format)
     with tf.name_scope(name):
         images, kernel = _wide(inputs), _wide(filters)
@@ -233,13 +247,13 @@ def _convolution(
             images,
             kernel,
             _spatial("strides", strides, data_format),
-            _explicit(padding, first),
+            _explicit(padding, first),  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit padding.
             dilations=_spatial("dilations", dilations, data_format),
         )
         return tf.cast(tf.transpose(result, [0, rank - 1, *range(1, rank - 1)]) if first else result, tf.float16)
 
 
-def _spatial(argument: str, value: Any, data_format: str) -> list[int]:
+def _spatial(argument: str, value: int | Sequence[int], data_format: str) -> list[int]:
     """The entries for width, height and depth, of a number, of those alone, or of one for each dimension."""
     spatial = len(data_format) - 2
     values = [value] if isinstance(value, int) else list(value)
@@ -252,23 +266,23 @@ def _spatial(argument: str, value: Any, data_format: str) -> list[int]:
     return values
 
 
-def _explicit(padding: Any, channels_first: bool) -> Any:
+def _explicit(padding: str | Sequence[Sequence[int]], channels_first: bool) -> str | list[Sequence[int]]:
     if isinstance(padding, str):
         return padding
     return [padding[0], *padding[2:], padding[1]] if channels_first else list(padding)
 
 
-def _wide(tensor: Any) -> Any:
+def _wide(tensor: QuarterTensor | TensorLike) -> tf.Tensor:
     if isinstance(tensor, QuarterTensor):
         return convert_from_f8(tensor, tf.float32)
     return tf.cast(tensor, tf.float32)
 
 
-def _metadata(metadata: Any) -> Any:
+def _metadata(metadata: TensorLike) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(metadata), tf.uint8)
 
 
-def _bits(data: Any) -> Any:
+def _bits(data: _Data) -> tf.Tensor | tf.Variable:
     if isinstance(data, np.ndarray):
         data = tf.Variable(tf.constant(data))
     if tf.as_dtype(data.dtype) != tf.uint8:

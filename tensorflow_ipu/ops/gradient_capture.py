@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
+
+    from tensorflow_ipu._types import Gradient, Nested
 
 __all__ = [
     "GradientCaptureContext",
@@ -41,7 +45,7 @@ class GradientCaptureContext:
     def __init__(self) -> None:
         """Creates the context."""
         self._tags: set[str] = set()
-        self._captured: dict[str, list[Any]] = {}
+        self._captured: dict[str, list[Gradient | None]] = {}
 
     def __enter__(self) -> Self:
         """Opens the block."""
@@ -55,12 +59,12 @@ class GradientCaptureContext:
         _open.contexts.remove(self)
 
     @property
-    def captured_gradients(self) -> dict[str, list[Any]]:
+    def captured_gradients(self) -> dict[str, list[Gradient | None]]:
         """The gradients that went by, by their tags: a list, with an element for each tensor of the call."""
         return dict(self._captured)
 
     @captured_gradients.setter
-    def captured_gradients(self, _: Any) -> None:
+    def captured_gradients(self, _: object) -> None:
         raise ValueError("`captured_gradients` is what was captured, and cannot be set")
 
 
@@ -87,17 +91,17 @@ class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
 
     def gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
-    ) -> Any:
+        target: Nested,
+        sources: Nested,
+        output_gradients: Nested = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Nested:
         """Computes gradients, as `tf.GradientTape.gradient` does, and captures those that go by."""
         self._captured = {}
         return tf.GradientTape.gradient(self, target, sources, output_gradients, unconnected_gradients)
 
 
-def capture_upstream_gradients(args: Any, tag: str = "") -> Any:
+def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
     """Returns tensors as they are, and has the innermost open context capture the gradients that come back to them.
 
     Args:
@@ -122,8 +126,8 @@ def capture_upstream_gradients(args: Any, tag: str = "") -> Any:
     context._tags.add(tag)
 
     @tf.custom_gradient
-    def identities(*tensors: Any) -> Any:
-        def gradient(*upstream: Any) -> Any:
+    def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[Gradient, ...]]]:
+        def gradient(*upstream: Gradient) -> tuple[Gradient, ...]:
             context._captured[tag] = list(upstream)
             return upstream
 

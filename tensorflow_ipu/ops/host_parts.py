@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -18,6 +18,11 @@ from tensorflow_ipu._library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs, patches, variables
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.ops import _sites
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tensorflow_ipu._types import Gradient, ShapeLike
 
 _HOST = "/device:CPU:0"
 
@@ -60,29 +65,29 @@ class HostPart(graphs.FunctionGraph):
         Args:
           name: A name for it.
         """
-        self.program: Any = tf.compat.v1.get_default_graph()
+        self.program = tf.compat.v1.get_default_graph()
         self.call: Any = None
         self._device = _sites._device(name)
         super().__init__(name)
         patches.CAPTURES.apply_while(self)
         patches.PARTS_OF_HOST.apply_while(self)
         # Not even inside of the outermost graph, which bears the mark of the program.
-        self._around: Any = tf.Graph()
+        self._around = tf.Graph()
         graphs.share_python_functions(self._around, graphs.outermost_of(self))
         self.outer_graph = self._around
         with self.as_default():
             self.replica = tf.compat.v1.placeholder(tf.int32, [], "replica")
             self.replicas = tf.compat.v1.placeholder(tf.int32, [], "replicas")
-        self._bound: list[Any] = []
-        self._passed: list[Any] = []  # Tensors of the program.
-        self.passed_inside: list[Any] = []  # What they are here.
-        self._results: dict[int, Any] = {}
+        self._bound: list[tuple[tf.Tensor, tf.Tensor]] = []
+        self._passed: list[tf.Tensor] = []  # Tensors of the program.
+        self.passed_inside: list[tf.Tensor] = []  # What they are here.
+        self._results: dict[int, tf.Tensor] = {}
         self._known = -1  # How many results the function has that the host knows.
         self._feed: _PartFeed | None = None
 
     # What comes in.
 
-    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """What a tensor of elsewhere is in this graph."""
         if getattr(tensor, "graph", self) is not self and tensor.dtype == tf.string:
             constant = tf.get_static_value(tensor)
@@ -91,7 +96,7 @@ class HostPart(graphs.FunctionGraph):
                     return tf.constant(constant)
         return super().capture(tensor, name, shape)
 
-    def _create_op_internal(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def _create_op_internal(self, op_type: str, inputs: Iterable[tf.Tensor], *args: Any, **kwargs: Any) -> tf.Operation:
         if op_type in _PROGRAMS_OWN:
             raise ValueError(
                 f"`{op_type}` is a program's own: take it out of the `outside_compilation_scope`, which the host runs."
@@ -115,7 +120,7 @@ class HostPart(graphs.FunctionGraph):
             return self.capture(value).op
         return super()._create_op_internal(op_type, inputs, *args, **kwargs)
 
-    def _variable_of_the_ipu(self, tensor: Any) -> Any:
+    def _variable_of_the_ipu(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The variable outside of which a tensor is the handle here; None for all else, and for variables of the host."""
         if tensor.dtype != tf.resource:
             return None
@@ -124,7 +129,7 @@ class HostPart(graphs.FunctionGraph):
             return None
         return None if _on_host(replicas.source_of(external)) else external
 
-    def _with_replica(self, text: Any) -> Any:
+    def _with_replica(self, text: tf.Tensor) -> tf.Tensor:
         """A text to print, with the replica before each of its lines where there are several."""
         with self.as_default():
             which = tf.strings.join(["replica ", tf.strings.as_string(self.replica), ": "])
@@ -161,10 +166,10 @@ class HostPart(graphs.FunctionGraph):
         self.call = call.op
         self._passed = list(self.call.inputs)[1 : 1 + len(self._passed)]
         # Lives as long as the program does. A graph takes attributes, though it shows no `__dict__`.
-        self.program._ipu_parts = {**getattr(self.program, "_ipu_parts", {}), self.call.name: self}
+        self.program._ipu_parts = {**getattr(self.program, "_ipu_parts", {}), self.call.name: self}  # pyright: ignore[reportAttributeAccessIssue]
         _pending.parts.append(weakref.ref(self))
 
-    def result(self, tensor: Any) -> Any:
+    def result(self, tensor: tf.Tensor) -> tf.Tensor:
         """What a tensor of the part is in the program.
 
         Raises:
@@ -216,14 +221,14 @@ class HostPart(graphs.FunctionGraph):
 class _PartFeed(_feed.Feed):
     """What names a part to programs."""
 
-    def __init__(self, name: str, bound: list[Any]) -> None:
+    def __init__(self, name: str, bound: list[tf.Tensor]) -> None:
         super().__init__(native.ipu_host_function_new(), native.ipu_host_function_drop)
         self.function = "_".join(["ipu", re.sub(r"\W", "_", name), str(next(_numbers))])
         self.defined = False
         self._bound = bound
-        self._made: list[Any] = []  # The operations that make the function in graphs.
+        self._made: list[tf.Operation] = []  # The operations that make the function in graphs.
 
-    def _make_state(self, device: str, lane: int, lanes: int) -> Any:
+    def _make_state(self, device: str, lane: int, lanes: int) -> tf.Tensor:
         if tf.executing_eagerly():
             return super()._make_state(device, lane, lanes)
         with tf.device(_HOST):  # Each session has a function of its own.
@@ -284,7 +289,7 @@ def around() -> HostPart | None:
 
 
 @tf.RegisterGradient("IpuHostResult")
-def _gradient(op: Any, gradient: Any) -> list[Any]:
+def _gradient(op: tf.Operation, gradient: Gradient | None) -> list[Gradient | None]:
     """The gradient of a part is the host's too."""
     real = op.outputs[0].op  # A tape shows another one.
     part = getattr(real.graph, "_ipu_parts", {}).get(real.inputs[0].op.name)
@@ -300,7 +305,7 @@ def _gradient(op: Any, gradient: Any) -> list[Any]:
 tf.no_gradient("IpuHostCall")
 
 
-def _is_variable(source: Any) -> bool:
+def _is_variable(source: tf.Tensor) -> bool:
     """Whether a resource is a variable: of unknown kind, a program's argument can be nothing else."""
     if hasattr(source, "graph"):
         return source.op.type in ("VarHandleOp", "Placeholder")
@@ -308,17 +313,17 @@ def _is_variable(source: Any) -> bool:
     return known is not None and known.is_set and bool(known.shape_and_type)
 
 
-def _on_host(source: Any) -> bool:
+def _on_host(source: tf.Tensor) -> bool:
     return tf.DeviceSpec.from_string(source.device or "").device_type == "CPU"
 
 
-def _type_of(args: Any, kwargs: Any) -> Any:
+def _type_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> int:
     """The type that an operation of TensorFlow's is created with: its attribute `dtype`."""
     attributes = kwargs.get("attrs") or next(value for value in args if isinstance(value, dict))
     return attributes["dtype"].type
 
 
-def _name(tensor: Any) -> str:
+def _name(tensor: tf.Tensor) -> str:
     return tensor.name if hasattr(tensor, "graph") else "a resource"
 
 
@@ -332,10 +337,12 @@ def _define_pending(function: Any) -> None:
             part.define()
 
 
-def _capturing(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _capturing(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """Where a graph uses a tensor of a part of its program, it gets what that is in the program."""
 
-    def capture(self: Any, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+    def capture(
+        self: graphs.FunctionGraph, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None
+    ) -> tf.Tensor:
         part = getattr(tensor, "graph", None)
         if isinstance(part, HostPart) and part is not self and part.call is not None:
             tensor = part.result(tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,10 +13,13 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.ops import host_parts
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
 __all__ = ["print_tensor"]
 
 
-def print_tensor(input: Any, name: str = "") -> Any:  # noqa: A002  (Graphcore's name.)
+def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # noqa: A002  (Graphcore's name.)
     """Prints a tensor to stderr, each time that the program comes by, in its order.
 
     It prints `name: ` and all elements, on a device of several replicas with `replica 0: ` or the like before each line.
@@ -40,9 +43,9 @@ def print_tensor(input: Any, name: str = "") -> Any:  # noqa: A002  (Graphcore's
 
 
 @functools.cache  # TensorFlow has it under several names.
-def _printing(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
     @functools.wraps(plain)
-    def print_(*inputs: Any, **kwargs: Any) -> Any:
+    def print_(*inputs: object, **kwargs: Any) -> tf.Operation | None:
         if not replicas.is_tracing():
             return plain(*inputs, **kwargs)
         with host_parts.host_part("print") as part:

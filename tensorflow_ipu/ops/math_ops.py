@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.ops.embedding_ops import checked_factor
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
 
 __all__ = ["segment_sum", "serialized_matmul"]
 
@@ -15,14 +18,14 @@ _DIMENSIONS = ("a_columns", "a_rows_b_columns", "b_rows")
 
 
 def serialized_matmul(
-    a: Any,
-    b: Any,
+    a: TensorLike,
+    b: TensorLike,
     serialization_factor: int,
     serialization_dimension: str,
     transpose_a: bool = False,
     transpose_b: bool = False,
     name: str | None = None,
-) -> Any:
+) -> tf.Tensor:
     """Multiplies matrices as `tf.matmul` does, in parts one after the other.
 
     With `a` of shape [..., m, k] and `b` of shape [..., k, n] after their transpositions, the names of the dimensions
@@ -89,7 +92,7 @@ def serialized_matmul(
         return tf.concat(products, -2 if serialization_dimension == "a_columns" else -1)
 
 
-def segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None = None) -> Any:
+def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int, name: str | None = None) -> tf.Tensor:
     """Sums the rows of each segment up, as `tf.math.segment_sum` does, for a number of segments that is known.
 
     Args:

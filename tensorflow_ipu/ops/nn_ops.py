@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,6 +12,9 @@ from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.ops._ctc_beam import ctc_beam_search_decoder, ctc_beam_search_decoder_with_log_probs
 from tensorflow_ipu.ops._ctc_loss import ctc_loss_v2, ctc_loss_with_log_probs
 from tensorflow_ipu.ops._sampled_losses import nce_loss, sampled_softmax_loss
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
 
 __all__ = [
     "ctc_beam_search_decoder",
@@ -28,7 +31,7 @@ __all__ = [
 ]
 
 
-def gelu(x: Any, approximate: bool = True, name: str | None = None) -> Any:
+def gelu(x: TensorLike, approximate: bool = True, name: str | None = None) -> tf.Tensor:
     """The Gaussian error linear unit, https://arxiv.org/abs/1606.08415.
 
     Args:
@@ -47,7 +50,7 @@ def gelu(x: Any, approximate: bool = True, name: str | None = None) -> Any:
         return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate), tf.float16)
 
 
-def hard_sigmoid(x: Any, name: str | None = None) -> Any:
+def hard_sigmoid(x: TensorLike, name: str | None = None) -> tf.Tensor:
     """`0.2 x + 0.5`, cut off below 0 and above 1.
 
     Args:
@@ -62,7 +65,7 @@ def hard_sigmoid(x: Any, name: str | None = None) -> Any:
         return tf.clip_by_value(0.2 * x + 0.5, 0, 1)
 
 
-def swish(x: Any, name: str | None = None) -> Any:
+def swish(x: TensorLike, name: str | None = None) -> tf.Tensor:
     """`x` times the sigmoid of `x`.
 
     Args:
@@ -76,7 +79,7 @@ def swish(x: Any, name: str | None = None) -> Any:
         return tf.nn.silu(tf.convert_to_tensor(x, name="x"))
 
 
-def softmax(x: Any, stable: bool = False, name: str | None = None) -> Any:
+def softmax(x: TensorLike, stable: bool = False, name: str | None = None) -> tf.Tensor:
     """The softmax over the last dimension.
 
     Args:
@@ -94,7 +97,7 @@ def softmax(x: Any, stable: bool = False, name: str | None = None) -> Any:
     return tf.nn.softmax(tf.convert_to_tensor(x, name="x"), name=name)
 
 
-def multi_conv(func: Callable[..., Any] | None = None, options: Mapping[str, Any] | None = None) -> Any:
+def multi_conv(func: Callable[..., Any] | None = None, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Decorates a function whose convolutions are to run at the same time. They compute the same with and without.
 
     Both `@multi_conv` and `@multi_conv(options=...)` are right.

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu.ops._normalization import check_groups, normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorflow_ipu._types import TensorLike
 
 __all__ = ["check_groups", "group_norm", "instance_norm", "layer_norm", "normalize"]
 
 
 def group_norm(
-    inputs: Any,
+    inputs: TensorLike,
     groups: int = 2,
     channels_axis: int = -1,
     center: bool = True,
     scale: bool = True,
     epsilon: float = 1.53e-5,
-    param_initializers: Mapping[str, Any] | None = None,
+    param_initializers: Mapping[str, Callable[..., tf.Tensor] | TensorLike] | None = None,
     reuse: bool | None = None,
     variables_collections: Sequence[str] | None = None,
     training: bool = True,
     trainable: bool = True,
-    scope: Any = None,
+    scope: str | tf.compat.v1.VariableScope | None = None,
     strided_channel_grouping: bool = True,
-) -> Any:
+) -> tf.Tensor:
     """Normalises the channels of each group of each sample: https://arxiv.org/abs/1803.08494.
 
     The parameters `gamma` and `beta` are made by `tf.compat.v1.get_variable` in a variable scope, for graphs of
@@ -60,18 +66,18 @@ def group_norm(
 
 
 def layer_norm(
-    inputs: Any,
+    inputs: TensorLike,
     channels_axis: int = -1,
     center: bool = True,
     scale: bool = True,
     epsilon: float = 1.53e-5,
-    param_initializers: Mapping[str, Any] | None = None,
+    param_initializers: Mapping[str, Callable[..., tf.Tensor] | TensorLike] | None = None,
     reuse: bool | None = None,
     variables_collections: Sequence[str] | None = None,
     training: bool = True,
     trainable: bool = True,
-    scope: Any = None,
-) -> Any:
+    scope: str | tf.compat.v1.VariableScope | None = None,
+) -> tf.Tensor:
     """Normalises each sample over all its dimensions: `group_norm` with a single group, which see."""
     del training
     return _norm("LayerNorm", inputs, 1, channels_axis, center, scale, epsilon, param_initializers, reuse,
@@ -79,18 +85,18 @@ def layer_norm(
 
 
 def instance_norm(
-    inputs: Any,
+    inputs: TensorLike,
     channels_axis: int = -1,
     center: bool = True,
     scale: bool = True,
     epsilon: float = 1.53e-5,
-    param_initializers: Mapping[str, Any] | None = None,
+    param_initializers: Mapping[str, Callable[..., tf.Tensor] | TensorLike] | None = None,
     reuse: bool | None = None,
     variables_collections: Sequence[str] | None = None,
     training: bool = True,
     trainable: bool = True,
-    scope: Any = None,
-) -> Any:
+    scope: str | tf.compat.v1.VariableScope | None = None,
+) -> tf.Tensor:
     """Normalises each channel of each sample: `group_norm` with a group for each channel, which see."""
     del training
     return _norm("InstanceNorm", inputs, None, channels_axis, center, scale, epsilon, param_initializers, reuse,
@@ -99,28 +105,28 @@ def instance_norm(
 
 def _norm(
     name: str,
-    inputs: Any,
+    inputs: TensorLike,
     groups: int | None,
     channels_axis: int,
     center: bool,
     scale: bool,
     epsilon: float,
-    param_initializers: Mapping[str, Any] | None,
+    param_initializers: Mapping[str, Callable[..., tf.Tensor] | TensorLike] | None,
     reuse: bool | None,
     collections: Sequence[str] | None,
     trainable: bool,
-    scope: Any,
+    scope: str | tf.compat.v1.VariableScope | None,
     strided: bool,
-) -> Any:
+) -> tf.Tensor:
     """`groups` is None for as many groups as there are channels."""
     inputs = tf.convert_to_tensor(inputs, name="inputs")
     axis = check_groups(inputs.shape, 1 if groups is None else groups, channels_axis)
-    channels = inputs.shape[axis]
+    channels = known_size(inputs, axis)
     given = dict(param_initializers or {})
     if not given.keys() <= {"beta", "gamma"}:
         raise ValueError(f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(given)}`")
 
-    def parameter(which: str, default: Any) -> Any:
+    def parameter(which: str, default: Callable[..., tf.Tensor]) -> tf.Variable:
         return tf.compat.v1.get_variable(
             which,
             [channels],

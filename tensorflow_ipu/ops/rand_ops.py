@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
 __all__ = ["dropout"]
 
 
 def dropout(
-    x: Any,
+    x: TensorLike,
     rate: float = 0.5,
     noise_shape: Sequence[int | None] | None = None,
-    seed: Any = None,
+    seed: TensorLike | None = None,
     name: str | None = None,
     **kwargs: Any,
-) -> Any:
+) -> tf.Tensor:
     """Sets elements to zero at random, and divides the others by `1 - rate`, so that the mean stays what it is.
 
     The gradient has the same mask.
@@ -68,7 +71,7 @@ def check_reference(ref: object) -> None:
     check_bool("ref", ref)
 
 
-def _pair(seed: Any) -> Any:
+def _pair(seed: TensorLike) -> tf.Tensor:
     """The pair of integers that a user gave as a seed, as a tensor.
 
     Raises:
@@ -86,7 +89,7 @@ def _pair(seed: Any) -> Any:
     return value
 
 
-def _mask_shape(x: Any, noise_shape: Sequence[int | None] | None) -> Any:
+def _mask_shape(x: tf.Tensor, noise_shape: Sequence[int | None] | None) -> list[int | tf.Tensor] | None:
     if noise_shape is None:
         return None
     wanted = tf.TensorShape(noise_shape)

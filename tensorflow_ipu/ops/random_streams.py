@@ -8,8 +8,8 @@ stream. Outside of programs they are what they are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -19,45 +19,68 @@ from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import _sites
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeLike, TensorLike
+
 __all__ = ["seed", "stream"]
 
 
-def seed() -> Any:
+def seed() -> tf.Tensor:
     """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
     return ops.ipu_random_seed(_sites.random("seed"), advance=not replicas.in_condition())
 
 
-def stream() -> Any:
+def stream() -> tf.Tensor:
     """Which random stream the replica draws from, an int64 scalar: its index, or 0 where all replicas draw the same."""
     return ops.ipu_random_stream(_sites.random("stream"))
 
 
-def _uniform(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+def _uniform(
+    shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
+) -> tf.Tensor:
     return tf.random.stateless_uniform(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
 
 
-def _uniform_int(shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+def _uniform_int(
+    shape: tf.Tensor | Sequence[int],
+    minval: tf.Tensor | float,
+    maxval: tf.Tensor | float,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> tf.Tensor:
     lowest = tf.convert_to_tensor(minval)
     return tf.random.stateless_uniform(shape, _seed_of(seed, seed2), lowest, maxval, lowest.dtype, name=name)
 
 
-def _normal(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+def _normal(
+    shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
+) -> tf.Tensor:
     return tf.random.stateless_normal(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
 
 
-def _truncated_normal(shape: Any, dtype: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+def _truncated_normal(
+    shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
+) -> tf.Tensor:
     return tf.random.stateless_truncated_normal(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
 
 
 def _bounded_normal(
-    shape: Any, means: Any, stdevs: Any, minvals: Any, maxvals: Any, seed: int = 0, seed2: int = 0, name: Any = None
-) -> Any:
+    shape: tf.Tensor | Sequence[int],
+    means: tf.Tensor | float,
+    stdevs: tf.Tensor | float,
+    minvals: tf.Tensor | float,
+    maxvals: tf.Tensor | float,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> tf.Tensor:
     return tf.random.stateless_parameterized_truncated_normal(
         shape, _seed_of(seed, seed2), means, stdevs, minvals, maxvals, name
     )
 
 
-def _shuffle(value: Any, seed: int = 0, seed2: int = 0, name: str | None = None) -> Any:
+def _shuffle(value: TensorLike, seed: int = 0, seed2: int = 0, name: str | None = None) -> tf.Tensor:
     # By the order of random numbers, since XLA compiles no stateless shuffle.
     value = tf.convert_to_tensor(value)
     count = tf.shape(value)[:1]
@@ -66,18 +89,23 @@ def _shuffle(value: Any, seed: int = 0, seed2: int = 0, name: str | None = None)
 
 
 def _categorical(
-    logits: Any, num_samples: Any, seed: int = 0, seed2: int = 0, output_dtype: Any = tf.int64, name: Any = None
-) -> Any:
+    logits: tf.Tensor,
+    num_samples: tf.Tensor | int,
+    seed: int = 0,
+    seed2: int = 0,
+    output_dtype: DTypeLike = tf.int64,
+    name: str | None = None,
+) -> tf.Tensor:
     narrow = tf.cast(_seed_of(seed, seed2), tf.int32)  # XLA compiles this one with no other seeds.
     return tf.random.stateless_categorical(logits, num_samples, narrow, output_dtype, name)
 
 
-def _seed_of(one: int | None, two: int | None) -> Any:
+def _seed_of(one: int | None, two: int | None) -> tf.Tensor:
     """A new seed. What an operation was given of its own tells it apart from others with the same stream."""
     return seed() + tf.constant([(one or 0) * 31 + (two or 0), 0], tf.int64)
 
 
-_STATELESS: dict[str, Callable[..., Any]] = {
+_STATELESS: dict[str, Callable[..., tf.Tensor]] = {
     "multinomial": _categorical,
     "parameterized_truncated_normal": _bounded_normal,
     "random_shuffle": _shuffle,
@@ -92,11 +120,11 @@ _STATELESS: dict[str, Callable[..., Any]] = {
 _DRAWN = "_ipu_drawn"
 
 
-def _in_programs(stateful: Callable[..., Any]) -> Callable[..., Any]:
+def _in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     stateless = _STATELESS[stateful.__name__]
 
     @functools.wraps(stateful)
-    def draw(*args: Any, **kwargs: Any) -> Any:
+    def draw(*args: Any, **kwargs: Any) -> tf.Tensor:
         if not replicas.is_tracing():
             return stateful(*args, **kwargs)
         drawn = stateless(*args, **kwargs)
@@ -108,7 +136,7 @@ def _in_programs(stateful: Callable[..., Any]) -> Callable[..., Any]:
     return draw
 
 
-def on_host(value: Any) -> Any:
+def on_host(value: tf.Tensor) -> tf.Tensor:
     """The same value for the host to compute: random numbers in it are those of plain TensorFlow.
 
     Args:
@@ -118,8 +146,8 @@ def on_host(value: Any) -> Any:
       A tensor of the same graph: `value` itself where nothing random is in it.
     """
     graph = value.graph
-    drawn: dict[str, functools.partial[Any]] = getattr(graph, _DRAWN, {})
-    operations: dict[str, Any] = {}  # Those between the random numbers and the value.
+    drawn: dict[str, functools.partial[tf.Tensor]] = getattr(graph, _DRAWN, {})
+    operations: dict[str, tf.Operation] = {}  # Those between the random numbers and the value.
     sources: set[str] = set()
     waiting = [value.op]
     while waiting:
@@ -142,7 +170,7 @@ def on_host(value: Any) -> Any:
         return tf.graph_util.import_graph_def(definition, hosts, [value.name], name="on_host")[0]
 
 
-def _drawn_on_host(draw: functools.partial[Any]) -> Any:
+def _drawn_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
     """Draws on the host; a shape or a limit may have been drawn itself."""
     args = [on_host(value) if isinstance(value, tf.Tensor) else value for value in draw.args]
     return draw.func(*args, **draw.keywords)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._types import TensorLike
 
 __all__ = ["reduce_scatter"]
 
 
 def reduce_scatter(
-    x: Any, replication_factor: int | ReplicaGroups, op: str = "COLLECTIVE_OP_ADD", name: str | None = None
-) -> Any:
+    x: TensorLike, replication_factor: int | ReplicaGroups, op: str = "COLLECTIVE_OP_ADD", name: str | None = None
+) -> tf.Tensor | list[tf.Tensor]:
     """Reduces vectors over the replicas; replica r gets part r of the result.
 
     With 2 replicas:

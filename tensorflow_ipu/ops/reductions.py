@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu.ops import _collectives, _gradients, _sites  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 __all__ = ["all_reduce", "in_program"]
 
@@ -16,7 +19,7 @@ def in_program() -> bool:
     return _sites.on_ipu()
 
 
-def all_reduce(values: Sequence[Any], mean: bool = False) -> list[Any]:
+def all_reduce(values: Sequence[tf.Tensor], mean: bool = False) -> list[tf.Tensor]:
     """Sums tensors over all replicas, in the order of the replicas, or takes their mean.
 
     Args:

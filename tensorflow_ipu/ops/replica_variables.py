@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -11,6 +11,9 @@ from tensorflow_ipu._checks import tf_variable
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike, Variable
 
 __all__ = ["VariableRetrievalMode", "assign_groups", "read_groups"]
 
@@ -22,7 +25,7 @@ class VariableRetrievalMode(enum.Enum):
     AllReplicas = 1
 
 
-def assign_groups(variable: Any, values: Any, groups: ReplicaGroups | None = None) -> None:
+def assign_groups(variable: Variable, values: TensorLike, groups: ReplicaGroups | None = None) -> None:
     """Gives each group of replicas a value of its own.
 
     8 replicas of which neighbours in pairs hold one of 4 shards of a table:
@@ -58,7 +61,7 @@ def assign_groups(variable: Any, values: Any, groups: ReplicaGroups | None = Non
 
 
 def read_groups(
-    variable: Any,
+    variable: Variable,
     groups: ReplicaGroups | None = None,
     retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
 ) -> tf.Tensor:
@@ -89,7 +92,7 @@ def read_groups(
     return tf.stack(values)
 
 
-def _handle(variable: Any) -> tuple[Any, int]:
+def _handle(variable: Variable) -> tuple[tf.Tensor, int]:
     """The handle of a variable, and how many replicas there are on its device."""
     if not tf.executing_eagerly():
         raise RuntimeError("what each replica has of a variable can only be read or assigned in eager execution")

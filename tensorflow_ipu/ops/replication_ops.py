@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from tensorflow_ipu.ops import _collectives, _gradients, host_parts  # noqa: F401  (Registers the gradients.)
@@ -12,7 +10,7 @@ from tensorflow_ipu.replicas import ReplicaGroups
 __all__ = ["replication_index"]
 
 
-def replication_index(name: str | None = None) -> Any:
+def replication_index(name: str | None = None) -> tf.Tensor:
     """The number of the replica that runs; in an `outside_compilation_scope`, of the one whose part runs.
 
     Args:

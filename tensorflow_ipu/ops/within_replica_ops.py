@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,9 +12,12 @@ from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 
-_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+_OPERATIONS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
     "COLLECTIVE_OP_ADD": tf.add,
     "COLLECTIVE_OP_LOGICAL_AND": tf.logical_and,
     "COLLECTIVE_OP_LOGICAL_OR": tf.logical_or,
@@ -25,7 +28,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 _LOCAL = "COLLECTIVE_OP_LOCAL"
 
 
-def all_reduce(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
+def all_reduce(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, ...]:
     """Reduces vectors element by element; every shard gets the result.
 
         [a, b]        [a + c, b + d, 0 + e]
@@ -52,7 +55,7 @@ def all_reduce(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
     return tuple(tf.identity(reduced) for _ in vectors)
 
 
-def reduce_scatter(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
+def reduce_scatter(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, ...]:
     """Reduces vectors element by element; each shard gets a part of the result, in the order of the shards.
 
         [a, b, c]     [a + d, b + e]
@@ -75,7 +78,7 @@ def reduce_scatter(input_shards: Sequence[Any], op: str) -> tuple[Any, ...]:
     return tuple(tf.split(_padded(vector, length), widths)[shard] for shard, vector in enumerate(reduced))
 
 
-def all_gather(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
+def all_gather(input_shards: Sequence[TensorLike], axis: int = 0) -> tuple[tf.Tensor, ...]:
     """Concatenates the tensors of all shards; every shard gets the result.
 
     Args:
@@ -108,7 +111,7 @@ def all_gather(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
     return tuple(tf.identity(gathered) for _ in shards)
 
 
-def _shards(input_shards: Sequence[Any]) -> list[Any]:
+def _shards(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:
     """The tensors, which have one type and rank and are all different."""
     if not isinstance(input_shards, (list, tuple)) or not input_shards:
         raise ValueError(f"`input_shards` must be a list of tensors, one a shard, but is {input_shards!r}")
@@ -129,7 +132,7 @@ def _shards(input_shards: Sequence[Any]) -> list[Any]:
     return shards
 
 
-def _check_order(input_shards: Sequence[Any]) -> None:
+def _check_order(input_shards: Sequence[TensorLike]) -> None:
     """Refuses a tensor that was made on one shard and is listed in the place of another."""
     for place, shard in enumerate(input_shards):
         # What is recorded of a tensor of a graph that was made in such a scope; of no other.
@@ -142,7 +145,7 @@ def _check_order(input_shards: Sequence[Any]) -> None:
             )
 
 
-def _vectors(input_shards: Sequence[Any]) -> list[Any]:
+def _vectors(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:
     shards = _shards(input_shards)
     if shards[0].shape.rank > 1:
         raise ValueError(
@@ -152,25 +155,26 @@ def _vectors(input_shards: Sequence[Any]) -> list[Any]:
     return [tf.reshape(shard, [-1]) for shard in shards]
 
 
-def _checked(op: Any, vectors: list[Any]) -> str:
+def _checked(op: str, vectors: list[tf.Tensor]) -> str:
     _collectives.check_types("op", vectors, _collectives.reduction_of(op, (*_OPERATIONS, _LOCAL)))
     return op
 
 
-def _length(vector: Any) -> int:
-    if vector.shape[0] is None:
+def _length(vector: tf.Tensor) -> int:
+    length = vector.shape[0]
+    if length is None:
         raise ValueError(
             f"a tensor of `input_shards` has shape {vector.shape}; the length must be known when the program is traced:"
             " use `tf.ensure_shape`"
         )
-    return vector.shape[0]
+    return length
 
 
-def _equally_long(vectors: list[Any]) -> list[Any]:
+def _equally_long(vectors: list[tf.Tensor]) -> list[tf.Tensor]:
     length = max(_length(vector) for vector in vectors)
     return [_padded(vector, length) for vector in vectors]
 
 
-def _padded(vector: Any, length: int) -> Any:
+def _padded(vector: tf.Tensor, length: int) -> tf.Tensor:
     missing = length - _length(vector)
     return tf.pad(vector, [[0, missing]]) if missing else vector
