@@ -1,4 +1,4 @@
-"""What all tests share: a quiet TensorFlow, a fresh system, scripts in new interpreters, deadlines, no thread left."""
+"""What all tests share: a quiet TensorFlow, a fresh system, scripts in processes of their own, deadlines, no thread left."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported.
 # Most of a test is the compilation of programs that run a few steps. XLA's older emitters make slower code in two thirds
-# of the time; `make test-numbers` and tests that dump programs use those that users have.
+# of the time; `make test-numbers` uses those that users have.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
 import gc
+import json
+import select
 import signal
 import subprocess
 import sys
@@ -218,12 +220,69 @@ def quick_imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-@pytest.fixture
-def run_script(tmp_path: Path, quick_imports: Mapping[str, str]) -> RunScript:
-    """Runs a script in a new interpreter, from an empty folder, so that it sees the installed package alone.
+class Forking:
+    """The interpreter of `forking.py`, from the first script on."""
 
-    Call it as `run_script(code, *arguments, timeout=300, env=None, check=True)`: `code` is dedented, `env` adds
-    variables (a value of None removes one), and with `check` a script that fails fails the test, with all it printed.
+    def __init__(self, more: Mapping[str, str]) -> None:
+        self._environment = {**os.environ, **more, "PYTHONUNBUFFERED": "1"}
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(
+        self, script: Path, *arguments: str, timeout: float, env: Mapping[str, str | None] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a script in a process of its own, from the folder `empty` beside it, as `subprocess.run` would."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("forking.py"))],
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        folder, stdout, stderr = (script.with_name(name) for name in ("empty", "stdout", "stderr"))
+        folder.mkdir(exist_ok=True)
+        command = [str(script), *arguments]
+        variables = {**os.environ, "PYTHONPATH": self._environment["PYTHONPATH"], **(env or {})}
+        request = {
+            "arguments": command,
+            "environment": {name: value for name, value in variables.items() if value is not None},
+            "folder": str(folder),
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+        }
+        print(json.dumps(request), file=requests, flush=True)
+        process = int(answers.readline())
+        in_time = bool(select.select([answers], [], [], timeout)[0])
+        if not in_time:
+            os.kill(process, signal.SIGKILL)
+        code = int(answers.readline())
+        printed = [file.read_text(errors="replace") for file in (stdout, stderr)]
+        if not in_time:
+            pytest.fail("\n".join([f"the script was not done after {timeout} s; it printed:", *printed]))
+        return subprocess.CompletedProcess(command, code, *printed)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def forking(quick_imports: Mapping[str, str]) -> Iterator[Forking]:
+    interpreter = Forking(quick_imports)
+    yield interpreter
+    interpreter.close()
+
+
+@pytest.fixture
+def run_script(tmp_path: Path, forking: Forking) -> RunScript:
+    """Runs a script in a process of its own, from an empty folder, so that it sees the installed package alone.
+
+    TensorFlow and Keras are imported there already, the package is not. Call it as `run_script(code, *arguments,
+    timeout=300, env=None, check=True)`: `code` is dedented, `env` adds variables (a value of None removes one), and with
+    `check` a script that fails fails the test, with all it printed.
     """
 
     def run(
@@ -233,25 +292,9 @@ def run_script(tmp_path: Path, quick_imports: Mapping[str, str]) -> RunScript:
         env: Mapping[str, str | None] | None = None,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        folder = tmp_path / "empty"
-        folder.mkdir(exist_ok=True)
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
-        variables = {**os.environ, **quick_imports, "PYTHONUNBUFFERED": "1", **(env or {})}
-        try:
-            done = subprocess.run(
-                [sys.executable, str(script), *arguments],
-                cwd=folder,
-                env={name: value for name, value in variables.items() if value is not None},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as exc:
-            said = "\n".join(text.decode(errors="replace") for text in (exc.stdout, exc.stderr) if text)
-            pytest.fail(f"the script was not done after {timeout} s; it printed:\n{said}")
+        done = forking.run(script, *arguments, timeout=timeout, env=env)
         if check and done.returncode != 0:
             pytest.fail(f"the script ended with {done.returncode}; it printed:\n{done.stdout}\n{done.stderr}")
         return done

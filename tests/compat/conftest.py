@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def command(tmp_path: Path, quick_imports: Mapping[str, str]) -> Command:
     return run
 
 
-# Runs scripts one after the other as the command does each: in an interpreter's main thread and module, and from a
+# Runs scripts one after the other as the command does each: in a process's main thread and module, and from a
 # fresh system, graph and Keras.
 _RUN_ALL = """
 import sys
@@ -64,21 +65,14 @@ for path in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def _outputs(tmp_path_factory: pytest.TempPathFactory, quick_imports: Mapping[str, str]) -> dict[str, list[str]]:
-    """What each of the scripts beside this file prints. To start an interpreter takes longer than all of them do."""
+def _outputs(tmp_path_factory: pytest.TempPathFactory, forking: Any) -> dict[str, list[str]]:
+    """What each of the scripts beside this file prints, of one process for all."""
     # Those that leave TensorFlow 2 behind come last.
     scripts = ["feed_loop", "iterator_loop", "dequeue_thread", "old_keras", "session", "pipeline"]
     paths = [str(SCRIPTS / f"{name}.py") for name in scripts]
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN_ALL, *paths],
-        cwd=tmp_path_factory.mktemp("empty"),
-        env={**os.environ, **quick_imports},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    run_all = tmp_path_factory.mktemp("scripts") / "run_all.py"
+    run_all.write_text(_RUN_ALL)
+    done = forking.run(run_all, *paths, timeout=500)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     outputs: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():

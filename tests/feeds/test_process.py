@@ -1,4 +1,4 @@
-"""Ctrl-C, the interpreter's exit and forks, each in an interpreter of its own."""
+"""Ctrl-C, the interpreter's exit and forks, each in a process of its own."""
 
 from __future__ import annotations
 

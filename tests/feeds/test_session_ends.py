@@ -1,4 +1,4 @@
-"""Sessions, graphs and queues that end while their datasets are read, in every order, in interpreters of their own."""
+"""Sessions, graphs and queues that end while their datasets are read, in every order, in processes of their own."""
 
 from __future__ import annotations
 

@@ -1,0 +1,46 @@
+"""An interpreter that imports TensorFlow once, which takes seconds, and forks for each script that the tests run.
+
+The package itself it leaves to the scripts. A line of JSON on its input names a script, its arguments, folder, environment
+and where its output goes; the answers are the number of the process, and its exit code once it has ended.
+"""
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from types import CodeType
+
+import keras  # noqa: F401
+import tensorflow as tf  # noqa: F401
+
+
+def answer(number: int) -> None:
+    os.write(1, f"{number}\n".encode())
+
+
+def next_script() -> CodeType:
+    """In a process of its own for each script: its code, with the process as the script expects it."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        process = os.fork()
+        if process:
+            answer(process)
+            answer(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+            continue
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        path, *_ = sys.argv = request["arguments"]
+        globals()["__file__"] = path
+        return compile(Path(path).read_text(), path, "exec")
+    sys.exit()
+
+
+gc.collect()
+gc.freeze()
+# Here, so that the script's names are those of `__main__` to the end of the process.
+exec(next_script())
