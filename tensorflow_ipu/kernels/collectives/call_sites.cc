@@ -1,9 +1,9 @@
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
 
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 
 namespace tensorflow_ipu {
@@ -11,14 +11,14 @@ namespace tensorflow_ipu {
 namespace {
 
 // Never destroyed: threads of programs may outlive static destructors.
-std::mutex& DomainsMutex() {
-  static auto* const mutex = new std::mutex();
-  return *mutex;
-}
+struct DomainsByDevice {
+  core::Mutex mutex;
+  std::map<int64_t, std::shared_ptr<core::Domain>> domains IPU_GUARDED_BY(mutex);
+};
 
-std::map<int64_t, std::shared_ptr<core::Domain>>& DomainsByDevice() {
-  static auto* const domains = new std::map<int64_t, std::shared_ptr<core::Domain>>();
-  return *domains;
+DomainsByDevice& All() {
+  static auto* const all = new DomainsByDevice();
+  return *all;
 }
 
 bool SomeProgramWaitsForData() {
@@ -37,8 +37,9 @@ core::Registry<core::CallSite>& CallSites() {
 }
 
 std::shared_ptr<core::Domain> DomainOf(int64_t device) {
-  std::lock_guard<std::mutex> lock(DomainsMutex());
-  std::shared_ptr<core::Domain>& domain = DomainsByDevice()[device];
+  DomainsByDevice& all = All();
+  const core::Lock lock(all.mutex);
+  std::shared_ptr<core::Domain>& domain = all.domains[device];
   if (domain == nullptr) {
     domain = std::make_shared<core::Domain>("/device:IPU:" + std::to_string(device), SomeProgramWaitsForData);
   }
@@ -46,10 +47,11 @@ std::shared_ptr<core::Domain> DomainOf(int64_t device) {
 }
 
 std::vector<std::shared_ptr<core::Domain>> Domains() {
-  std::lock_guard<std::mutex> lock(DomainsMutex());
-  std::vector<std::shared_ptr<core::Domain>> all;
-  for (const auto& entry : DomainsByDevice()) all.push_back(entry.second);
-  return all;
+  DomainsByDevice& all = All();
+  const core::Lock lock(all.mutex);
+  std::vector<std::shared_ptr<core::Domain>> domains;
+  for (const auto& entry : all.domains) domains.push_back(entry.second);
+  return domains;
 }
 
 }  // namespace tensorflow_ipu

@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
@@ -32,9 +32,9 @@ namespace tensorflow_ipu {
 namespace {
 
 // Whether a run is there for Ctrl-C to end. The lock makes a signal that comes with the run's end belong to one side.
-std::mutex arming;
-bool armed = false;   // Guarded by arming.
-int forward_to = -1;  // Guarded by arming: who watched for signals before us; -1: nobody did.
+core::Mutex arming;
+bool armed IPU_GUARDED_BY(arming) = false;
+int forward_to IPU_GUARDED_BY(arming) = -1;  // Who watched for signals before us; -1: nobody did.
 
 void Interrupt() {
   core::interrupted = true;
@@ -54,7 +54,7 @@ void Watch(int signals) {
     const ssize_t got = read(signals, &number, 1);
     if (got < 0 && errno == EINTR) continue;
     if (got != 1) return;
-    std::lock_guard<std::mutex> lock(arming);
+    const core::Lock lock(arming);
     if (!armed) continue;
     if (number == SIGINT) Interrupt();
     // A full pipe has woken its reader already.
@@ -202,20 +202,20 @@ int32_t ipu_interrupt_watch(int32_t signals) {
 // From now on Ctrl-C ends what waits on infeeds, and has feeds refuse all use. Signals go on to `forward`, unless it is
 // -1.
 void ipu_interrupt_arm(int32_t forward) {
-  std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
+  const core::Lock lock(tensorflow_ipu::arming);
   tensorflow_ipu::armed = true;
   tensorflow_ipu::forward_to = forward;
 }
 
 // Does at once what Ctrl-C does between that call and the next one.
 void ipu_interrupt_now() {
-  std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
+  const core::Lock lock(tensorflow_ipu::arming);
   if (tensorflow_ipu::armed) tensorflow_ipu::Interrupt();
 }
 
 // Ends that, and lets feeds be used again.
 void ipu_interrupt_disarm() {
-  std::lock_guard<std::mutex> lock(tensorflow_ipu::arming);
+  const core::Lock lock(tensorflow_ipu::arming);
   tensorflow_ipu::armed = false;
   core::interrupted = false;
 }

@@ -1,31 +1,37 @@
 #include "tensorflow_ipu/kernels/device/configured.h"
 
-#include <mutex>
 #include <utility>
+
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu {
 
 namespace {
 
-std::mutex mutex;
+// Never destroyed: threads of programs may outlive static destructors.
+struct System {
+  core::Mutex mutex;
+  std::vector<Configured> devices IPU_GUARDED_BY(mutex) = {{1, Connection::kAlways}};
+};
 
-// Guarded by mutex. Never destroyed: threads of programs may outlive static destructors.
-std::vector<Configured>& Devices() {
-  static auto* const devices = new std::vector<Configured>{{1, Connection::kAlways}};
-  return *devices;
+System& TheSystem() {
+  static auto* const system = new System();
+  return *system;
 }
 
 }  // namespace
 
 void ConfigureDevices(std::vector<Configured> devices) {
-  std::lock_guard<std::mutex> lock(mutex);
+  System& system = TheSystem();
+  const core::Lock lock(system.mutex);
   configured_devices = static_cast<int32_t>(devices.size());
-  Devices() = std::move(devices);
+  system.devices = std::move(devices);
 }
 
 Configured ConfiguredAt(int64_t ordinal) {
-  std::lock_guard<std::mutex> lock(mutex);
-  const std::vector<Configured>& devices = Devices();
+  System& system = TheSystem();
+  const core::Lock lock(system.mutex);
+  const std::vector<Configured>& devices = system.devices;
   return ordinal >= 0 && ordinal < static_cast<int64_t>(devices.size()) ? devices[ordinal] : Configured{};
 }
 

@@ -23,7 +23,7 @@ std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
 
 void Infeed::Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     if (queue_ == queue) {
       pump_ = std::move(pump);
       return;
@@ -37,7 +37,7 @@ bool Infeed::Stop(std::chrono::nanoseconds patience) { return Replace(nullptr, p
 bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience) {
   std::shared_ptr<Pump> pump;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     queue.swap(queue_);
     pump.swap(pump_);
     ++core::removals;
@@ -49,7 +49,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
 }
 
 std::shared_ptr<InfeedQueue> Infeed::queue() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   return queue_;
 }
 

@@ -6,12 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/feeds/element.h"
 
@@ -71,9 +71,9 @@ class Infeed {
   const int64_t depth_;
   const core::Grouping sharing_;
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<InfeedQueue> queue_;  // Guarded by mutex_.
-  std::shared_ptr<Pump> pump_;          // Guarded by mutex_.
+  mutable core::Mutex mutex_;
+  std::shared_ptr<InfeedQueue> queue_ IPU_GUARDED_BY(mutex_);
+  std::shared_ptr<Pump> pump_ IPU_GUARDED_BY(mutex_);
 };
 
 core::Registry<Infeed>& Infeeds();

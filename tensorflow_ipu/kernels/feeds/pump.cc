@@ -1,7 +1,6 @@
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -32,20 +31,20 @@ class Running {
   }
 
   void Add(int change) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     count_ += change;
-    if (count_ == 0) none_.notify_all();
+    if (count_ == 0) none_.NotifyAll();
   }
 
   bool AwaitNone(std::chrono::nanoseconds limit) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return none_.wait_for(lock, limit, [this] { return count_ == 0; });
+    core::Lock lock(mutex_);
+    return none_.WaitFor(lock, limit, [this]() IPU_REQUIRES(mutex_) { return count_ == 0; });
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable none_;
-  int count_ = 0;  // Guarded by mutex_.
+  core::Mutex mutex_;
+  core::Condition none_;
+  int count_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
 // How long the end of a session or context waits for its pumps. It is a courtesy to the user's code in datasets, which
@@ -158,13 +157,13 @@ absl::StatusOr<std::shared_ptr<Pump>> Pump::Start(std::unique_ptr<DatasetReader>
 
 void Pump::Stop() {
   queue_->Close();
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   if (reader_ != nullptr) reader_->Cancel();
 }
 
 void Pump::Release() {
   std::unique_ptr<DatasetReader> released;  // Goes after the lock.
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   released.swap(reader_);
 }
 
@@ -248,7 +247,7 @@ PumpAnchor::~PumpAnchor() {
 }
 
 void PumpAnchor::Hold(const std::shared_ptr<Pump>& pump) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   pumps_.erase(std::remove_if(pumps_.begin(), pumps_.end(), [](const auto& weak) { return weak.expired(); }),
                pumps_.end());
   pumps_.push_back(pump);

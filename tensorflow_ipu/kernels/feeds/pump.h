@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 
 namespace tensorflow_ipu {
@@ -122,7 +122,7 @@ class Pump {
   // Why the element does not fit, or Ok.
   core::Outcome Check(const std::vector<tensorflow::Tensor>& element) const;
 
-  std::mutex mutex_;
+  core::Mutex mutex_;
   std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, by the pump's thread alone.
   const std::shared_ptr<InfeedQueue> queue_;
   const ElementSpec spec_;
@@ -143,8 +143,8 @@ class PumpAnchor : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "The pumps of a device"; }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<Pump>> pumps_;  // Guarded by mutex_.
+  core::Mutex mutex_;
+  std::vector<std::weak_ptr<Pump>> pumps_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

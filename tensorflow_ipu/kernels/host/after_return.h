@@ -9,8 +9,9 @@
 
 namespace tensorflow_ipu {
 
-// Calls `end` when `compute(done)` has both called `done` and returned, on the thread of the later one. The kernel of a
-// compiled program calls back while it holds the locks of the program's variables, which `end` may have to write.
+// Calls `end` when `compute(done)` has both called `done` and returned, on the thread of the later one. A kernel calls
+// back from within: that of a compiled program while it holds the locks of the program's variables, which `end` may
+// have to write, and `end` may be the rest of a whole program.
 template <typename Compute>
 void AfterReturn(Compute compute, std::function<void()> end) {
   const auto one_has = [left = std::make_shared<std::atomic<int>>(2), end = std::move(end)] {

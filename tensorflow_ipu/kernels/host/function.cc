@@ -1,6 +1,5 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 
-#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
@@ -55,7 +55,6 @@ struct Step {
   };
   std::vector<tf::Tensor> results;
   absl::Status status;
-  std::atomic<int> unfinished{2};  // The function, and the call of it on the thread of the run.
 };
 
 }  // namespace
@@ -108,19 +107,20 @@ void HostBody::Run(const std::vector<tf::Tensor>& arguments, std::vector<HostRes
   options.run_all_kernels_inline = true;
   options.create_rendezvous = true;
   // The rest of the program, which `done` sets going, is not to run inside of the function's own end.
-  const auto end = [step, results = std::move(results), done = std::move(done)] {
-    if (--step->unfinished > 0) return;
-    done(step->status.ok() ? Deliver(step->results, results) : step->status);
-  };
-  library_->Run(options, handle_, arguments, &step->results, [step, end](const absl::Status& status) {
-    step->status = status;
-    end();
-  });
-  end();
+  AfterReturn(
+      [&](auto ended) {
+        library_->Run(options, handle_, arguments, &step->results, [step, ended](const absl::Status& status) {
+          step->status = status;
+          ended();
+        });
+      },
+      [step, results = std::move(results), done = std::move(done)] {
+        done(step->status.ok() ? Deliver(step->results, results) : step->status);
+      });
 }
 
 void HostFunction::SetBody(std::shared_ptr<HostBody> body) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   body_ = std::move(body);
 }
 
@@ -129,7 +129,7 @@ void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer>
   const auto cancellation = std::make_shared<tf::CancellationManager>();
   std::shared_ptr<HostBody> body;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     if (core::interrupted.load(std::memory_order_relaxed)) {
       return done(absl::CancelledError("The run was interrupted before its host worked."));
     }
@@ -138,7 +138,7 @@ void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer>
   }
   const auto end = [self = shared_from_this(), cancellation, done = std::move(done)](const absl::Status& status) {
     {
-      std::lock_guard<std::mutex> lock(self->mutex_);
+      const core::Lock lock(self->mutex_);
       self->running_.erase(cancellation.get());
     }
     // What fails cancels the rest of itself, too.
@@ -156,7 +156,7 @@ void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer>
 }
 
 void HostFunction::Cancel() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   for (tf::CancellationManager* const running : running_) running->StartCancel();
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 
@@ -83,9 +83,9 @@ class HostFunction : public std::enable_shared_from_this<HostFunction> {
   void Cancel();
 
  private:
-  std::mutex mutex_;
-  std::shared_ptr<HostBody> body_;                      // Guarded by mutex_.
-  std::set<tensorflow::CancellationManager*> running_;  // Guarded by mutex_.
+  core::Mutex mutex_;
+  std::shared_ptr<HostBody> body_ IPU_GUARDED_BY(mutex_);
+  std::set<tensorflow::CancellationManager*> running_ IPU_GUARDED_BY(mutex_);
 };
 
 core::Registry<HostFunction>& HostFunctions();

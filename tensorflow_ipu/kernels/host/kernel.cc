@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@
 #include "tensorflow/core/platform/denormal.h"
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/setround.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/host/call.h"
 #include "tensorflow_ipu/kernels/host/device.h"
 
@@ -120,9 +120,9 @@ HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const 
     : own_(std::move(own)), twin_(std::move(twin)), always_twin_(IsNarrow(own_->output_type(0))) {}
 
 absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::string& node) {
-  static auto* const mutex = new std::mutex();
+  static auto* const mutex = new core::Mutex();
   static auto* const kernels = new std::map<std::string, std::shared_ptr<const HostKernel>>();
-  std::lock_guard<std::mutex> lock(*mutex);
+  const core::Lock lock(*mutex);
   const auto found = kernels->find(node);
   if (found != kernels->end()) return found->second;
   absl::StatusOr<std::shared_ptr<const HostKernel>> made = Make(node);

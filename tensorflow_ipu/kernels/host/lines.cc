@@ -1,12 +1,12 @@
 #include "tensorflow_ipu/kernels/host/lines.h"
 
 #include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -15,8 +15,8 @@ namespace {
 using Key = std::pair<std::string, std::string>;
 
 struct Lines {
-  std::mutex mutex;
-  std::map<Key, std::set<std::string>> of;
+  core::Mutex mutex;
+  std::map<Key, std::set<std::string>> of IPU_GUARDED_BY(mutex);
 };
 
 Lines& All() {
@@ -28,13 +28,13 @@ Lines& All() {
 
 void NoteLine(std::string_view node, std::string_view name, const std::string& line) {
   Lines& all = All();
-  std::lock_guard<std::mutex> lock(all.mutex);
+  const core::Lock lock(all.mutex);
   all.of[Key(node, name)].insert(line);
 }
 
 std::string LinesOf(std::string_view node, std::string_view name) {
   Lines& all = All();
-  std::lock_guard<std::mutex> lock(all.mutex);
+  const core::Lock lock(all.mutex);
   const auto found = all.of.find(Key(node, name));
   return found == all.of.end() ? "" : absl::StrCat(" (", absl::StrJoin(found->second, " or "), ")");
 }

@@ -16,6 +16,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
@@ -78,7 +79,7 @@ class HostFunctionOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     int64_t number = context->input(0).scalar<int64_t>()();
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const core::Lock lock(mutex_);
       if (number > 0 || own_ == 0) {
         std::vector<tf::Tensor> bound;
         for (int i = 1; i < context->num_inputs(); ++i) bound.push_back(context->input(i));
@@ -101,8 +102,8 @@ class HostFunctionOp : public tf::OpKernel {
 
  private:
   tf::NameAttrList function_;
-  std::mutex mutex_;
-  int64_t own_ = 0;  // Guarded by mutex_.
+  core::Mutex mutex_;
+  int64_t own_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuHostFunction").Device(tf::DEVICE_CPU), HostFunctionOp);

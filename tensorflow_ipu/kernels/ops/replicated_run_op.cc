@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/core/async_mutex.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
 
@@ -47,9 +47,9 @@ namespace {
 
 // Runs of one device come one after the other: their replicas meet in the device's one domain.
 core::AsyncMutex& MutexOf(int64_t device) {
-  static auto* const mutex = new std::mutex();
+  static auto* const mutex = new core::Mutex();
   static auto* const devices = new std::map<int64_t, core::AsyncMutex>();
-  std::lock_guard<std::mutex> lock(*mutex);
+  const core::Lock lock(*mutex);
   return (*devices)[device];
 }
 
@@ -122,8 +122,8 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   }
 
   // The kernel that TensorFlow makes for a call of the function on this device; XLA compiles it at its first run.
-  absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) {
-    std::lock_guard<std::mutex> lock(mutex_);
+  absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) IPU_EXCLUDES(mutex_) {
+    const core::Lock lock(mutex_);
     if (program_ == nullptr) {
       // The library at hand lends its functions and makes no kernels; a clone of its own does.
       absl::Status status = context->function_library()->Clone(&definitions_, &process_library_, &library_);
@@ -157,12 +157,12 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   int64_t shards_;
   std::vector<tf::PartialTensorShape> shapes_;
   bool differentiated_ = false;
-  std::mutex mutex_;
-  // All below are guarded by mutex_, and written once.
-  std::unique_ptr<tf::FunctionLibraryDefinition> definitions_;
-  std::unique_ptr<tf::ProcessFunctionLibraryRuntime> process_library_;
-  tf::FunctionLibraryRuntime* library_ = nullptr;
-  std::unique_ptr<tf::OpKernel> program_;
+  core::Mutex mutex_;
+  // Written once.
+  std::unique_ptr<tf::FunctionLibraryDefinition> definitions_ IPU_GUARDED_BY(mutex_);
+  std::unique_ptr<tf::ProcessFunctionLibraryRuntime> process_library_ IPU_GUARDED_BY(mutex_);
+  tf::FunctionLibraryRuntime* library_ IPU_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<tf::OpKernel> program_ IPU_GUARDED_BY(mutex_);
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuReplicatedRun").Device(tf::DEVICE_CPU), ReplicatedRunOp);

@@ -18,7 +18,7 @@ Copies& Copies::Global() {
 absl::Status Copies::Handles(tf::ResourceMgr* resources, const tf::ResourceHandle& handle, tf::Var* variable,
                              int64_t replicas, std::vector<tf::ResourceHandle>* handles) {
   handles->assign(1, handle);
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   Entry* entry = nullptr;
   if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
   if (entry->stale) Refresh(variable, entry);
@@ -30,7 +30,7 @@ absl::Status Copies::OwnHandles(tf::ResourceMgr* resources, const tf::ResourceHa
                                 int64_t replicas, const std::function<tf::Tensor(int64_t)>& value,
                                 std::vector<tf::ResourceHandle>* handles) {
   handles->clear();
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   Entry* entry = nullptr;
   if (absl::Status status = Find(resources, variable, replicas + 1, &entry); !status.ok()) return status;
   if (entry->stale) {
@@ -47,7 +47,7 @@ absl::Status Copies::OwnHandles(tf::ResourceMgr* resources, const tf::ResourceHa
 }
 
 absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   tf::Var* source = variable;
   const auto found = entries_.find(variable);
   if (replica > 0 && found != entries_.end() && !found->second.stale) {
@@ -66,7 +66,7 @@ absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value)
 
 absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_t replica, int64_t replicas,
                            const tf::Tensor& value) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   Entry* entry = nullptr;
   if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
   if (entry->stale) Refresh(variable, entry);
@@ -78,7 +78,7 @@ absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_
 }
 
 void Copies::NoteWrite(const tf::Var* variable) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   const auto found = entries_.find(variable);
   if (found != entries_.end()) found->second.stale = true;
 }
@@ -160,7 +160,7 @@ void Copies::AddHandles(const Entry& entry, const tf::ResourceHandle& like,
 }
 
 void Copies::Drop(const tf::Var* variable) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const core::Lock lock(mutex_);
   const auto found = entries_.find(variable);
   if (found == entries_.end()) return;
   for (Copy& copy : found->second.copies) Free(found->second.resources, std::move(copy));

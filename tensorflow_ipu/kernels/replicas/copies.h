@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -72,24 +72,23 @@ class Copies {
     bool stale = true;
   };
 
-  // These need mutex_ held.
-  absl::Status Find(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replicas, Entry** found);
-  absl::Status Add(tensorflow::Var* variable, Entry* entry);
-  void Free(tensorflow::ResourceMgr* resources, Copy copy);
-  void Refresh(tensorflow::Var* variable, Entry* entry);
+  absl::Status Find(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replicas, Entry** found)
+      IPU_REQUIRES(mutex_);
+  absl::Status Add(tensorflow::Var* variable, Entry* entry) IPU_REQUIRES(mutex_);
+  void Free(tensorflow::ResourceMgr* resources, Copy copy) IPU_REQUIRES(mutex_);
+  void Refresh(tensorflow::Var* variable, Entry* entry) IPU_REQUIRES(mutex_);
   void AddHandles(const Entry& entry, const tensorflow::ResourceHandle& like,
-                  std::vector<tensorflow::ResourceHandle>* handles) const;
+                  std::vector<tensorflow::ResourceHandle>* handles) const IPU_REQUIRES(mutex_);
 
-  void Drop(const tensorflow::Var* variable);
+  void Drop(const tensorflow::Var* variable) IPU_EXCLUDES(mutex_);
 
   static std::atomic<bool> any_;
 
-  std::mutex mutex_;
-  // All below are guarded by mutex_.
-  std::unordered_map<const tensorflow::Var*, Entry> entries_;
+  core::Mutex mutex_;
+  std::unordered_map<const tensorflow::Var*, Entry> entries_ IPU_GUARDED_BY(mutex_);
   // A resource manager, perhaps of a session that is closed: empty copies in it, to be used again.
-  std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_;
-  int64_t last_name_ = 0;
+  std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_ IPU_GUARDED_BY(mutex_);
+  int64_t last_name_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tensorflow_ipu

@@ -41,7 +41,12 @@ void Align(int64_t feed) {
 
 Launch::Launch(tf::OpKernelContext* context, Program program, int64_t ordinal, int64_t replicas,
                std::function<void()> done)
-    : context_(context), program_(program), count_(replicas), done_(std::move(done)), domain_(DomainOf(ordinal)) {}
+    : context_(context),
+      program_(program),
+      count_(replicas),
+      done_(std::move(done)),
+      domain_(DomainOf(ordinal)),
+      running_(replicas) {}
 
 void Launch::Start(bool may_block) {
   absl::Status status = ToStatus(core::Deadlines::Global().Prepare());
@@ -51,7 +56,6 @@ void Launch::Start(bool may_block) {
     done_();
     return;
   }
-  running_ = count_;
   if (count_ > 1) domain_->Begin(count_);
   EndWhenCancelled();
   if (count_ == 1 && may_block) {
@@ -161,7 +165,7 @@ void Launch::Ended(int64_t replica) {
   if (!status.ok()) Fail(status);
   if (count_ > 1) domain_->Leave(replica);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     if (--running_ > 0) return;
   }
   Finish();
@@ -169,7 +173,7 @@ void Launch::Ended(int64_t replica) {
 
 void Launch::Fail(const absl::Status& status) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = status;
   }
@@ -190,7 +194,7 @@ void Launch::EndWhenCancelled() {
 
 void Launch::EndWaits() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const core::Lock lock(mutex_);
     if (running_ == 0) return;
   }
   for (const int64_t feed : feeds_) {
@@ -206,7 +210,12 @@ void Launch::EndWaits() {
 void Launch::Finish() {
   // Waits for a call that is under way: one that came later would end the next run of the device.
   if (cancellable_) context_->cancellation_manager()->DeregisterCallback(cancellation_token_);
-  if (failure_.ok()) {
+  absl::Status failure;
+  {
+    const core::Lock lock(mutex_);
+    failure = failure_;
+  }
+  if (failure.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {
       const tf::TensorValue output = replicas_[0].context->release_output(i);
       if (output.tensor == nullptr) continue;
@@ -216,7 +225,7 @@ void Launch::Finish() {
   } else {
     RestoreStates(context_);
     for (const int64_t feed : feeds_) Align(feed);
-    context_->SetStatus(failure_);
+    context_->SetStatus(failure);
   }
   replicas_.clear();  // Before the op's end: they refer to its context.
   done_();

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
 namespace tensorflow_ipu {
@@ -76,9 +76,9 @@ class Launch : public std::enable_shared_from_this<Launch> {
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
 
-  std::mutex mutex_;
-  int64_t running_ = 0;   // Guarded by mutex_.
-  absl::Status failure_;  // Guarded by mutex_.
+  core::Mutex mutex_;
+  int64_t running_ IPU_GUARDED_BY(mutex_);  // Replicas that have not ended.
+  absl::Status failure_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

@@ -1,18 +1,22 @@
 #include "tensorflow_ipu/kernels/replicas/random.h"
 
 #include <map>
-#include <mutex>
+
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu {
 
 namespace {
 
-std::mutex mutex;
+// Never destroyed: threads of programs may outlive static destructors.
+struct StreamsByDevice {
+  core::Mutex mutex;
+  std::map<int64_t, std::shared_ptr<core::RandomStreams>> streams IPU_GUARDED_BY(mutex);
+};
 
-// Guarded by mutex. Never destroyed: threads of programs may outlive static destructors.
-std::map<int64_t, std::shared_ptr<core::RandomStreams>>& StreamsByDevice() {
-  static auto* const streams = new std::map<int64_t, std::shared_ptr<core::RandomStreams>>();
-  return *streams;
+StreamsByDevice& All() {
+  static auto* const all = new StreamsByDevice();
+  return *all;
 }
 
 }  // namespace
@@ -23,15 +27,17 @@ core::Registry<core::RandomStreams>& RandomStreams() {
 }
 
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device) {
-  std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<core::RandomStreams>& streams = StreamsByDevice()[device];
+  StreamsByDevice& all = All();
+  const core::Lock lock(all.mutex);
+  std::shared_ptr<core::RandomStreams>& streams = all.streams[device];
   if (streams == nullptr) streams = std::make_shared<core::RandomStreams>();
   return streams;
 }
 
 void ForgetSeeds() {
-  std::lock_guard<std::mutex> lock(mutex);
-  for (const auto& entry : StreamsByDevice()) entry.second->Forget();
+  StreamsByDevice& all = All();
+  const core::Lock lock(all.mutex);
+  for (const auto& entry : all.streams) entry.second->Forget();
 }
 
 }  // namespace tensorflow_ipu
