@@ -6,8 +6,12 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported.
 # Most of a test is the compilation of programs that run a few steps. XLA's older emitters make slower code in two thirds
-# of the time; `make test-numbers` uses those that users have.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+# of the time, and without LLVM's optimizations in a fifth; XLA's own passes, which see whole programs, are all there.
+# `make test-numbers` and the scripts of `compat` compile as users do.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0",
+)
 
 import gc
 import json

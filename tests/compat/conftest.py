@@ -72,7 +72,7 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory, forking: Any) -> dict[str
     paths = [str(SCRIPTS / f"{name}.py") for name in scripts]
     run_all = tmp_path_factory.mktemp("scripts") / "run_all.py"
     run_all.write_text(_RUN_ALL)
-    done = forking.run(run_all, *paths, timeout=500)
+    done = forking.run(run_all, *paths, timeout=500, env={"XLA_FLAGS": None})  # Compiled as for users.
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     outputs: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
