@@ -83,7 +83,7 @@ def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
     keras.utils.set_random_seed(2)
     plain = make()
     # The mean gradient of the batches of an update is the gradient of one large batch.
-    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", jit_compile=False)
     start = plain.get_weights()
     plain.fit(x, y, batch_size=BATCH * COUNT, epochs=3, shuffle=False, verbose=0)
     expected = plain(x)
@@ -108,7 +108,7 @@ def test_a_nested_model_called_in_two_stages_trains_as_plain_keras_does(features
     y = {"p": features[:, :3], "q": features[:, 3:]}
     keras.utils.set_random_seed(2)
     plain = called_twice()
-    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", jit_compile=False)
     start = plain.get_weights()
     plain.fit(x, y, batch_size=6 * BATCH, shuffle=False, verbose=0)
     configure(2)

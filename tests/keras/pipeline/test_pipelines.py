@@ -50,7 +50,9 @@ def compiled(
     model: keras.Model, loss: Any = "mse", rate: float = 0.1, accumulated_by_keras: int | None = None, **options: Any
 ) -> keras.Model:
     optimizer = keras.optimizers.SGD(rate, momentum=0.9, gradient_accumulation_steps=accumulated_by_keras)
-    model.compile(optimizer=optimizer, loss=loss, metrics=options.pop("metrics", ["mae"]), steps_per_execution=STEPS)
+    jit = {} if accumulated_by_keras is None else {"jit_compile": False}
+    metrics = options.pop("metrics", ["mae"])
+    model.compile(optimizer=optimizer, loss=loss, metrics=metrics, steps_per_execution=STEPS, **jit)
     return model
 
 

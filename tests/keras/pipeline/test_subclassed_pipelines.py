@@ -52,10 +52,10 @@ class Staged(Bare):
         return PipelineStage(number)
 
 
-def compiled(kind: Any) -> Any:
+def compiled(kind: Any, jit_compile: Any = "auto") -> Any:
     keras.utils.set_random_seed(2)
     model = kind()
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=8)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=8, jit_compile=jit_compile)
     return model
 
 
@@ -72,7 +72,7 @@ def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(features: Any, 
     model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
     model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
     assert stages_of(model.get_pipeline_stage_assignment()) == [0, [0, 0], 1, 1, 1]
-    plain = compiled(Bare)
+    plain = compiled(Bare, jit_compile=False)
     plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
     assert_same(model.get_weights(), plain.get_weights())
     assert_same(model.predict(x, batch_size=BATCH, verbose=0), plain(x))
@@ -198,7 +198,7 @@ class Around(keras.Model):
 
 def test_a_nested_subclassed_model_is_split_into_stages(features: Any, scoped: Any, assert_same: Any) -> None:
     x, y = features[:32], features[:32, :3]
-    plain = compiled(lambda: Around(lambda _: contextlib.nullcontext()))
+    plain = compiled(lambda: Around(lambda _: contextlib.nullcontext()), jit_compile=False)
     plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
     configure(2)
     model = scoped(lambda: compiled(lambda: Around(PipelineStage)))
