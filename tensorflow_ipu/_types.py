@@ -29,8 +29,34 @@ DTypeLike: TypeAlias = "tf.DType | np.dtype | str"
 # What `tf.TensorShape` makes a shape of; None for a size that is not known.
 ShapeLike: TypeAlias = "tf.TensorShape | Sequence[int | None]"
 
-# A learning rate: for all steps, as a tensor of the program or a variable, or called for it.
-LearningRate: TypeAlias = "TensorLike | Callable[[], TensorLike]"
+# A learning rate: one for all steps, a schedule of Keras, or what is called for it.
+LearningRate: TypeAlias = (
+    "float | tf.Tensor | keras.optimizers.schedules.LearningRateSchedule | Callable[[], TensorLike]"
+)
 
 # A `tf.function`.
 TFFunction: TypeAlias = "tf.types.experimental.PolymorphicFunction"
+
+# A whole number that is known while a program is traced, or that the run alone knows: an integer scalar.
+Number: TypeAlias = "int | tf.Tensor"
+
+# The type to accumulate in: one for all, what a function says of a variable or tensor, or None for that of each.
+DTypeOf: TypeAlias = "DTypeLike | Callable[[tf.Tensor | tf.Variable], DTypeLike | None] | None"
+
+# An optimizer of TensorFlow 1, or of Keras.
+Optimizer: TypeAlias = "tf.compat.v1.train.Optimizer | keras.optimizers.Optimizer"
+
+# What `get_config` of Keras returns: what a layer or an optimizer is made of again, to be written as JSON.
+Config: TypeAlias = dict[str, Any]
+
+# What `keras.initializers.get` and the like make an object of: its name, its config, or itself.
+Initializer: TypeAlias = "str | Config | keras.initializers.Initializer | Callable[..., tf.Tensor] | None"
+Regularizer: TypeAlias = "str | Config | keras.regularizers.Regularizer | Callable[[tf.Tensor], tf.Tensor] | None"
+Constraint: TypeAlias = "str | Config | keras.constraints.Constraint | Callable[[tf.Tensor], tf.Tensor] | None"
+Activation: TypeAlias = "str | Config | Callable[[tf.Tensor], tf.Tensor] | None"
+
+# The shape of one input of a Keras layer.
+Shape: TypeAlias = "tuple[int | None, ...]"
+
+# What Keras tells callbacks: losses and metrics by name.
+Logs: TypeAlias = "dict[str, TensorLike]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.src import backend
@@ -21,13 +21,38 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.utils.python_utils import pythonify_logs
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._types import Logs, Nested
+
+if TYPE_CHECKING:
+
+    class Arguments:
+        """What the package uses of the arguments of a call."""
+
+        args: tuple[Nested, ...]
+        kwargs: dict[str, Nested]
+
+        def fill_in(self, tensor_dict: dict[int, tf.Tensor]) -> tuple[tuple[Nested, ...], dict[str, Nested]]: ...
+
+    class Node:
+        """What it uses of `keras.src.ops.node.Node`, a call of a layer or an operation of Keras."""
+
+        operation: keras.Operation
+        arguments: Arguments
+        input_tensors: list[Any]  # Symbols, with their history.
+        outputs: list[keras.KerasTensor]
+        is_input: bool
+
+
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
 # Models. `Functional` is what `keras.Model(inputs, outputs)` makes, and has no public name. When it is gone:
 # `type(keras.Model(x, y))`.
 
 
-def called_with_symbols(model: Any, symbols: Any, training: bool) -> Any:
+def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> Nested:
     """What a model returns for symbols (`keras.KerasTensor`); it is built by it.
 
     Stands on `backend.compute_output_spec`: `Layer.compute_output_spec` is public, and does not build. When it is gone:
@@ -36,17 +61,17 @@ def called_with_symbols(model: Any, symbols: Any, training: bool) -> Any:
     return backend.compute_output_spec(model, symbols, training=training)
 
 
-def all_layers(model: Any) -> list[Any]:
+def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """A model or layer, and all layers within; stands on `Layer._flatten_layers`: `Model.layers` has those one down."""
     return list(model._flatten_layers())
 
 
-def takes_training(model: Any) -> bool:
+def takes_training(model: keras.Model) -> bool:
     """Whether `call` has the argument `training`; stands on `Layer._call_has_training_arg`. Else: its signature."""
     return bool(model._call_has_training_arg)
 
 
-def built_shapes(model: Any) -> Any:
+def built_shapes(model: keras.Model) -> dict[str, Any] | None:
     """The shapes that a model was built for, by argument; None for none.
 
     Stands on `Layer._build_shapes_dict`: `Layer.get_build_config` is public, and has them for one argument alone.
@@ -54,7 +79,7 @@ def built_shapes(model: Any) -> Any:
     return model._build_shapes_dict if model.built else None
 
 
-def input_specs(model: Any) -> list[Any]:
+def input_specs(model: keras.Model) -> list[Any]:
     """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`.
 
     `Model.inputs` is of functional models alone. When it is gone: the spec of the data that the model was fit with.
@@ -65,7 +90,7 @@ def input_specs(model: Any) -> list[Any]:
     return keras.tree.flatten(get_input_signature(model))
 
 
-def input_structure(model: Any) -> Any:
+def input_structure(model: keras.Model) -> Nested:
     """The structure of a functional model's inputs; None for other models. Stands on `Functional._inputs_struct`.
 
     When it is gone: `Functional.input`, which is that structure but for a single tensor in a list.
@@ -73,17 +98,17 @@ def input_structure(model: Any) -> Any:
     return getattr(model, "_inputs_struct", None)
 
 
-def output_structure(graph: Any) -> Any:
+def output_structure(graph: Functional) -> Nested:
     """The same of its outputs; stands on `Functional._outputs_struct`."""
     return graph._outputs_struct
 
 
-def standard_inputs(graph: Any, x: Any) -> list[Any]:
+def standard_inputs(graph: Functional, x: Nested) -> list[tf.Tensor]:
     """The flat inputs of a functional model, of the shapes and types that it takes; stands on `_standardize_inputs`."""
     return keras.tree.flatten(graph._standardize_inputs(x))
 
 
-def functional_of(model: Any) -> Any:
+def functional_of(model: keras.Model) -> Functional:
     """The functional model that a sequential one keeps, or the model; stands on `Sequential._functional`.
 
     When it is gone: `keras.Model(model.inputs, model.outputs)`, whose calls are others.
@@ -91,7 +116,7 @@ def functional_of(model: Any) -> Any:
     return model._functional if isinstance(model, keras.Sequential) else model
 
 
-def has_own_weights(layer: Any) -> bool:
+def has_own_weights(layer: keras.layers.Layer) -> bool:
     """Whether a layer has weights beside those of the layers within; stands on `Layer._trainable_variables` and the like."""
     return bool(layer._trainable_variables or layer._non_trainable_variables)
 
@@ -100,22 +125,22 @@ def has_own_weights(layer: Any) -> bool:
 # gone: `keras.models.clone_model` with a `call_function` sees each call.
 
 
-def calls_by_depth(model: Any) -> dict[int, list[Any]]:
+def calls_by_depth(model: keras.Model) -> dict[int, list[Node]]:
     """The calls of a functional model's layers by depth, the inputs deepest; stands on `Function._nodes_by_depth`."""
     return model._nodes_by_depth
 
 
-def calls_of(layer: Any) -> list[Any]:
+def calls_of(layer: keras.Operation) -> list[Node]:
     """The calls of a layer with symbols, in their order; stands on `Operation._inbound_nodes`. The list is Keras's own."""
     return layer._inbound_nodes
 
 
-def layers_before(call: Any) -> list[Any]:
+def layers_before(call: Node) -> list[keras.layers.Layer]:
     """The layers whose outputs a call takes; stands on `KerasTensor._keras_history`."""
     return [tensor._keras_history.operation for tensor in call.input_tensors]
 
 
-def bound_operation(operation: Any, training: bool) -> Callable[..., Any]:
+def bound_operation(operation: keras.Operation, training: bool) -> Callable[..., Nested]:
     """A layer or operation as a function of its arguments, as functional models call it; stands on `operation_fn`."""
     return operation_fn(operation, training=training)
 
@@ -123,23 +148,23 @@ def bound_operation(operation: Any, training: bool) -> Callable[..., Any]:
 # Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.
 
 
-def added_losses(layer: Any) -> list[Any]:
+def added_losses(layer: keras.layers.Layer) -> list[tf.Tensor]:
     """The losses that the calls of a layer, without those within, have added; stands on `Layer._get_own_losses`."""
     return layer._get_own_losses()
 
 
-def weight_losses(layer: Any) -> list[Any]:
+def weight_losses(layer: keras.layers.Layer) -> list[tf.Tensor]:
     """What the weights of a layer, and of those within, cost; stands on `Layer._get_regularization_losses`."""
     return layer._get_regularization_losses()
 
 
-def forget_losses(layer: Any) -> None:
+def forget_losses(layer: keras.layers.Layer) -> None:
     """Takes away what the calls of a layer, and of those within, have added; stands on `Layer._clear_losses`."""
     layer._clear_losses()
 
 
 @contextlib.contextmanager
-def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
+def with_losses(model: keras.Model, losses: Sequence[tf.Tensor]) -> Iterator[None]:
     """A block in which `model.losses` are these; stands on `Layer._losses_override`."""
     model._losses_override = losses
     try:
@@ -148,15 +173,15 @@ def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
         model._losses_override = []
 
 
-def total_loss(model: Any, y: Any, predicted: Any, weights: Any, training: bool) -> Any:
+def total_loss(model: keras.Model, y: Nested, predicted: Nested, weights: Nested, training: bool) -> tf.Tensor:
     """The loss of a model, with those of its layers; stands on `Trainer._compute_loss`.
 
     `Trainer.compute_loss` is public, and overridden by users with and without `training`; this one calls it as it is.
     """
-    return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)
+    return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
 
 
-def note_loss(model: Any, loss: Any, batch_size: int) -> None:
+def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:
     """Has the metric `loss` of a model know of a batch; stands on `Trainer._loss_tracker`, one of `Trainer.metrics`."""
     model._loss_tracker.update_state(loss, sample_weight=batch_size)
 
@@ -164,7 +189,7 @@ def note_loss(model: Any, loss: Any, batch_size: int) -> None:
 # Loops.
 
 
-def check_compiled(model: Any, method: str) -> None:
+def check_compiled(model: keras.Model, method: str) -> None:
     """Refuses a model that was not compiled, in Keras's words; stands on `Trainer._assert_compile_called`.
 
     When it is gone: `model.compiled` is public.
@@ -172,12 +197,12 @@ def check_compiled(model: Any, method: str) -> None:
     model._assert_compile_called(method)
 
 
-def validation_iterator(model: Any) -> Any:
+def validation_iterator(model: keras.Model) -> Any:
     """The iterator over validation data that `fit` keeps for `evaluate`; stands on `Trainer._eval_epoch_iterator`."""
     return model._eval_epoch_iterator
 
 
-def plain_logs(logs: Any) -> Any:
+def plain_logs(logs: Logs) -> Logs:
     """Logs with Python's numbers for scalars; stands on `pythonify_logs`. When it is gone: `float` of each."""
     return pythonify_logs(logs)
 
@@ -185,17 +210,17 @@ def plain_logs(logs: Any) -> Any:
 # Data. Keras has its adapters under no public name; `keras.utils.PyDataset` is one kind of data alone.
 
 
-def adapter_for(x: Any, y: Any, weights: Any, **options: Any) -> DataAdapter:
+def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAdapter:
     """Keras's view of what a user gave as data; stands on `data_adapters.get_data_adapter`."""
     return data_adapters.get_data_adapter(x=x, y=y, sample_weight=weights, **options)
 
 
-def arrays_of(adapter: ArrayDataAdapter) -> Any:
+def arrays_of(adapter: ArrayDataAdapter) -> Nested:
     """The arrays of an adapter, as a structure of what can be cut; stands on `_inputs` and `array_slicing`."""
     return array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
 
 
-def is_shuffled(adapter: ArrayDataAdapter) -> Any:
+def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
     """Whether its order is random: True, False, or "batch" for whole batches; stands on `ArrayDataAdapter._shuffle`."""
     return adapter._shuffle
 
@@ -205,7 +230,7 @@ def examples_of(adapter: ArrayDataAdapter) -> int:
     return adapter._num_samples
 
 
-def split_off(parts: Any, fraction: float) -> Any:
+def split_off(parts: Nested, fraction: float) -> Any:
     """Arrays to train with, and the rest to validate with; stands on `array_slicing.train_validation_split`."""
     return array_slicing.train_validation_split(parts, validation_split=fraction)
 
@@ -213,7 +238,7 @@ def split_off(parts: Any, fraction: float) -> Any:
 # Optimizers.
 
 
-def strategy_of(optimizer: Any) -> Any:
+def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
     """The strategy that an optimizer was made in; None for none. Stands on `TFOptimizer._distribution_strategy`.
 
     When it is gone: `tf.distribute.get_strategy()` in the optimizer's `__init__`.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu._types import Nested
 
 __all__ = [
     "GradientCaptureContext",
@@ -45,7 +45,7 @@ class GradientCaptureContext:
     def __init__(self) -> None:
         """Creates the context."""
         self._tags: set[str] = set()
-        self._captured: dict[str, list[Gradient | None]] = {}
+        self._captured: dict[str, list[tf.Tensor]] = {}
 
     def __enter__(self) -> Self:
         """Opens the block."""
@@ -59,7 +59,7 @@ class GradientCaptureContext:
         _open.contexts.remove(self)
 
     @property
-    def captured_gradients(self) -> dict[str, list[Gradient | None]]:
+    def captured_gradients(self) -> dict[str, list[tf.Tensor]]:
         """The gradients that went by, by their tags: a list, with an element for each tensor of the call."""
         return dict(self._captured)
 
@@ -126,8 +126,8 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
     context._tags.add(tag)
 
     @tf.custom_gradient
-    def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[Gradient, ...]]]:
-        def gradient(*upstream: Gradient) -> tuple[Gradient, ...]:
+    def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[tf.Tensor, ...]]]:
+        def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             context._captured[tag] = list(upstream)
             return upstream
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -18,19 +18,22 @@ from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSc
 from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeOf, Nested, Number, TensorLike
+
 
 def pipeline(
-    computational_stages: Sequence[Any],
-    gradient_accumulation_count: Any = None,
-    gradient_accumulation_dtype: Any = None,
+    computational_stages: Sequence[Callable[..., Nested] | Sequence[Callable[..., Nested]]],
+    gradient_accumulation_count: Number | tf.Variable | None = None,
+    gradient_accumulation_dtype: DTypeOf = None,
     gradient_accumulation_for_captured_grads: bool = True,
     repeat_count: int = 1,
     batch_serialization_iterations: int = 1,
-    inputs: Any = None,
+    inputs: Nested = None,
     infeed_queue: IPUInfeedQueue | None = None,
     outfeed_queue: IPUOutfeedQueue | None = None,
     optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None,
-    device_mapping: Sequence[Any] | None = None,
+    device_mapping: Sequence[int | Sequence[int]] | None = None,
     pipeline_schedule: PipelineSchedule | PhasedExecution | None = None,
     recomputation_mode: RecomputationMode | None = None,
     forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None,
@@ -45,9 +48,9 @@ def pipeline(
     continuous_weight_updates: bool = False,
     outfeed_loss: bool = False,
     accumulate_outfeed: bool | Results = False,
-    accumulate_outfeed_dtype: Any = None,
+    accumulate_outfeed_dtype: DTypeOf = None,
     outfeed_mask: Sequence[bool] | None = None,
-    reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+    reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
     name: str | None = None,
 ) -> tf.Operation:
     """Runs a model in stages, each on an IPU of its own, over the micro-batches of an infeed.
@@ -152,7 +155,7 @@ def pipeline(
         raise _tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 
 
-def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
+def recomputation_checkpoint(tensors: Nested, name: str | None = None) -> Nested:
     """Marks tensors of a stage as ones that are stashed even where the stage recomputes.
 
     Args:
@@ -164,7 +167,7 @@ def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
     """
     mark = {CHECKPOINT: tf.compat.v1.AttrValue(b=True)}
 
-    def marked(tensor: Any) -> Any:
+    def marked(tensor: TensorLike) -> tf.Tensor:
         with graphs.attributed(mark):
             return tf.identity(tensor, name=name or "recomputation_checkpoint")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -12,6 +12,9 @@ from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter
 from tensorflow_ipu.keras.data import _shuffled_arrays
 from tensorflow_ipu.keras.data.elements import device_dtype
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
 
 
 def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
@@ -39,11 +42,11 @@ def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
         return made.with_options(_as_it_is())
 
 
-def _is_dense(array: Any) -> bool:
+def _is_dense(array: object) -> bool:
     return isinstance(array, tf.Tensor) or (isinstance(array, np.ndarray) and array.dtype.kind in "biuf")
 
 
-def _to_device_type(array: Any) -> tf.Tensor:
+def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
     """The array as a tensor of a type that an IPU has."""
     wanted = device_dtype(tf.as_dtype(array.dtype))
     if isinstance(array, np.ndarray):
@@ -51,7 +54,7 @@ def _to_device_type(array: Any) -> tf.Tensor:
     return tf.cast(array, wanted)
 
 
-def _batched(arrays: Any, batches: int, size: int) -> Any:
+def _batched(arrays: Nested, batches: int, size: int) -> Nested:
     return tf.nest.map_structure(lambda array: tf.reshape(array, [batches, size, *array.shape[1:]]), arrays)
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu._types import Nested
 
 # What is gathered at once, in bytes and in batches.
 _CHUNK_BYTES = 4 << 20
@@ -17,7 +23,7 @@ _ops = tf.raw_ops
 _Specs = tuple[tf.TensorSpec, ...]
 
 
-def dataset_of(arrays: Any, batches: int, size: int, within_batches: bool) -> tf.data.Dataset:
+def dataset_of(arrays: Nested, batches: int, size: int, within_batches: bool) -> tf.data.Dataset:
     """Makes the dataset. Each pass over it draws its order.
 
     Args:
@@ -36,7 +42,9 @@ def dataset_of(arrays: Any, batches: int, size: int, within_batches: bool) -> tf
 
 
 @functools.lru_cache(maxsize=64)
-def _maker(specs: _Specs, batches: int, size: int, within_batches: bool, seed: int | None) -> Any:
+def _maker(
+    specs: _Specs, batches: int, size: int, within_batches: bool, seed: int | None
+) -> functions.ConcreteFunction:
     """A function of the arrays that returns the variant of the dataset.
 
     The methods of `tf.data.Dataset` trace their functions at each call, which takes a hundred times as long as all else
@@ -48,7 +56,7 @@ def _maker(specs: _Specs, batches: int, size: int, within_batches: bool, seed: i
     elements = _elements(specs, size)
     stacked = [_stacked(element) for element in elements]
 
-    def make(*parts: Any) -> Any:
+    def make(*parts: tf.Tensor) -> tf.Tensor:
         once = _ops.RangeDataset(
             start=_int64(0), stop=_int64(1), step=_int64(1), **_like([tf.TensorSpec([], tf.int64)])
         )
@@ -71,19 +79,21 @@ def _maker(specs: _Specs, batches: int, size: int, within_batches: bool, seed: i
     return tf.function(make, autograph=False).get_concrete_function(*specs)
 
 
-def _functions(specs: _Specs, batches: int, size: int, within_batches: bool) -> tuple[Any, Any, Any]:
+def _functions(
+    specs: _Specs, batches: int, size: int, within_batches: bool
+) -> tuple[functions.ConcreteFunction, functions.ConcreteFunction, functions.ConcreteFunction]:
     """What the dataset calls: for the indices of all batches, for the order within one, and for the examples."""
 
     # Where the numbers are drawn, all is as Keras has it, so that one seed gives one order.
-    def rows_of_all(number: Any) -> Any:
+    def rows_of_all(number: tf.Tensor) -> tf.Tensor:
         del number
         indices = tf.range(batches * size, dtype=tf.int64)
         return tf.reshape(indices if within_batches else tf.random.shuffle(indices), [batches, size])
 
-    def order_of_row(indices: Any) -> Any:
+    def order_of_row(indices: tf.Tensor) -> tf.Tensor:
         return tf.random.shuffle(indices)
 
-    def gather(indices: Any, *held: Any) -> Any:
+    def gather(indices: tf.Tensor, *held: tf.Tensor) -> list[tf.Tensor]:
         return [tf.gather(array, indices) for array in held]
 
     return (
@@ -93,20 +103,20 @@ def _functions(specs: _Specs, batches: int, size: int, within_batches: bool) -> 
     )
 
 
-def _traced(function: Any, *specs: tf.TensorSpec) -> Any:
+def _traced(function: Callable[..., Nested], *specs: tf.TensorSpec) -> functions.ConcreteFunction:
     # Functions with this attribute are on one device to TensorFlow, which has them ready in a tenth of the time: a pass
     # over a dataset begins with that.
     attributes = {"experimental_ints_on_device": True}
     return tf.function(function, autograph=False, experimental_attributes=attributes).get_concrete_function(*specs)
 
 
-def _map(dataset: Any, function: Any, specs: list[tf.TensorSpec]) -> Any:
+def _map(dataset: tf.Tensor, function: functions.ConcreteFunction, specs: list[tf.TensorSpec]) -> tf.Tensor:
     function.add_to_graph(tf.compat.v1.get_default_graph())
     options = {"use_inter_op_parallelism": False, "preserve_cardinality": True}
     return _ops.MapDataset(input_dataset=dataset, other_arguments=[], f=function, **options, **_like(specs))
 
 
-def _like(specs: Any) -> dict[str, Any]:
+def _like(specs: Iterable[tf.TensorSpec]) -> dict[str, list[tf.DType] | list[tf.TensorShape]]:
     """The arguments by which ops on datasets are told of elements."""
     return {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow.composite import NoneSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Nested
 
 # The type that a feed carries instead of one that IPUs do not have.
 _STAND_INS = {
@@ -48,24 +53,24 @@ class Elements:
         _check([leaves[at] for at in carried])
         flat = [leaves[at] for at in carried]
         types = [device_dtype(leaf.dtype) for leaf in flat]
-        specs: list[Any] = [None] * len(leaves)
+        specs: list[tf.TensorSpec | None] = [None] * len(leaves)
         for at, leaf, dtype in zip(carried, flat, types, strict=True):
             specs[at] = tf.TensorSpec(leaf.shape, dtype)
         self.spec = _pack(given, specs)
         self.key = repr(self.spec)
         cast = types != [leaf.dtype for leaf in flat]
-        self.unpack: Callable[[Any], Any] = _same
+        self.unpack: Callable[[Nested], Nested] = _same
         # Casts take microseconds; a thread pool for them takes longer.
         if _is_plain(given):
             self.dataset = dataset.map(lambda *parts: _cast(parts, types), name="to_ipu") if cast else dataset
             return
 
-        def flatten(*element: Any) -> tuple[Any, ...]:
+        def flatten(*element: Nested) -> tuple[tf.Tensor, ...]:
             values = tf.nest.flatten(element)
             return tuple(tf.cast(values[at], dtype) for at, dtype in zip(carried, types, strict=True))
 
-        def unpack(tensors: Any) -> Any:
-            filled: list[Any] = [None] * len(leaves)
+        def unpack(tensors: Sequence[tf.Tensor]) -> Nested:
+            filled: list[tf.Tensor | None] = [None] * len(leaves)
             for at, tensor in zip(carried, tensors, strict=True):
                 filled[at] = tensor
             return _pack(given, filled)
@@ -73,37 +78,37 @@ class Elements:
         self.dataset = dataset.map(flatten, name="to_ipu")
         self.unpack = unpack
 
-    def of_parts(self, parts: Any) -> Any:
+    def of_parts(self, parts: Sequence[tf.Tensor]) -> Nested:
         """The user's element, of the tensors of one of `dataset`."""
         return parts[0] if isinstance(self.spec, tf.TensorSpec) else self.unpack(parts)
 
 
-def _cast(parts: tuple[Any, ...], types: list[tf.DType]) -> Any:
+def _cast(parts: tuple[tf.Tensor, ...], types: list[tf.DType]) -> tf.Tensor | tuple[tf.Tensor, ...]:
     cast: Any = tuple(tf.cast(part, dtype) for part, dtype in zip(parts, types, strict=True))
     return cast if len(cast) > 1 else cast[0]
 
 
-def _same(element: Any) -> Any:
+def _same(element: Nested) -> Nested:
     return element
 
 
-def _pack(given: Any, leaves: list[Any]) -> Any:
+def _pack(given: Nested, leaves: Sequence[object]) -> Nested:
     return tf.nest.pack_sequence_as(given, leaves)
 
 
-def _is_missing(spec: Any) -> bool:
+def _is_missing(spec: object) -> bool:
     """Whether a leaf of an element stands for no data, as Keras has it for weights that are not given."""
     return isinstance(spec, (NoneSpec, tf.OptionalSpec))
 
 
-def _is_plain(spec: Any) -> bool:
+def _is_plain(spec: object) -> bool:
     """Whether a feed takes elements of this structure as they are: a tensor, or a tuple of some."""
     if isinstance(spec, tf.TensorSpec):
         return True
     return type(spec) is tuple and len(spec) > 1 and all(isinstance(part, tf.TensorSpec) for part in spec)
 
 
-def _check(leaves: list[Any]) -> None:
+def _check(leaves: list[object]) -> None:
     for leaf in leaves:
         if not isinstance(leaf, tf.TensorSpec):
             raise ValueError(

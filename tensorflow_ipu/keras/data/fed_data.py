@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,6 +13,9 @@ from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
 from tensorflow_ipu.keras.data import _arrays
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested, TensorLike
 
 
 class Pass:
@@ -60,7 +63,7 @@ class Pass:
     def __iter__(self) -> Pass:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Nested:
         """What Keras is to have for a batch; none is taken.
 
         Where it trains and tests, it builds a model by it, so it is the spec. Where it predicts, it hands it on to the
@@ -86,7 +89,7 @@ class FedData(DataAdapter):
         steps: int | None,
         steps_argument: str,
         steps_per_execution: int,
-        replicas_for: Callable[[Any], int],
+        replicas_for: Callable[[Nested], int],
         ordinal: int,
         infeed_options: Mapping[str, Any],
         for_prediction: bool,
@@ -125,7 +128,7 @@ class FedData(DataAdapter):
         self.steps_per_execution = _executed_at_once(steps_per_execution, self.steps)
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> Nested:
         """The structure of `tf.TensorSpec` of a batch, None where data is missing."""
         return self._elements.spec
 
@@ -157,7 +160,7 @@ class FedData(DataAdapter):
         """Tells the data."""
         self._adapter.on_epoch_end()
 
-    def get_tf_dataset(self) -> Any:
+    def get_tf_dataset(self) -> FedData:
         """What Keras iterates over: itself."""
         return self
 
@@ -185,7 +188,13 @@ def _dataset_of(adapter: DataAdapter) -> tf.data.Dataset:
 
 
 def adapt(
-    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, shuffle: Any, class_weight: Any
+    x: Nested,
+    y: Nested,
+    sample_weight: Nested,
+    batch_size: int | None,
+    steps: int | None,
+    shuffle: bool | str,
+    class_weight: Mapping[int, float] | None,
 ) -> DataAdapter:
     """Has Keras adapt what a user gave as data.
 
@@ -290,10 +299,10 @@ def _either(numbers: list[int]) -> str:
     return " or ".join(map(str, numbers))
 
 
-def to_tensors(batch: Any) -> Any:
+def to_tensors(batch: Nested) -> Nested:
     """A batch that the user gave by itself, in types that an IPU has. None stays None."""
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: TensorLike | None) -> tf.Tensor | None:
         if leaf is None:
             return None
         tensor = tf.convert_to_tensor(leaf)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.ops import cross_replica_ops
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, Nested
 
 __all__ = ["AssumeEqualAcrossReplicas"]
 
@@ -34,11 +37,11 @@ class AssumeEqualAcrossReplicas(keras.layers.Layer):
         self.inplace = inplace
         self.supports_masking = True
 
-    def call(self, inputs: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: Nested, **kwargs: Any) -> Nested:
         """Returns the tensor, or the structure of tensors."""
         del kwargs  # Callers pass on what other layers take, such as `training`.
         return cross_replica_ops.assume_equal_across_replicas(inputs, self.inplace)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), "inplace": self.inplace}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu.ops import nn_ops
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config
 
 __all__ = ["CTCInferenceLayer", "CTCLoss", "CTCPredictionsLayer"]
 
@@ -28,7 +32,9 @@ class CTCLoss(keras.layers.Layer):
         self.blank_index = blank_index
         self.from_logits = from_logits
 
-    def call(self, labels: Any, data: Any, label_length: Any, data_length: Any, **kwargs: Any) -> Any:
+    def call(
+        self, labels: tf.Tensor, data: tf.Tensor, label_length: tf.Tensor, data_length: tf.Tensor, **kwargs: Any
+    ) -> tf.Tensor:
         """Computes the loss.
 
         Args:
@@ -48,7 +54,7 @@ class CTCLoss(keras.layers.Layer):
         loss = nn_ops.ctc_loss_v2 if self.from_logits else nn_ops.ctc_loss_with_log_probs
         return loss(labels, data, label_length, data_length, self.blank_index)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), "blank_index": self.blank_index, "from_logits": self.from_logits}
 
@@ -80,7 +86,7 @@ class CTCInferenceLayer(keras.layers.Layer):
         self.top_paths = top_paths
         self.from_logits = from_logits
 
-    def call(self, data: Any, data_length: Any, **kwargs: Any) -> Any:
+    def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Searches.
 
         Args:
@@ -99,7 +105,7 @@ class CTCInferenceLayer(keras.layers.Layer):
         search = nn_ops.ctc_beam_search_decoder if self.from_logits else nn_ops.ctc_beam_search_decoder_with_log_probs
         return search(data, data_length, self.beam_width, self.top_paths, self.blank_index)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {
             **super().get_config(),
@@ -114,7 +120,7 @@ class CTCInferenceLayer(keras.layers.Layer):
 class CTCPredictionsLayer(CTCInferenceLayer):
     """Finds the most probable sequence of labels, by a beam search."""
 
-    def call(self, data: Any, data_length: Any, **kwargs: Any) -> Any:
+    def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tf.Tensor:
         """Searches. See `CTCInferenceLayer.call` for the arguments.
 
         Returns:
@@ -122,5 +128,5 @@ class CTCPredictionsLayer(CTCInferenceLayer):
         """
         _, lengths, labels = super().call(data, data_length, **kwargs)
         best = labels[:, 0]
-        blank = self.blank_index % data.shape[-1]
+        blank = self.blank_index % known_size(data, -1)
         return tf.where(tf.range(best.shape[1]) < lengths[:, :1], best, blank)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping, Sequence
+
+    import numpy as np
+
+    from tensorflow_ipu._types import Activation, Config, Constraint, DTypeLike, Initializer, Regularizer, Shape
 
 __all__ = ["Dense", "SerialDense"]
 
@@ -39,15 +46,15 @@ class SerialDense(keras.layers.Layer):
         units: int,
         serialization_factor: int,
         serialization_dimension: str,
-        activation: Any = None,
+        activation: Activation = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
         **kwargs: Any,
     ) -> None:
         """Creates the layer.
@@ -93,7 +100,7 @@ class SerialDense(keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self.supports_masking = True
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Makes the weights for inputs of this shape.
 
         Raises:
@@ -129,7 +136,7 @@ class SerialDense(keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: size})
         self.built = True
 
-    def call(self, inputs: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: tf.Tensor, **kwargs: Any) -> tf.Tensor:
         """Computes the layer.
 
         Args:
@@ -158,13 +165,13 @@ class SerialDense(keras.layers.Layer):
         if inputs.shape.rank != 2:
             result = tf.reshape(result, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
             result = tf.ensure_shape(result, [*inputs.shape[:-1], self.units])
-        return self.activation(result)
+        return self.activation(result)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         """The shape of the result."""
         return (*input_shape[:-1], self.units)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {
             **super().get_config(),
@@ -197,7 +204,7 @@ class Dense(keras.layers.Dense):
         units: int,
         kernel_format: f8_ops.Format | int = f8_ops.Format.F143,
         kernel_scale: int = 0,
-        kernel_data_initializer: Any = None,
+        kernel_data_initializer: Initializer = None,
         **kwargs: Any,
     ) -> None:
         """Creates the layer.
@@ -226,7 +233,7 @@ class Dense(keras.layers.Dense):
         self.input_spec = None  # Both kinds of inputs pass.
         self.kernel_data = self.kernel_metadata = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape | Sequence[Shape]) -> None:
         """Makes the weights for inputs of this shape, or of eight bits and these two shapes.
 
         Raises:
@@ -268,7 +275,7 @@ class Dense(keras.layers.Dense):
         )
         self.built = True
 
-    def call(self, inputs: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:
         """Computes the layer.
 
         Args:
@@ -279,7 +286,7 @@ class Dense(keras.layers.Dense):
           A tensor [batch, ..., units]; float16 for inputs of eight bits.
         """
         if not isinstance(inputs, (list, tuple)):
-            return super().call(inputs, **kwargs)
+            return super().call(inputs, **kwargs)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
         data, metadata = inputs
         matrix = f8_ops.QuarterTensor(tf.reshape(data, [-1, data.shape[-1]]), metadata)
         kernel = f8_ops.QuarterTensor(
@@ -290,22 +297,24 @@ class Dense(keras.layers.Dense):
         result = tf.ensure_shape(result, [*data.shape[:-1], self.units])
         if self.bias is not None:
             result = tf.nn.bias_add(result, tf.convert_to_tensor(self.bias))
-        return self.activation(result) if self.activation is not None else result
+        return self.activation(result) if self.activation is not None else result  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
 
-    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
+    def compute_output_spec(
+        self, inputs: keras.KerasTensor | Sequence[keras.KerasTensor], **kwargs: Any
+    ) -> keras.KerasTensor:
         """The shape and the type of the result."""
         if not isinstance(inputs, (list, tuple)):
             return super().compute_output_spec(inputs, **kwargs)
         return keras.KerasTensor((*inputs[0].shape[:-1], self.units), "float16")
 
     @property
-    def weights(self) -> list[Any]:
+    def weights(self) -> list[keras.Variable]:
         """The weights, in the order of `get_weights` and `set_weights`."""
         if self.kernel_data is None:
             return super().weights
         return [weight for weight in (self.kernel_data, self.kernel_metadata, self.bias) if weight is not None]
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Puts the weights into a file that Keras writes."""
         if self.kernel_data is None:
             super().save_own_variables(store)
@@ -313,7 +322,7 @@ class Dense(keras.layers.Dense):
         for number, weight in enumerate(self.weights):
             store[str(number)] = weight.numpy()
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Takes the weights from a file that Keras reads."""
         if self.kernel_data is None:
             super().load_own_variables(store)
@@ -321,7 +330,7 @@ class Dense(keras.layers.Dense):
         for number, weight in enumerate(self.weights):
             weight.assign(store[str(number)])
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         initializer = self.kernel_data_initializer
         return {
@@ -332,11 +341,11 @@ class Dense(keras.layers.Dense):
         }
 
 
-def _are_two(shape: Any) -> bool:
+def _are_two(shape: Shape | Sequence[Shape]) -> TypeGuard[Sequence[Shape]]:
     return len(shape) == 2 and all(isinstance(each, (list, tuple)) for each in shape)
 
 
-def _any_number(shape: Any, dtype: Any = None) -> Any:
+def _any_number(shape: Sequence[int], dtype: DTypeLike | None = None) -> tf.Tensor:
     """Bits of any number, with the same chance each."""
-    bits: Any = keras.random.randint(shape, 0, 256)
+    bits: tf.Tensor = keras.random.randint(shape, 0, 256)  # pyright: ignore[reportAssignmentType]  # Keras infers those of all backends.
     return tf.cast(tf.where(tf.equal(bits, 0x80), 0, bits), dtype or "uint8")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu.ops import rand_ops
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, Shape
 
 __all__ = ["Dropout"]
 
@@ -24,7 +27,11 @@ class Dropout(keras.layers.Layer):
     """
 
     def __init__(
-        self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: Any = None, **kwargs: Any
+        self,
+        rate: float,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: Sequence[int] | np.ndarray | None = None,
+        **kwargs: Any,
     ) -> None:
         """Creates the layer.
 
@@ -51,23 +58,23 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator()
         self.supports_masking = True
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Drops inputs if `training`."""
         if not training or self.rate == 0:
             return inputs
         seed = self.seed_generator.next() if self.seed is None else tf.constant(self.seed, tf.int32)
         return rand_ops.dropout(inputs, self.rate, self.noise_shape, tf.cast(seed, tf.int32))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """The shape of the inputs."""
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape, "seed": self.seed}
 
 
-def _pair(seed: Any) -> list[int]:
+def _pair(seed: Sequence[int] | np.ndarray) -> list[int]:
     values = np.asarray(seed)
     if values.shape != (2,) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"`seed` must be two integers, but is `{seed!r}`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -10,6 +10,11 @@ import tensorflow as tf
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.keras.layers.dropout import Dropout
 from tensorflow_ipu.keras.layers.normalization import LayerNormalization
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Activation, Config, Initializer, Shape
 
 __all__ = ["EffectiveTransformer"]
 
@@ -37,15 +42,15 @@ class EffectiveTransformer(keras.layers.Layer):
         num_attention_heads: int = 1,
         attention_head_size: int = 1,
         sequences_per_iter: int = 1,
-        qkv_activation: Any = None,
+        qkv_activation: Activation = None,
         attention_dropout_prob: float | None = None,
-        output_activation: Any = None,
+        output_activation: Activation = None,
         output_dropout_prob: float | None = None,
         layer_norm_output: bool = True,
-        embedding_initializer: Any = "glorot_uniform",
-        embedding_bias_initializer: Any = "zeros",
-        output_initializer: Any = "glorot_uniform",
-        output_bias_initializer: Any = "zeros",
+        embedding_initializer: Initializer = "glorot_uniform",
+        embedding_bias_initializer: Initializer = "zeros",
+        output_initializer: Initializer = "glorot_uniform",
+        output_bias_initializer: Initializer = "zeros",
         **kwargs: Any,
     ) -> None:
         """Creates the layer.
@@ -118,7 +123,7 @@ class EffectiveTransformer(keras.layers.Layer):
         self._norm = LayerNormalization(dtype=self.dtype_policy) if layer_norm_output else None
         self.scale = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[Shape]) -> None:
         """Makes the weights for inputs of these four or five shapes.
 
         Raises:
@@ -137,7 +142,7 @@ class EffectiveTransformer(keras.layers.Layer):
             self._norm.build((None, self.output_layer_size))
         self.built = True
 
-    def call(self, inputs: Any, training: bool = True) -> tuple[Any, Any]:
+    def call(self, inputs: Sequence[tf.Tensor], training: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
         """Computes the layer.
 
         Args:
@@ -171,12 +176,12 @@ class EffectiveTransformer(keras.layers.Layer):
             output = self._output_dropout(output, training=training)
         return (output if self._norm is None else self._norm(output)), context
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
+    def compute_output_shape(self, input_shape: Sequence[Shape]) -> tuple[Shape, Shape]:
         """The shapes of the output and the context."""
         count, length = input_shape[0]
         return (count, self.output_layer_size), (count, length, self.num_attention_heads, self.attention_head_size)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {
             **super().get_config(),
@@ -197,7 +202,7 @@ class EffectiveTransformer(keras.layers.Layer):
             "output_bias_initializer": keras.initializers.serialize(self.output_bias_initializer),
         }
 
-    def _embedding(self, name: str) -> Any:
+    def _embedding(self, name: str) -> keras.layers.Dense:
         return keras.layers.Dense(
             self.num_attention_heads * self.attention_head_size,
             activation=self.qkv_activation,
@@ -208,15 +213,22 @@ class EffectiveTransformer(keras.layers.Layer):
             name=f"{name}_layer",
         )
 
-    def _heads(self, layer: Any, sequences: Any, lengths: Any) -> Any:
+    def _heads(self, layer: keras.layers.Layer, sequences: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """What a dense layer makes of the elements, [n, length, heads, size], with zeros for padding."""
         length = sequences.shape[1]
-        embedded = layer(sequences[..., tf.newaxis])
+        embedded = layer(sequences[..., tf.newaxis])  # pyright: ignore[reportArgumentType]  # The stub knows no `...`.
         counts = tf.range(length) < tf.reshape(tf.cast(lengths, tf.int32), [-1, 1])
         embedded = tf.where(counts[..., tf.newaxis], embedded, tf.zeros([], embedded.dtype))
         return tf.reshape(embedded, [-1, length, self.num_attention_heads, self.attention_head_size])
 
-    def _check(self, sequences: Any, lengths: Any, others: Any, other_lengths: Any, masks: list[Any]) -> None:
+    def _check(
+        self,
+        sequences: tf.Tensor,
+        lengths: tf.Tensor,
+        others: tf.Tensor,
+        other_lengths: tf.Tensor,
+        masks: list[tf.Tensor],
+    ) -> None:
         faults = Faults()
         ranks = sequences.shape.rank, others.shape.rank
         if ranks != (2, 2):
@@ -250,7 +262,7 @@ class EffectiveTransformer(keras.layers.Layer):
         faults.raise_any()
 
 
-def _check_count(inputs: Any) -> None:
+def _check_count(inputs: object) -> None:
     if not isinstance(inputs, (list, tuple)) or len(inputs) not in (4, 5):
         raise ValueError(
             "`inputs` must be a list of four or five: `from_sequences`, `from_sequence_lengths`, `to_sequences`,"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu.ops import embedding_ops
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike
 
 __all__ = ["Embedding"]
 
@@ -24,10 +27,10 @@ class Embedding(keras.layers.Embedding):
         self,
         input_dim: int,
         output_dim: int,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        embeddings_constraint: Any = None,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        embeddings_constraint: Constraint = None,
         mask_zero: bool = False,
         input_length: int | Sequence[int | None] | None = None,
         serialization_factor: int = 1,
@@ -54,7 +57,7 @@ class Embedding(keras.layers.Embedding):
         super().__init__(
             input_dim,
             output_dim,
-            embeddings_initializer=embeddings_initializer,
+            embeddings_initializer=embeddings_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
             mask_zero=mask_zero,
@@ -69,7 +72,7 @@ class Embedding(keras.layers.Embedding):
         lengths = (input_length,) if isinstance(input_length, int) else input_length
         self.input_length = None if lengths is None else tuple(lengths)
 
-    def call(self, inputs: Any, inputs_are_sorted: bool = False, training: bool | None = None) -> Any:
+    def call(self, inputs: TensorLike, inputs_are_sorted: bool = False, training: bool | None = None) -> tf.Tensor:
         """Looks vectors up.
 
         Args:
@@ -92,13 +95,15 @@ class Embedding(keras.layers.Embedding):
         found = embedding_ops.embedding_lookup(table, inputs, self.serialization_factor, inputs_are_sorted)
         return tf.cast(found, self.compute_dtype)
 
-    def compute_output_spec(self, inputs: Any, inputs_are_sorted: bool = False, training: bool | None = None) -> Any:
+    def compute_output_spec(
+        self, inputs: keras.KerasTensor, inputs_are_sorted: bool = False, training: bool | None = None
+    ) -> keras.KerasTensor:
         """The shape and the type of the result."""
         del inputs_are_sorted, training
         self._check_length(inputs.shape)
         return super().compute_output_spec(inputs)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {
             **super().get_config(),
@@ -106,6 +111,6 @@ class Embedding(keras.layers.Embedding):
             "serialization_factor": self.serialization_factor,
         }
 
-    def _check_length(self, shape: Any) -> None:
+    def _check_length(self, shape: tf.TensorShape | Shape) -> None:
         if self.input_length is not None and not tf.TensorShape(shape[1:]).is_compatible_with(self.input_length):
             raise ValueError(f"`input_length` is {self.input_length}, and the inputs have the shape {tuple(shape)}")

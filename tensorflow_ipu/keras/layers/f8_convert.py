@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu.ops import f8_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Config, DTypeLike, Nested, TensorLike
 
 __all__ = ["ConvertFromF8", "ConvertToF8"]
 
@@ -20,11 +25,13 @@ class ConvertToF8(keras.layers.Layer):
         """Creates the layer, with the arguments of every Keras layer."""
         super().__init__(**kwargs)
 
-    def __call__(self, data: Any, metadata: Any, **kwargs: Any) -> Any:
+    def __call__(
+        self, data: tf.Tensor | keras.KerasTensor, metadata: TensorLike | keras.KerasTensor, **kwargs: Any
+    ) -> Nested:
         """Calls the layer. See `call`; Keras takes a number by its name only."""
         return super().__call__(data, metadata=metadata, **kwargs)
 
-    def call(self, data: Any, metadata: Any, **kwargs: Any) -> list[Any]:
+    def call(self, data: tf.Tensor, metadata: TensorLike, **kwargs: Any) -> list[TensorLike]:
         """Converts.
 
         Args:
@@ -43,7 +50,7 @@ class ConvertToF8(keras.layers.Layer):
 class ConvertFromF8(keras.layers.Layer):
     """Gives numbers of eight bits as numbers of another type: `tensorflow_ipu.ops.f8_ops.convert_from_f8`."""
 
-    def __init__(self, dtype: Any = tf.float16, **kwargs: Any) -> None:
+    def __init__(self, dtype: DTypeLike = tf.float16, **kwargs: Any) -> None:
         """Creates the layer.
 
         Args:
@@ -52,11 +59,11 @@ class ConvertFromF8(keras.layers.Layer):
         """
         super().__init__(dtype=dtype.name if isinstance(dtype, tf.DType) else dtype, **kwargs)
 
-    def call(self, inputs: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: Sequence[TensorLike], **kwargs: Any) -> tf.Tensor:
         """Converts bits and metadata, as layers of eight bits return them."""
         del kwargs
         return f8_ops.convert_from_f8(inputs, self.compute_dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return super().get_config()

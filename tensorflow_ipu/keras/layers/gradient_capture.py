@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from tensorflow_ipu.ops import gradient_capture
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._types import Config, Nested
 
 __all__ = ["CaptureActivationGradients", "CaptureUpstreamGradients"]
 
@@ -20,7 +25,7 @@ class CaptureUpstreamGradients(keras.layers.Wrapper):
     none, the layer is computed and nothing is captured.
     """
 
-    def __init__(self, layer: Any, tag: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
         """Creates the wrapper.
 
         Args:
@@ -36,12 +41,12 @@ class CaptureUpstreamGradients(keras.layers.Wrapper):
         super().__init__(layer, **{"name": self.tag, **kwargs})
         self.supports_masking = True
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: Nested, *args: Any, **kwargs: Any) -> Nested:
         """Computes the layer."""
         result = self.layer(inputs, *args, **kwargs)
         return _captured(result, self.tag)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), "tag": self.tag}
 
@@ -56,7 +61,7 @@ class CaptureActivationGradients(keras.layers.Wrapper):
     Recurrent layers have their activations in a loop, out of which no gradient can be passed; they are refused.
     """
 
-    def __init__(self, layer: Any, tag: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
         """Creates the wrapper, around a copy of the layer.
 
         Args:
@@ -79,14 +84,16 @@ class CaptureActivationGradients(keras.layers.Wrapper):
             config[key] = self._capturing(getattr(layer, key), f"{self.tag}_{key}")
         copy = type(layer).from_config(config)
         if layer.built:
-            copy.build(layer.get_build_config()["input_shape"])
+            built = layer.get_build_config()
+            assert built is not None
+            copy.build(built["input_shape"])
             copy.set_weights(layer.get_weights())
         super().__init__(copy, **{"name": self.tag, **kwargs})
         self._plain = lambda: plain  # Keras would wrap a dict.
         self.supports_masking = True
 
     @staticmethod
-    def layer_is_supported(layer: Any) -> bool:
+    def layer_is_supported(layer: keras.layers.Layer) -> bool:
         """Whether a layer has activations whose gradients can be captured.
 
         Raises:
@@ -95,31 +102,31 @@ class CaptureActivationGradients(keras.layers.Wrapper):
         _check_layer(layer)
         return bool(_activations(layer))
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: Nested, *args: Any, **kwargs: Any) -> Nested:
         """Computes the layer."""
         return self.layer(inputs, *args, **kwargs)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**keras.layers.Layer.get_config(self), "layer": self._plain(), "tag": self.tag}
 
     @staticmethod
-    def _capturing(activation: Callable[..., Any], tag: str) -> Callable[..., Any]:
+    def _capturing(activation: Callable[..., tf.Tensor], tag: str) -> Callable[..., tf.Tensor]:
         return lambda x: activation(_captured(x, tag))
 
 
-def _captured(tensors: Any, tag: str) -> Any:
+def _captured(tensors: Nested, tag: str) -> Nested:
     if not gradient_capture.num_gradient_collection_tapes():
         return tensors
     return gradient_capture.capture_upstream_gradients(tensors, tag)
 
 
-def _check_layer(layer: Any) -> None:
+def _check_layer(layer: object) -> None:
     if not isinstance(layer, keras.layers.Layer):
         raise ValueError(f"`layer` must be a Keras layer, but is `{layer!r}`")
 
 
-def _activations(layer: Any) -> list[str]:
+def _activations(layer: keras.layers.Layer) -> list[str]:
     """The names of a layer's arguments that are activations."""
     if isinstance(layer, keras.layers.RNN):
         return []

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu.ops import normalization_ops
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike
 
 __all__ = ["GroupNormalization", "InstanceNormalization", "LayerNormalization"]
 
@@ -29,8 +33,8 @@ class GroupNormalization(keras.layers.Layer):
         center: bool = True,
         scale: bool = True,
         epsilon: float = 1e-3,
-        beta_initializer: Any = None,
-        gamma_initializer: Any = None,
+        beta_initializer: Initializer = None,
+        gamma_initializer: Initializer = None,
         strided_channel_grouping: bool = True,
         trainable: bool = True,
         **kwargs: Any,
@@ -66,7 +70,7 @@ class GroupNormalization(keras.layers.Layer):
         self.supports_masking = True
         self.gamma = self.beta = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Makes `gamma` and `beta` for inputs of this shape.
 
         Raises:
@@ -76,7 +80,7 @@ class GroupNormalization(keras.layers.Layer):
         self._add_parameters((input_shape[axis],))
         self.built = True
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
         """Normalises a tensor [batch, ...], into one like it."""
         del training
         inputs = tf.convert_to_tensor(inputs)
@@ -90,11 +94,11 @@ class GroupNormalization(keras.layers.Layer):
             None if self.beta is None else tf.convert_to_tensor(self.beta),
         )
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """The shape of the inputs."""
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {
             **super().get_config(),
@@ -108,14 +112,14 @@ class GroupNormalization(keras.layers.Layer):
             "strided_channel_grouping": self.strided_channel_grouping,
         }
 
-    def _groups_of(self, shape: Any) -> int:
+    def _groups_of(self, shape: tf.TensorShape | Shape) -> int:
         del shape
         return self.groups
 
-    def _check(self, shape: Any) -> int:
+    def _check(self, shape: tf.TensorShape | Shape) -> int:
         return normalization_ops.check_groups(shape, self._groups_of(shape), self.channels_axis)
 
-    def _add_parameters(self, shape: tuple[int, ...], **options: Any) -> None:
+    def _add_parameters(self, shape: Shape, **options: Any) -> None:
         """`options` are those of `gamma` and `beta`, by their names with an underscore behind."""
         for name, wanted in (("gamma", self.scale), ("beta", self.center)):
             if wanted:
@@ -136,8 +140,8 @@ class InstanceNormalization(GroupNormalization):
         center: bool = True,
         scale: bool = True,
         epsilon: float = 1e-3,
-        beta_initializer: Any = None,
-        gamma_initializer: Any = None,
+        beta_initializer: Initializer = None,
+        gamma_initializer: Initializer = None,
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -154,15 +158,15 @@ class InstanceNormalization(GroupNormalization):
             **kwargs,
         )
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
         """Normalises a tensor [batch, ...], into one like it."""
         return super().call(inputs, training)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return _without(super().get_config(), "groups", "strided_channel_grouping")
 
-    def _groups_of(self, shape: Any) -> int:
+    def _groups_of(self, shape: tf.TensorShape | Shape) -> int:
         rank = len(shape)
         in_range = -rank <= self.channels_axis < rank
         return (shape[self.channels_axis] or 1) if in_range else 1  # What is wrong is for the check to say.
@@ -181,12 +185,12 @@ class LayerNormalization(GroupNormalization):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
-        beta_regularizer: Any = None,
-        gamma_regularizer: Any = None,
-        beta_constraint: Any = None,
-        gamma_constraint: Any = None,
+        beta_initializer: Initializer = "zeros",
+        gamma_initializer: Initializer = "ones",
+        beta_regularizer: Regularizer = None,
+        gamma_regularizer: Regularizer = None,
+        beta_constraint: Constraint = None,
+        gamma_constraint: Constraint = None,
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -228,7 +232,7 @@ class LayerNormalization(GroupNormalization):
         self.beta_constraint = keras.constraints.get(beta_constraint)
         self.gamma_constraint = keras.constraints.get(gamma_constraint)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Makes `gamma` and `beta` for inputs of this shape.
 
         Raises:
@@ -243,7 +247,7 @@ class LayerNormalization(GroupNormalization):
         )
         self.built = True
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
         """Normalises a tensor [batch, ...], into one like it.
 
         Raises:
@@ -254,7 +258,7 @@ class LayerNormalization(GroupNormalization):
         axes = self._axes(inputs.shape)
         order = [axis for axis in range(len(inputs.shape)) if axis not in axes] + axes
         moved = tf.transpose(inputs, order)
-        rows = tf.reshape(moved, [-1, math.prod(inputs.shape[axis] for axis in axes)])
+        rows = tf.reshape(moved, [-1, math.prod(known_size(inputs, axis) for axis in axes)])
         rows = normalization_ops.normalize(
             rows,
             1,
@@ -267,7 +271,7 @@ class LayerNormalization(GroupNormalization):
         back = [order.index(axis) for axis in range(len(order))]
         return tf.ensure_shape(tf.transpose(tf.reshape(rows, tf.shape(moved)), back), inputs.shape)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {
             **_without(super().get_config(), "groups", "channels_axis", "strided_channel_grouping"),
@@ -278,7 +282,7 @@ class LayerNormalization(GroupNormalization):
             "gamma_constraint": keras.constraints.serialize(self.gamma_constraint),
         }
 
-    def _axes(self, shape: Any) -> list[int]:
+    def _axes(self, shape: tf.TensorShape | Shape) -> list[int]:
         """The dimensions of `axis`, counted from the front."""
         rank = len(shape)
         given: list[int] = [self.axis] if isinstance(self.axis, int) else list(self.axis)
@@ -292,5 +296,5 @@ class LayerNormalization(GroupNormalization):
         return axes
 
 
-def _without(config: dict[str, Any], *names: str) -> dict[str, Any]:
+def _without(config: Config, *names: str) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in names}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tensorflow_ipu._types import Gradient, Nested, Shape
 
 __all__ = ["RecomputationCheckpoint", "Recompute"]
 
@@ -25,7 +30,7 @@ class RecomputationCheckpoint(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def call(self, inputs: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: Nested, **kwargs: Any) -> Nested:
         """Returns the tensor, or the structure of tensors."""
         del kwargs
         return pipelining.recomputation_checkpoint(inputs)
@@ -39,7 +44,7 @@ class Recompute(keras.layers.Wrapper):
     once, for both passes, if it does so by seeds; and what it counts or averages, it updates once.
     """
 
-    def __init__(self, layer: Any, **kwargs: Any) -> None:
+    def __init__(self, layer: keras.layers.Layer, **kwargs: Any) -> None:
         """Creates the wrapper.
 
         Args:
@@ -54,13 +59,13 @@ class Recompute(keras.layers.Wrapper):
         super().__init__(layer, **kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Makes the weights of the layer, where it does so by a method of its own."""
         if not self.layer.built and type(self.layer).build is not keras.layers.Layer.build:
             self.layer.build(input_shape)
         self.built = True
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def call(self, inputs: Nested, training: bool | None = None, mask: Nested = None) -> Nested:
         """Computes the layer. What it returns is what the layer returns."""
         if not self.layer.built:  # It makes its weights when it is called, which a symbolic call does too.
             self.layer(tf.nest.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype.name), inputs))
@@ -73,12 +78,12 @@ class Recompute(keras.layers.Wrapper):
             self.add_loss(loss)
         return outputs
 
-    def compute_output_spec(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def compute_output_spec(self, inputs: Nested, training: bool | None = None, mask: Nested = None) -> Nested:
         """The shapes and types of what the layer returns."""
         del training, mask
         return self.layer.compute_output_spec(inputs)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Nested, previous_mask: Nested = None) -> Nested:
         """The masks of what the layer returns."""
         return self.layer.compute_mask(inputs, previous_mask)
 
@@ -86,18 +91,18 @@ class Recompute(keras.layers.Wrapper):
 class _Call:
     """A call of a layer as a pure function of tensors: inputs, weights and states to outputs, states and losses."""
 
-    def __init__(self, layer: Any, inputs: Any, training: bool | None, mask: Any) -> None:
+    def __init__(self, layer: keras.layers.Layer, inputs: Nested, training: bool | None, mask: Nested) -> None:
         self._layer = layer
         self._inputs = inputs
         self._training = training
         self._mask = mask
         self._variables = layer.trainable_variables + layer.non_trainable_variables
-        self._structure: Any = None
+        self._structure: Nested = None
 
-    def arguments(self) -> list[Any]:
+    def arguments(self) -> list[tf.Tensor]:
         return [*tf.nest.flatten(self._inputs), *map(tf.convert_to_tensor, self._variables)]
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         count = len(tensors) - len(self._variables)
         mapping = list(zip(self._variables, tensors[count:], strict=True))
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
@@ -107,14 +112,14 @@ class _Call:
         self._structure = (outputs, states, list(scope.losses))
         return [tf.identity(tensor) for tensor in tf.nest.flatten(self._structure)]
 
-    def unflatten(self, tensors: Any) -> Any:
+    def unflatten(self, tensors: Iterable[tf.Tensor]) -> Nested:
         return tf.nest.pack_sequence_as(self._structure, list(tensors))
 
 
 class _Body(keras.layers.Layer):
     """Has all layers below know whether they train, in the backward pass too, when no other layer is being called."""
 
-    def __init__(self, layer: Any, mask: Any) -> None:
+    def __init__(self, layer: keras.layers.Layer, mask: Nested) -> None:
         super().__init__(name=f"{layer.name}_body", autocast=False)
         self._inner = layer
         self.supports_masking = True
@@ -122,17 +127,17 @@ class _Body(keras.layers.Layer):
         self._options = {"mask": mask} if takes_mask else {}
         self.built = True
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: Nested, training: bool | None = None) -> Nested:
         del training
         return self._inner(inputs, **self._options)
 
 
-def _recomputed(function: Any) -> Any:
+def _recomputed(function: Callable[..., list[tf.Tensor]]) -> Callable[..., list[tf.Tensor]]:
     """The function, with a gradient that computes it again."""
 
     @tf.custom_gradient
-    def call(*tensors: Any) -> Any:
-        def gradient(*upstream: Any) -> list[Any]:
+    def call(*tensors: tf.Tensor) -> Nested:
+        def gradient(*upstream: tf.Tensor) -> list[Gradient | None]:
             again = _after(upstream, tensors)
             watched = [tensor for tensor in again if tensor.dtype.is_floating]
             with tf.GradientTape() as tape:
@@ -149,7 +154,7 @@ def _recomputed(function: Any) -> Any:
     return call
 
 
-def _after(upstream: Any, tensors: Any) -> list[Any]:
+def _after(upstream: Sequence[tf.Tensor | None], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The tensors, by way of the upstream gradients, so that XLA does not take the first computation's results."""
     flow = next(tensor for tensor in upstream if tensor is not None and tensor.dtype.is_floating)
     if tf.executing_eagerly():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Activation, Config, Constraint, DTypeLike, Initializer, Nested, Regularizer, Shape
 
 __all__ = ["PopnnGRU", "PopnnLSTM"]
 
@@ -24,7 +27,7 @@ class _Popnn:
 
     def _record(
         self,
-        partials_dtype: Any,
+        partials_dtype: DTypeLike,
         seed: int | None,
         dropout_seed: int | None,
         time_major: bool,
@@ -49,7 +52,7 @@ class _Popnn:
             "implementation": 2,
         }
 
-    def _batch_major(self, shape: Any) -> tuple[Any, ...]:
+    def _batch_major(self, shape: Shape) -> tuple[int | None, ...]:
         """The shape of inputs as Keras has it."""
         batch, time, *rest = shape
         return (time, batch, *rest) if self.time_major else (batch, time, *rest)
@@ -71,20 +74,20 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: Activation = "tanh",
+        recurrent_activation: Activation = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Initializer = "glorot_uniform",
+        recurrent_initializer: Initializer = "orthogonal",
+        bias_initializer: Initializer = "zeros",
         unit_forget_bias: bool = True,
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_regularizer: Regularizer = None,
+        recurrent_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        recurrent_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
         dropout: float = 0.0,
         dropout_seed: int | None = None,
         recurrent_dropout: float = 0.0,
@@ -94,7 +97,7 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
         go_backwards: bool = False,
         stateful: bool = False,
         unroll: bool = False,
-        partials_dtype: Any = tf.float32,
+        partials_dtype: DTypeLike = tf.float32,
         seed: int | None = None,
         time_major: bool = False,
         options: Mapping[str, Any] | None = None,
@@ -150,11 +153,11 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
         _check(self, "LSTM", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
         super().__init__(
             units,
-            activation=activation,
-            recurrent_activation=recurrent_activation,
+            activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+            recurrent_activation=recurrent_activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             kernel_initializer=_seeded(kernel_initializer, seed),
             recurrent_initializer=_seeded(recurrent_initializer, seed),
-            bias_initializer=bias_initializer,
+            bias_initializer=bias_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             unit_forget_bias=unit_forget_bias,
             dropout=dropout,
             seed=dropout_seed,
@@ -166,11 +169,17 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
         )
         self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
 
-    def build(self, inputs_shape: Any, initial_state_shape: Any = None) -> None:
+    def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
         """Makes the weights for inputs of this shape."""
         super().build(self._batch_major(inputs_shape), initial_state_shape)
 
-    def call(self, inputs: Any, mask: Any = None, training: bool | None = None, initial_state: Any = None) -> Any:
+    def call(
+        self,
+        inputs: tf.Tensor,
+        mask: tf.Tensor | None = None,
+        training: bool | None = None,
+        initial_state: Nested = None,
+    ) -> Nested:
         """Computes the layer.
 
         Args:
@@ -188,11 +197,11 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
         """
         return _call(self, super().call, inputs, initial_state, mask, training)
 
-    def compute_output_shape(self, inputs_shape: Any, initial_state_shape: Any = None) -> Any:
+    def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
         """The shapes of the results."""
         return _output_shape(self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape))
 
-    def get_bias(self) -> Any:
+    def get_bias(self) -> tf.Tensor:
         """The bias, a tensor with a row for each gate: [4, units], in the order input, forget, cell, output."""
         return tf.reshape(tf.convert_to_tensor(self.cell.bias), [4, self.units])
 
@@ -200,7 +209,7 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
         """The shapes of the two states."""
         return (batch_size, self.units), (batch_size, self.units)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), **self._recorded()}
 
@@ -215,19 +224,19 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: Activation = "tanh",
+        recurrent_activation: Activation = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        recurrent_initializer: Initializer = "orthogonal",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        recurrent_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        recurrent_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
         dropout: float = 0.0,
         dropout_seed: int | None = None,
         recurrent_dropout: float = 0.0,
@@ -239,7 +248,7 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
         unroll: bool = False,
         reset_after: bool = True,
         seed: int | None = None,
-        partials_dtype: Any = tf.float32,
+        partials_dtype: DTypeLike = tf.float32,
         time_major: bool = False,
         options: Mapping[str, Any] | None = None,
         options_bwd: Mapping[str, Any] | None = None,
@@ -290,11 +299,11 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
         _check(self, "GRU", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
         super().__init__(
             units,
-            activation=activation,
-            recurrent_activation=recurrent_activation,
+            activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+            recurrent_activation=recurrent_activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             kernel_initializer=_seeded(kernel_initializer, seed),
             recurrent_initializer=_seeded(recurrent_initializer, seed),
-            bias_initializer=bias_initializer,
+            bias_initializer=bias_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             dropout=dropout,
             seed=dropout_seed,
             return_sequences=return_sequences,
@@ -306,15 +315,21 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
         )
         self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
 
-    def build(self, inputs_shape: Any, initial_state_shape: Any = None) -> None:
+    def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
         """Makes the weights for inputs of this shape."""
         super().build(self._batch_major(inputs_shape), initial_state_shape)
 
-    def call(self, inputs: Any, mask: Any = None, training: bool | None = None, initial_state: Any = None) -> Any:
+    def call(
+        self,
+        inputs: tf.Tensor,
+        mask: tf.Tensor | None = None,
+        training: bool | None = None,
+        initial_state: Nested = None,
+    ) -> Nested:
         """Computes the layer. See `PopnnLSTM.call`; the state is the output alone."""
         return _call(self, super().call, inputs, initial_state, mask, training)
 
-    def compute_output_shape(self, inputs_shape: Any, initial_state_shape: Any = None) -> Any:
+    def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
         """The shapes of the results."""
         return _output_shape(self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape))
 
@@ -322,13 +337,18 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
         """The shape of the state."""
         return batch_size, self.units
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), **self._recorded()}
 
 
 def _check(
-    layer: Any, kind: str, fixed: Mapping[str, tuple[Any, Any]], partials_dtype: Any, time_major: Any, **options: Any
+    layer: object,
+    kind: str,
+    fixed: Mapping[str, tuple[object, object]],
+    partials_dtype: DTypeLike,
+    time_major: object,
+    **options: object,
 ) -> None:
     """Refuses what the layer does not have, all at once."""
     faults = Faults()
@@ -348,7 +368,7 @@ def _check(
     faults.raise_any()
 
 
-def _seeded(initializer: Any, seed: int | None) -> Any:
+def _seeded(initializer: Initializer, seed: int | None) -> Any:
     """The initializer, with this seed if it is random and has none of its own."""
     found: Any = keras.initializers.get(initializer)
     if seed is None or not isinstance(initializer, str) or "seed" not in found.get_config():
@@ -356,7 +376,14 @@ def _seeded(initializer: Any, seed: int | None) -> Any:
     return type(found).from_config({**found.get_config(), "seed": seed})
 
 
-def _call(layer: Any, call: Any, inputs: Any, initial_state: Any, mask: Any, training: bool | None) -> Any:
+def _call(
+    layer: PopnnLSTM | PopnnGRU,
+    call: Nested,
+    inputs: tf.Tensor,
+    initial_state: Nested,
+    mask: tf.Tensor | None,
+    training: bool | None,
+) -> Nested:
     if inputs.shape.rank != 3:
         raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
     results = call(
@@ -370,7 +397,7 @@ def _call(layer: Any, call: Any, inputs: Any, initial_state: Any, mask: Any, tra
     return layer._swapped(outputs), *states
 
 
-def _output_shape(layer: Any, shape: Any) -> Any:
+def _output_shape(layer: PopnnLSTM | PopnnGRU, shape: Nested) -> Nested:
     if not layer.time_major or not layer.return_sequences:
         return shape
     if not layer.return_state:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -13,18 +14,22 @@ import tensorflow as tf
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.keras import _keras_internals as internals
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu._types import Nested
+
 
 def export(
-    model: Any,
-    export_dir: Any,
+    model: keras.Model,
+    export_dir: str | os.PathLike[str],
     batch_size: int | None,
-    output_names: Any,
-    preprocessing_step: Any,
-    preprocessing_step_signature: Any,
-    postprocessing_step: Any,
-    postprocessing_step_signature: Any,
+    output_names: str | list[str] | None,
+    preprocessing_step: Callable[..., Nested] | None,
+    preprocessing_step_signature: Sequence[tf.TensorSpec] | None,
+    postprocessing_step: Callable[..., Nested] | None,
+    postprocessing_step_signature: Sequence[tf.TensorSpec] | None,
     purge_export_dir: bool,
-) -> Any:
+) -> functions.Function:
     """See `export_for_ipu_serving` of the model, which has the same arguments."""
     names = _names(output_names)
     inputs = _input_specs(model, batch_size)
@@ -36,8 +41,8 @@ def export(
     if postprocessing_step is not None and postprocessing_step_signature is not None:
         _check_signature("postprocessing_step_signature", postprocessing_step_signature)
 
-    def serve(*arguments: Any) -> Any:
-        values: Any = arguments
+    def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+        values: Nested = arguments
         if preprocessing_step is not None:
             values = _checked("`preprocessing_step`", preprocessing_step(*values), inputs)
         results = _checked("the model", _called(model, values), postprocessing_step_signature)
@@ -54,7 +59,7 @@ def export(
     return served
 
 
-def _called(model: Any, values: Sequence[Any]) -> Any:
+def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
     structure = internals.input_structure(model)
     if structure is not None:
         return model(tf.nest.pack_sequence_as(structure, list(values)), training=False)
@@ -62,7 +67,7 @@ def _called(model: Any, values: Sequence[Any]) -> Any:
     return model(arguments, training=False) if internals.takes_training(model) else model(arguments)
 
 
-def _input_specs(model: Any, batch_size: int | None) -> list[tf.TensorSpec]:
+def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
     """The specs of the model's flat inputs, with static shapes.
 
     Raises:
@@ -97,7 +102,7 @@ def _input_specs(model: Any, batch_size: int | None) -> list[tf.TensorSpec]:
     return found
 
 
-def _signature(argument: str, step: Any, given: Any) -> list[tf.TensorSpec]:
+def _signature(argument: str, step: object, given: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
     if given is not None:
         return _check_signature(f"{argument}_signature", given)
     declared = getattr(step, "input_signature", None)
@@ -109,7 +114,7 @@ def _signature(argument: str, step: Any, given: Any) -> list[tf.TensorSpec]:
     return _check_signature(f"{argument}_signature", declared)
 
 
-def _check_signature(argument: str, given: Any) -> list[tf.TensorSpec]:
+def _check_signature(argument: str, given: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
     if not isinstance(given, (list, tuple)):
         raise TypeError(f"`{argument}` must be a list or tuple of `tf.TensorSpec`, but is {given!r}")
     if not given:
@@ -120,7 +125,7 @@ def _check_signature(argument: str, given: Any) -> list[tf.TensorSpec]:
     return list(given)
 
 
-def _checked(source: str, returned: Any, specs: Sequence[tf.TensorSpec] | None) -> list[Any]:
+def _checked(source: str, returned: Nested, specs: Sequence[tf.TensorSpec] | None) -> list[tf.Tensor]:
     """The tensors that a step returned, with the shapes that the next one takes."""
     values = tf.nest.flatten(returned)
     for at, value in enumerate(values):
@@ -139,7 +144,7 @@ def _checked(source: str, returned: Any, specs: Sequence[tf.TensorSpec] | None) 
     return [tf.ensure_shape(value, spec.shape) for value, spec in zip(values, specs, strict=True)]
 
 
-def _names(output_names: Any) -> list[str] | None:
+def _names(output_names: str | list[str] | None) -> list[str] | None:
     if output_names is None:
         return None
     names = [output_names] if isinstance(output_names, str) else output_names
@@ -148,7 +153,7 @@ def _names(output_names: Any) -> list[str] | None:
     return names
 
 
-def _named(results: Sequence[Any], names: list[str] | None) -> dict[str, Any]:
+def _named(results: Sequence[tf.Tensor], names: list[str] | None) -> dict[str, tf.Tensor]:
     if names is None:
         names = [f"output_{at}" for at in range(len(results))]
     if len(names) != len(results):
@@ -156,7 +161,7 @@ def _named(results: Sequence[Any], names: list[str] | None) -> dict[str, Any]:
     return dict(zip(names, results, strict=True))
 
 
-def _prepare(export_dir: Any, purge: bool) -> Path:
+def _prepare(export_dir: str | os.PathLike[str], purge: bool) -> Path:
     folder = Path(export_dir)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not purge:
@@ -169,5 +174,5 @@ def _prepare(export_dir: Any, purge: bool) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    remove: Callable[[Any], object] = shutil.rmtree if folder.is_dir() else Path.unlink
+    remove: Callable[[Path], object] = shutil.rmtree if folder.is_dir() else Path.unlink
     remove(folder)

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu.keras.model import _export, _saved_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
 
 
 class FileMethods:
     """The methods that models get in addition to Keras's own, for files."""
 
-    def save_assets(self: Any, dir_path: str) -> None:
+    def save_assets(self, dir_path: str) -> None:
         """Writes the model's options and pipeline stages to its file; Keras calls it."""
         _call_own(self, "save_assets", dir_path)
         _saved_options.save(_extension(self).options, _extension(self).stages, dir_path)
 
-    def load_assets(self: Any, dir_path: str | None) -> None:
+    def load_assets(self, dir_path: str | None) -> None:
         """Reads the model's options and pipeline stages from its file; Keras calls it."""
         _call_own(self, "load_assets", dir_path)
         _extension(self).options = _saved_options.load(_extension(self).stages, dir_path)
         _extension(self).reset()
 
     def export_for_ipu_serving(
-        self: Any,
-        export_dir: Any,
+        self,
+        export_dir: str | os.PathLike[str],
         batch_size: int | None = None,
-        output_names: Any = None,
-        preprocessing_step: Any = None,
-        preprocessing_step_signature: Any = None,
-        postprocessing_step: Any = None,
-        postprocessing_step_signature: Any = None,
+        output_names: str | list[str] | None = None,
+        preprocessing_step: Callable[..., Nested] | None = None,
+        preprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
+        postprocessing_step: Callable[..., Nested] | None = None,
+        postprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
         purge_export_dir: bool = False,
-    ) -> Any:
+    ) -> functions.Function:
         """Exports the model as a SavedModel, for TensorFlow Serving on a CPU. Who loads it needs no part of this package.
 
         Args:
@@ -57,7 +64,7 @@ class FileMethods:
           TypeError: A signature or name is of a wrong kind.
         """
         return _export.export(
-            self,
+            _extension(self).model,
             export_dir,
             batch_size,
             output_names,
@@ -69,11 +76,11 @@ class FileMethods:
         )
 
 
-def _extension(model: Any) -> Extension:
+def _extension(model: object) -> Extension:
     return vars(model)["_ipu_extension"]
 
 
-def _call_own(model: Any, name: str, dir_path: str | None) -> None:
+def _call_own(model: object, name: str, dir_path: str | None) -> None:
     own = getattr(type(model), name, None)
     if own is not None:
         own(model, dir_path)

@@ -17,6 +17,9 @@ from tensorflow_ipu.keras.model.replica_count import symbols_of
 from tensorflow_ipu.keras.optimizers import parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tensorflow_ipu._types import Logs, Nested
     from tensorflow_ipu.keras.model.extension import Extension
 
 
@@ -24,7 +27,7 @@ class LoopMethods:
     """The methods that replace Keras's own of the same names, on the instance."""
 
     @functools.wraps(keras.Model.compile)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         if "steps_per_execution" in kwargs:
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
@@ -45,7 +48,7 @@ class LoopMethods:
         return result
 
     @functools.wraps(keras.Model.fit)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit(self: Any, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         bound = _bind("fit", self, args, kwargs)
         given = bound.arguments
         internals.check_compiled(self, "fit")
@@ -72,7 +75,7 @@ class LoopMethods:
         return _run("fit", bound, extension, data, callbacks, opened)
 
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> list[float] | float | dict[str, float]:
         bound = _bind("evaluate", self, args, kwargs)
         given = bound.arguments
         internals.check_compiled(self, "evaluate")
@@ -88,7 +91,7 @@ class LoopMethods:
         return _run("evaluate", bound, extension, data, callbacks, [data])
 
     @functools.wraps(keras.Model.predict)
-    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict(self: Any, *args: Any, **kwargs: Any) -> Nested:
         bound = _bind("predict", self, args, kwargs)
         given = bound.arguments
         extension = _extension(self)
@@ -97,19 +100,19 @@ class LoopMethods:
         given["callbacks"] = callbacks = _callbacks("predict", extension, given, data, epochs=1)
         return _run("predict", bound, extension, data, callbacks, [data])
 
-    def make_train_function(self: Any, force: bool = False) -> Any:
+    def make_train_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of training."""
         return _make(self, "train", force)
 
-    def make_test_function(self: Any, force: bool = False) -> Any:
+    def make_test_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of evaluation."""
         return _make(self, "test", force)
 
-    def make_predict_function(self: Any, force: bool = False) -> Any:
+    def make_predict_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of prediction."""
         return _make(self, "predict", force)
 
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+    def _get_metrics_result_or_logs(self: Any, logs: Logs) -> Logs:
         """The logs: they hold the metrics as they are after the last step, of the replicas that the options say.
 
         They are plain numbers, as Keras's own metrics give them: not every release makes such of what it gets here.
@@ -138,11 +141,13 @@ def _steps(given: Any) -> int:
     return steps
 
 
-def _extension(model: Any) -> Extension:
+def _extension(model: object) -> Extension:
     return vars(model)["_ipu_extension"]
 
 
-def _bind(name: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
+def _bind(
+    name: str, model: keras.Model, args: Sequence[object], kwargs: Mapping[str, object]
+) -> inspect.BoundArguments:
     bound = inspect.signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
     bound.apply_defaults()
     return bound
@@ -152,8 +157,8 @@ def _feed(
     extension: Extension,
     given: dict[str, Any],
     argument: str,
-    shuffle: Any = False,
-    class_weight: Any = None,
+    shuffle: bool | str = False,
+    class_weight: Mapping[int, float] | None = None,
     for_prediction: bool = False,
 ) -> fed_data.FedData:
     """Replaces the data among the arguments by data that the device is fed with."""
@@ -189,7 +194,7 @@ def _run(
     bound: inspect.BoundArguments,
     extension: Extension,
     data: fed_data.FedData,
-    callbacks: Any,
+    callbacks: object,
     opened: list[fed_data.FedData],
 ) -> Any:
     steps = data.steps_per_execution
@@ -221,7 +226,7 @@ def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
     )
 
 
-def _build(model: Any, extension: Extension, data: fed_data.FedData) -> None:
+def _build(model: keras.Model, extension: Extension, data: fed_data.FedData) -> None:
     """Makes the variables of a model that has none yet, as Keras does for `fit` and `evaluate`."""
     if all(layer.built for layer in internals.all_layers(model)):
         return
@@ -229,7 +234,7 @@ def _build(model: Any, extension: Extension, data: fed_data.FedData) -> None:
         internals.called_with_symbols(model, symbols_of(data.spec), training=False)
 
 
-def _make(model: Any, mode: str, force: bool) -> Any:
+def _make(model: keras.Model, mode: str, force: bool) -> Callable[[Nested], Nested]:
     name = f"make_{mode}_function"
     if getattr(type(model), name) is not getattr(keras.Model, name):
         raise RuntimeError(

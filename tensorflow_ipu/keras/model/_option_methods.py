@@ -14,12 +14,14 @@ from tensorflow_ipu.keras.options.replication import ReplicationOptions
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.extension import Extension
+    from tensorflow_ipu.keras.options.metrics import ReplicatedMetricReductionMethod
+    from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
 
 class OptionMethods:
     """The methods that models get in addition to Keras's own, for their options."""
 
-    def set_asynchronous_callbacks(self: Any, asynchronous: bool = False) -> None:
+    def set_asynchronous_callbacks(self, asynchronous: bool = False) -> None:
         """Sets whether callbacks are called once a step and replica, while the program runs, or once an execution.
 
         Args:
@@ -34,9 +36,9 @@ class OptionMethods:
     # Gradient accumulation.
 
     def set_gradient_accumulation_options(
-        self: Any,
+        self,
         gradient_accumulation_steps_per_replica: int | None = None,
-        gradient_accumulation_reduction_method: Any = "sum",
+        gradient_accumulation_reduction_method: str | GradientAccumulationReductionMethod = "sum",
         use_v2_gradient_accumulation_optimizer: bool = False,
         **gradient_accumulation_optimizer_kwargs: Any,
     ) -> None:
@@ -65,7 +67,7 @@ class OptionMethods:
         _extension(self).options.set_accumulation(group)
         _extension(self).reset()
 
-    def print_gradient_accumulation_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+    def print_gradient_accumulation_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints what `set_gradient_accumulation_options` has set, with the defaults of what it has not.
 
         Args:
@@ -76,7 +78,7 @@ class OptionMethods:
         """
         _print(self, "accumulation", print_fn)
 
-    def reset_gradient_accumulation_options(self: Any) -> None:
+    def reset_gradient_accumulation_options(self) -> None:
         """Takes back what `set_gradient_accumulation_options` has set. Where that changes anything, the next run compiles anew.
 
         A reduction method that pipelining options have, too, stays theirs.
@@ -86,11 +88,11 @@ class OptionMethods:
     # Pipelining.
 
     def set_pipelining_options(
-        self: Any,
+        self,
         gradient_accumulation_steps_per_replica: int | None = None,
         device_mapping: list[int] | None = None,
         accumulate_outfeed: bool | None = None,
-        gradient_accumulation_reduction_method: Any = "sum",
+        gradient_accumulation_reduction_method: str | GradientAccumulationReductionMethod = "sum",
         **pipelining_kwargs: Any,
     ) -> None:
         """Sets how a model with pipeline stages runs. The next run compiles its program anew.
@@ -119,7 +121,7 @@ class OptionMethods:
         _extension(self).options.set_pipelining(group)
         _extension(self).reset()
 
-    def print_pipelining_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+    def print_pipelining_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints what `set_pipelining_options` has set, with the defaults of what it has not.
 
         Args:
@@ -130,7 +132,7 @@ class OptionMethods:
         """
         _print(self, "pipelining", print_fn)
 
-    def reset_pipelining_options(self: Any) -> None:
+    def reset_pipelining_options(self) -> None:
         """Takes back what `set_pipelining_options` has set. Where that changes anything, the next run compiles anew.
 
         The stages of layers stay; `reset_pipeline_stage_assignment` takes those back. A reduction method that options of
@@ -140,7 +142,7 @@ class OptionMethods:
 
     # Queues.
 
-    def set_infeed_queue_options(self: Any, **kwargs: Any) -> None:
+    def set_infeed_queue_options(self, **kwargs: Any) -> None:
         """Sets what the model's infeeds are made with.
 
         Args:
@@ -152,7 +154,7 @@ class OptionMethods:
         """
         _extension(self).options.infeed = InfeedOptions.checked(kwargs)
 
-    def print_infeed_queue_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+    def print_infeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints what `set_infeed_queue_options` has set, with the defaults of what it has not.
 
         Args:
@@ -163,11 +165,11 @@ class OptionMethods:
         """
         _print(self, "infeed", print_fn)
 
-    def reset_infeed_queue_options(self: Any) -> None:
+    def reset_infeed_queue_options(self) -> None:
         """Takes back what `set_infeed_queue_options` has set."""
         _reset(self, "infeed", compiled=False)
 
-    def set_outfeed_queue_options(self: Any, **kwargs: Any) -> None:
+    def set_outfeed_queue_options(self, **kwargs: Any) -> None:
         """Sets what the model's outfeeds are made with. The next run compiles its program anew.
 
         Args:
@@ -180,7 +182,7 @@ class OptionMethods:
         _extension(self).options.outfeed = OutfeedOptions.checked(kwargs)
         _extension(self).reset()
 
-    def print_outfeed_queue_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+    def print_outfeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints what `set_outfeed_queue_options` has set, with the defaults of what it has not.
 
         Args:
@@ -191,13 +193,15 @@ class OptionMethods:
         """
         _print(self, "outfeed", print_fn)
 
-    def reset_outfeed_queue_options(self: Any) -> None:
+    def reset_outfeed_queue_options(self) -> None:
         """Takes back what `set_outfeed_queue_options` has set. Where that changes anything, the next run compiles anew."""
         _reset(self, "outfeed", compiled=True)
 
     # Replicas.
 
-    def set_replication_options(self: Any, replicated_metric_reduction_method: Any = "NONE") -> None:
+    def set_replication_options(
+        self, replicated_metric_reduction_method: str | ReplicatedMetricReductionMethod = "NONE"
+    ) -> None:
         """Sets what logs show of the metrics of several replicas.
 
         Args:
@@ -209,7 +213,7 @@ class OptionMethods:
         """
         _extension(self).options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
 
-    def print_replication_options(self: Any, print_fn: Callable[[str], object] | None = None) -> None:
+    def print_replication_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints what `set_replication_options` has set, or its default.
 
         Args:
@@ -220,20 +224,20 @@ class OptionMethods:
         """
         _print(self, "replication", print_fn)
 
-    def reset_replication_options(self: Any) -> None:
+    def reset_replication_options(self) -> None:
         """Takes back what `set_replication_options` has set."""
         _reset(self, "replication", compiled=False)
 
 
-def _extension(model: Any) -> Extension:
+def _extension(model: object) -> Extension:
     return vars(model)["_ipu_extension"]
 
 
-def _print(model: Any, group: str, print_fn: Callable[[str], object] | None) -> None:
-    printing.print_text(getattr(_extension(model).options, group).text(model.name), print_fn)
+def _print(model: object, group: str, print_fn: Callable[[str], object] | None) -> None:
+    printing.print_text(getattr(_extension(model).options, group).text(_extension(model).model.name), print_fn)
 
 
-def _reset(model: Any, group: str, *, compiled: bool) -> None:
+def _reset(model: object, group: str, *, compiled: bool) -> None:
     """Puts a group back to its defaults, and drops the programs if they were compiled by it."""
     if _extension(model).options.reset(group) and compiled:
         _extension(model).reset()

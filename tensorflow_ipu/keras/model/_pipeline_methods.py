@@ -9,13 +9,16 @@ from tensorflow_ipu.keras.options import printing
 from tensorflow_ipu.keras.pipeline.assignments import summary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensorflow_ipu.keras.model.extension import Extension
+    from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 
 class PipelineMethods:
     """The methods that models get in addition to Keras's own, for their pipeline stages."""
 
-    def get_pipeline_stage_assignment(self: Any) -> list[Any]:
+    def get_pipeline_stage_assignment(self) -> list[Assignment]:
         """The layers in the order in which they run, each with its stage, or None.
 
         Returns:
@@ -28,7 +31,9 @@ class PipelineMethods:
         """
         return _extension(self).stages.get()
 
-    def set_pipeline_stage_assignment(self: Any, pipeline_stage_assignment: Any) -> None:
+    def set_pipeline_stage_assignment(
+        self, pipeline_stage_assignment: Sequence[Assignment | int | Sequence[Any]]
+    ) -> None:
         """Sets the stage of each layer.
 
         Args:
@@ -42,13 +47,13 @@ class PipelineMethods:
         _extension(self).stages.set(pipeline_stage_assignment)
         _extension(self).reset()
 
-    def reset_pipeline_stage_assignment(self: Any) -> None:
+    def reset_pipeline_stage_assignment(self) -> None:
         """Takes all layers out of their stages: the model is no pipeline any more."""
         _extension(self).stages.reset()
         _extension(self).reset()
 
     def print_pipeline_stage_assignment_summary(
-        self: Any, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
+        self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
     ) -> None:
         """Prints the stage of each layer.
 
@@ -62,5 +67,5 @@ class PipelineMethods:
         printing.print_text(summary(self.get_pipeline_stage_assignment(), line_length), print_fn)
 
 
-def _extension(model: Any) -> Extension:
+def _extension(model: object) -> Extension:
     return vars(model)["_ipu_extension"]

@@ -42,7 +42,7 @@ def save(options: Options, stages: StageAssignment, folder: str) -> None:
       stages: The pipeline stages.
       folder: An existing folder.
     """
-    written: dict[str, Any] = {}
+    written: dict[str, object] = {}
     for group, values in options.groups():
         changed = {name: _encode(name, value) for name, value in values.changed().items()}
         if changed:
@@ -78,7 +78,7 @@ def load(stages: StageAssignment, folder: str | None) -> Options:
         ) from exc
 
 
-def _read(written: Any, stages: StageAssignment) -> Options:
+def _read(written: object, stages: StageAssignment) -> Options:
     """The options that a file has; stages are set last, so that a faulty file changes nothing."""
     rest = _object(written)
     options, faults, unknown = Options(), Faults(), []
@@ -97,7 +97,7 @@ def _read(written: Any, stages: StageAssignment) -> Options:
     return options
 
 
-def _read_group(default: OptionGroup, written: Any, faults: Faults, unknown: list[str]) -> OptionGroup:
+def _read_group(default: OptionGroup, written: object, faults: Faults, unknown: list[str]) -> OptionGroup:
     known = default.names()
     try:
         given = {name: _decode(name, value) for name, value in _object(written).items()}
@@ -108,13 +108,13 @@ def _read_group(default: OptionGroup, written: Any, faults: Faults, unknown: lis
         return default
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"there should be a JSON object, but there is `{value!r}`")
     return dict(value)
 
 
-def _encode(name: str, value: Any) -> Any:
+def _encode(name: str, value: object) -> object:
     if isinstance(value, enum.Enum) and type(value).__name__ in _ENUMS:
         return {"enum": type(value).__name__, "name": value.name}
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -133,7 +133,7 @@ def _encode(name: str, value: Any) -> Any:
         return None
 
 
-def _decode(name: str, value: Any) -> Any:
+def _decode(name: str, value: object) -> Any:
     """The value of an option that `_encode` wrote.
 
     Raises:

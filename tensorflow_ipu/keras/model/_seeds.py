@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.ops import random_streams
+
+if TYPE_CHECKING:
+    import keras
 
 # 2**32 divided by the golden ratio: its multiples are far apart.
 _FAR = 0x9E3779B9
@@ -25,9 +28,9 @@ def seed_by_replica() -> None:
     patches.KERAS_SEEDS.by(_by_replica)
 
 
-def _by_replica(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _by_replica(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     @functools.wraps(plain)
-    def by_replica(self: Any, ordered: bool = True) -> Any:
+    def by_replica(self: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
         value = plain(self, ordered)
         if not replicas.is_tracing():
             return value

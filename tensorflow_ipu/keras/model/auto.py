@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -23,9 +22,9 @@ def look_past_ipus() -> None:
         patches.JIT_COMPILE_AUTO.apply_for_good()
 
 
-def _past_ipus(plain: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
     @functools.wraps(plain)
-    def resolve(self: Any) -> bool:
+    def resolve(self: object) -> bool:
         kinds = {device.device_type for device in tf.config.list_physical_devices()}
         if kinds == {"CPU", "IPU"} and sys.modules["keras"].backend.backend() == "tensorflow":
             return False  # As for `{"CPU"}`.

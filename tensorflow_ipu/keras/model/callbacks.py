@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras.callbacks import CallbackList
 
 from tensorflow_ipu.feeds import IPUOutfeedQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import keras
+
+    from tensorflow_ipu._types import Logs, Nested
 
 
 class AsynchronousCallbacks(CallbackList):
@@ -18,7 +25,12 @@ class AsynchronousCallbacks(CallbackList):
       per_step: How many reports a step makes: one a replica.
     """
 
-    def __init__(self, callbacks: Any, per_step: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        callbacks: keras.callbacks.CallbackList | keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None,
+        per_step: int,
+        **kwargs: Any,
+    ) -> None:
         """Takes the user's callbacks.
 
         Args:
@@ -34,7 +46,7 @@ class AsynchronousCallbacks(CallbackList):
         self.per_step = per_step
         self._next = 0
 
-    def report(self, mode: str, logs: Any) -> None:
+    def report(self, mode: str, logs: Logs) -> None:
         """Tells all callbacks that a step of one replica has ended.
 
         Args:
@@ -52,35 +64,35 @@ class AsynchronousCallbacks(CallbackList):
     def _begin(self, batch: int) -> None:
         self._next = batch * self.per_step
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Notes which step comes next."""
         del logs
         self._begin(batch)
 
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_test_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Notes which step comes next."""
         del logs
         self._begin(batch)
 
-    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_predict_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Notes which step comes next."""
         del logs
         self._begin(batch)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Does nothing: the steps were reported."""
 
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Does nothing: the steps were reported."""
 
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_predict_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Does nothing: the steps were reported."""
 
 
 class Reader:
     """A thread that hands each element of an outfeed to a function, until it has handed on so many."""
 
-    def __init__(self, outfeed: IPUOutfeedQueue, count: int, handle: Callable[[Any], None]) -> None:
+    def __init__(self, outfeed: IPUOutfeedQueue, count: int, handle: Callable[[Nested], None]) -> None:
         """Starts to read.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,9 @@ from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.model.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
 
 
@@ -27,10 +30,10 @@ class Execution:
         self._extension = extension
         self._mode = mode
         self._loop = loop
-        self._outfeeds: dict[Any, IPUOutfeedQueue] = {}
+        self._outfeeds: dict[Hashable, IPUOutfeedQueue] = {}
         self._replicas = 1
 
-    def __call__(self, source: Any) -> Any:
+    def __call__(self, source: Nested) -> Nested:
         """Runs an execution.
 
         Args:
@@ -62,7 +65,7 @@ class Execution:
         """Whether the device runs nothing, and each execution returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
-    def _zeros(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue) -> Any:
+    def _zeros(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue) -> Nested:
         """What an execution would have left in the outfeed, all zeros."""
         outer = [self._replicas] if self._replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
@@ -84,10 +87,10 @@ class Execution:
             self._outfeeds[key] = IPUOutfeedQueue(wanted, device_ordinal=self._extension.ordinal, **options)
         return self._outfeeds[key]
 
-    def _run_and_report(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Any:
-        elements: list[Any] = []
+    def _run_and_report(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:
+        elements: list[Nested] = []
 
-        def handle(element: Any) -> None:
+        def handle(element: Nested) -> None:
             if self._mode != "predict":
                 elements[:] = [element]
             else:
@@ -113,40 +116,40 @@ class Execution:
         reader.join()
         return self._reported(elements)
 
-    def _reported(self, elements: list[Any]) -> Any:
+    def _reported(self, elements: list[Nested]) -> Nested:
         if self._mode != "predict":
             return self._logs(elements[-1])
         return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
 
-    def _logs(self, element: Any) -> Any:
+    def _logs(self, element: Nested) -> Nested:
         element = self._named(element)
         if self._replicas == 1:
             return element
         reduction = self._extension.options.replication.replicated_metric_reduction_method
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
-    def _named(self, element: Any) -> Any:
+    def _named(self, element: Nested) -> Nested:
         """The logs. A pipeline in training hands them over in a list, behind the loss."""
         if isinstance(element, list) and self._mode == "train":
             return dict(zip(self._extension.log_names, element[1:], strict=True))
         return element
 
-    def _joined(self, elements: Any) -> Any:
+    def _joined(self, elements: Nested) -> Nested:
         """The predictions of all steps and replicas, in the order of the data."""
         axes = 2 if self._replicas > 1 else 1
 
-        def join(part: Any) -> Any:
+        def join(part: tf.Tensor) -> tf.Tensor:
             shape = part.shape.as_list()
             kept = shape[axes + 1 :] if len(shape) > axes else []
             return tf.reshape(part, [-1, *kept])
 
         return _map(join, elements)
 
-    def _predict_singly(self, batches: Any) -> Any:
+    def _predict_singly(self, batches: Nested) -> Nested:
         results = [self._loop.run_single(fed_data.to_tensors(batch)) for batch in batches]
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
-    def _run_singly(self, source: Any) -> Any:
+    def _run_singly(self, source: Nested) -> Nested:
         batches = [
             fed_data.to_tensors(batch) for batch in itertools.islice(source, self._extension.model.steps_per_execution)
         ]
@@ -168,9 +171,9 @@ class Execution:
         return [self._loop.run_single(batch) for batch in batches][-1]
 
 
-def _spec_of(tensor: Any) -> Any:
+def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
     return None if tensor is None else tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
-def _map(function: Callable[..., Any], *structures: Any) -> Any:
+def _map(function: Callable[..., Nested], *structures: Nested) -> Nested:
     return tf.nest.map_structure(function, *structures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -27,6 +27,11 @@ from tensorflow_ipu.keras.options.options import Options
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.keras.pipeline.program import PipelinedModel
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.keras._keras_internals import DataAdapter
+    from tensorflow_ipu.strategy import IPUStrategyV1
+
 _METHODS = {
     name: method
     for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods)
@@ -35,23 +40,23 @@ _METHODS = {
 }
 
 
-def extend(model: Any, strategy: Any) -> None:
+def extend(model: keras.Model, strategy: IPUStrategyV1) -> None:
     """Gives a model the methods of IPU models, as attributes of the instance.
 
     Its class stays as it is: models outside of the scope are of the same class, and a saved file names it.
     """
-    vars(model)["_ipu_extension"] = Extension(model, strategy)
+    model.__dict__["_ipu_extension"] = Extension(model, strategy)
     for name, method in _METHODS.items():
         # Who overrides `fit` calls Keras's own in it, and the program comes with the function that `fit` makes.
         if name in ("fit", "evaluate", "predict") and getattr(type(model), name) is not getattr(keras.Model, name):
             continue
-        vars(model)[name] = types.MethodType(method, model)
+        model.__dict__[name] = types.MethodType(method, model)
 
 
 class Extension:
     """What a model of a scope has in addition to Keras's: options, pipeline stages, and functions that run its steps."""
 
-    def __init__(self, model: Any, strategy: Any) -> None:
+    def __init__(self, model: keras.Model, strategy: IPUStrategyV1) -> None:
         """Extends `model`, which runs under `strategy`."""
         self.model = model
         self.strategy = strategy
@@ -68,7 +73,7 @@ class Extension:
         """The number of the IPU device."""
         return self.strategy.extended.ordinal
 
-    def replicas_for(self, spec: Any) -> int:
+    def replicas_for(self, spec: Nested) -> int:
         """How many replicas run a program of the model.
 
         Args:
@@ -87,7 +92,7 @@ class Extension:
         needed = self._look(spec).ipus if ipus > 1 else 1
         return replica_count.fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
 
-    def check_traced(self, spec: Any) -> None:
+    def check_traced(self, spec: Nested) -> None:
         """Checks that the program being traced has as many replicas as it was taken to have.
 
         Args:
@@ -99,7 +104,7 @@ class Extension:
         if _state.ipus_of_device(self.ordinal) > 1:
             replica_count.check_traced(self.model, self._look(spec).ipus)
 
-    def _look(self, spec: Any) -> replica_count.Look:
+    def _look(self, spec: Nested) -> replica_count.Look:
         key = repr(spec)
         if key not in self._looks:
             self._looks[key] = replica_count.look_at(self.model, self.strategy, spec)
@@ -124,7 +129,9 @@ class Extension:
 
     # Data.
 
-    def feed(self, adapter: Any, steps: int | None, argument: str, for_prediction: bool = False) -> fed_data.FedData:
+    def feed(
+        self, adapter: DataAdapter, steps: int | None, argument: str, for_prediction: bool = False
+    ) -> fed_data.FedData:
         """Makes data that Keras adapted into data that the device is fed with.
 
         Args:
@@ -201,7 +208,7 @@ class Extension:
 
     # Programs.
 
-    def make_function(self, mode: str) -> Callable[[Any], Any]:
+    def make_function(self, mode: str) -> Callable[[Nested], Nested]:
         """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
         model = self.model
         if mode == "train" and self.gathers and any(hasattr(one, "minimize") for one in chain(model.optimizer)):
@@ -246,5 +253,5 @@ class Extension:
         )
 
 
-def _plain_kind(model: Any) -> Any:
+def _plain_kind(model: keras.Model) -> type[keras.Model]:
     return keras.Sequential if isinstance(model, keras.Sequential) else Functional

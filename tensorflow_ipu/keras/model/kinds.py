@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -12,13 +12,18 @@ from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods
 from tensorflow_ipu.keras.model._pipeline_methods import PipelineMethods
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu.keras.pipeline.stages import Assignment
+
 
 class _Kind(type):
     """The type of classes whose instances are models that were made in a strategy's scope."""
 
-    _kind: Callable[[Any], bool]
+    _kind: Callable[[object], bool]
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         extended = "_ipu_extension" in getattr(instance, "__dict__", ())
         return type.__instancecheck__(cls, instance) or (extended and cls._kind(instance))
 
@@ -30,7 +35,7 @@ class KerasExtensionBase(metaclass=_Kind):
 
     export_for_ipu_serving = FileMethods.export_for_ipu_serving
 
-    def get_pipeline_stage_assignment(self) -> Any:
+    def get_pipeline_stage_assignment(self) -> list[Assignment]:
         """The stages of layers, which the kinds of models have each in its own way.
 
         Raises:
@@ -38,7 +43,9 @@ class KerasExtensionBase(metaclass=_Kind):
         """
         raise NotImplementedError("the kinds of models each have their own `get_pipeline_stage_assignment`")
 
-    def set_pipeline_stage_assignment(self, pipeline_stage_assignment: Any) -> None:
+    def set_pipeline_stage_assignment(
+        self, pipeline_stage_assignment: Sequence[Assignment | int | Sequence[Any]]
+    ) -> None:
         """Sets the stages of layers, which the kinds of models have each in its own way.
 
         Args:
@@ -57,7 +64,9 @@ class KerasExtensionBase(metaclass=_Kind):
         """
         raise NotImplementedError("the kinds of models each have their own `reset_pipeline_stage_assignment`")
 
-    def print_pipeline_stage_assignment_summary(self, line_length: Any = None, print_fn: Any = None) -> None:
+    def print_pipeline_stage_assignment_summary(
+        self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
+    ) -> None:
         """Prints the stages of layers, which the kinds of models have each in its own way.
 
         Args:

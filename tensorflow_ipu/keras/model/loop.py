@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import keras
+
+    from tensorflow_ipu._prepared import PreparedProgram
+    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.strategy import IPUStrategyV1
 
 import tensorflow as tf
 
@@ -14,7 +21,7 @@ from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation, accum
 from tensorflow_ipu.keras.pipeline.program import PipelinedModel
 
 # Takes a batch, returns what a step of Keras does: logs, or predictions.
-Step = Callable[[Any], Any]
+Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
 class Loop:
@@ -26,8 +33,8 @@ class Loop:
 
     def __init__(
         self,
-        model: Any,
-        strategy: Any,
+        model: keras.Model,
+        strategy: IPUStrategyV1,
         step: Step,
         accumulation: Accumulation | None = None,
         pipelined: PipelinedModel | None = None,
@@ -42,12 +49,12 @@ class Loop:
           pipelined: What runs the steps of a model with pipeline stages, instead of `step` and `accumulation`.
         """
         self._strategy = strategy
-        self._programs: dict[Any, Any] = {}
+        self._programs: dict[tuple[str, int], Callable[..., None]] = {}
         self._pipelined = pipelined
         self._counts: dict[int, tf.Tensor] = {}
         self._latest: _Latest | None = None
         self._traces = 0
-        self._specs: dict[Any, Any] = {}
+        self._specs: dict[Nested, Nested] = {}
         self._model = model
         self._step = tf.autograph.experimental.do_not_convert(step)
         self._accumulation = accumulation
@@ -58,7 +65,7 @@ class Loop:
         """How many programs have been traced, each of which compiles once."""
         return self._traces
 
-    def returned_spec(self, elements: Elements) -> Any:
+    def returned_spec(self, elements: Elements) -> Nested:
         """What a step returns for such elements, of `tf.TensorSpec`; a program for them was traced."""
         return self._specs[elements.key]
 
@@ -82,14 +89,19 @@ class Loop:
             count = self._counts[steps] = tf.constant(steps)
         self._execute(program, (infeed, outfeed, count))
 
-    def _execute(self, program: Any, arguments: tuple[Any, ...]) -> None:
+    def _execute(self, program: Callable[..., None], arguments: tuple[object, ...]) -> None:
         """Runs a program. The executions of an epoch have the same queues, so it is prepared once for all of them."""
         if self._latest is None or not self._latest.is_of(program, arguments):
             self._latest = _Latest(program, arguments, self._strategy.prepare(program, arguments))
         self._latest.prepared.run()
 
     def _run_pipelined(
-        self, pipelined: PipelinedModel, elements: Elements, infeed: Any, outfeed: Any, steps: int
+        self,
+        pipelined: PipelinedModel,
+        elements: Elements,
+        infeed: IPUInfeedQueue,
+        outfeed: IPUOutfeedQueue,
+        steps: int,
     ) -> None:
         # The plan of a pipeline says how often it is run.
         key = (elements.key, steps)
@@ -104,15 +116,15 @@ class Loop:
             self._programs[key] = program
         self._execute(self._programs[key], (infeed, outfeed))
 
-    def run_single(self, batch: Any) -> Any:
+    def run_single(self, batch: Nested) -> Nested:
         """Runs one step with a batch that is there, and returns what it returns."""
         return self._strategy.run(self._single, (batch,))
 
-    def _one_step(self, batch: Any) -> Any:
+    def _one_step(self, batch: Nested) -> Nested:
         self._traces += 1
         return self._step(batch)
 
-    def _make(self, elements: Elements, looped: bool) -> Any:
+    def _make(self, elements: Elements, looped: bool) -> Callable[..., None]:
         @tf.function(jit_compile=True, autograph=False)
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor) -> None:
             self._traces += 1
@@ -140,13 +152,13 @@ class _Latest:
       prepared: It, prepared for these arguments.
     """
 
-    def __init__(self, program: Any, arguments: tuple[Any, ...], prepared: Any) -> None:
+    def __init__(self, program: Callable[..., None], arguments: tuple[object, ...], prepared: PreparedProgram) -> None:
         """Takes a program with its arguments, of which it keeps no queue of data alive."""
         self._program = program
         self._arguments = [weakref.ref(one) if isinstance(one, IPUInfeedQueue) else one for one in arguments]
         self.prepared = prepared
 
-    def is_of(self, program: Any, arguments: tuple[Any, ...]) -> bool:
+    def is_of(self, program: Callable[..., None], arguments: tuple[object, ...]) -> bool:
         """Whether it is what would be prepared for these arguments."""
         if program is not self._program or len(arguments) != len(self._arguments) or not self.prepared.is_current:
             return False
@@ -154,8 +166,8 @@ class _Latest:
         return all(one is other for one, other in zip(held, arguments, strict=True))
 
 
-def _repeat(count: Any, body: Callable[[], None]) -> None:
-    def run_body(i: Any) -> tuple[Any]:
+def _repeat(count: tf.Tensor, body: Callable[[], None]) -> None:
+    def run_body(i: tf.Tensor) -> tuple[tf.Tensor]:
         body()
         return (i + 1,)
 

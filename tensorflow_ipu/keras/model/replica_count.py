@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -13,8 +13,12 @@ from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.pipeline.stages import entered
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.strategy import IPUStrategyV1
 
-def fitting(ipus: int, needed: int, model: Any, where: str) -> int:
+
+def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
     """How many replicas fit into a device.
 
     Args:
@@ -34,7 +38,7 @@ def fitting(ipus: int, needed: int, model: Any, where: str) -> int:
     return ipus // needed
 
 
-def symbols_of(spec: Any) -> Any:
+def symbols_of(spec: Nested) -> Nested:
     """The inputs of a model for data of this spec, as symbols.
 
     Args:
@@ -58,7 +62,7 @@ class Look(NamedTuple):
     has_stages: bool
 
 
-def look_at(model: Any, strategy: Any, spec: Any) -> Look:
+def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> Look:
     """Calls a model with symbols, to see which scopes its layers enter.
 
     Args:
@@ -74,7 +78,7 @@ def look_at(model: Any, strategy: Any, spec: Any) -> Look:
     return Look(replicas.power_of_2(replicas.shards_of(graph)), entered() > before)
 
 
-def check_traced(model: Any, expected: int) -> None:
+def check_traced(model: keras.Model, expected: int) -> None:
     """Checks that the program being traced uses as many IPUs as the model's layers.
 
     Args:
@@ -84,7 +88,7 @@ def check_traced(model: Any, expected: int) -> None:
     Raises:
       ValueError: It does not.
     """
-    graph: Any = tf.compat.v1.get_default_graph()
+    graph: tf.Graph = tf.compat.v1.get_default_graph()
     found = replicas.power_of_2(replicas.shards_of(graph))
     if found != expected:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,6 +13,9 @@ from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.keras.model._seeds import seed_by_replica
 from tensorflow_ipu.keras.model.auto import look_past_ipus
+
+if TYPE_CHECKING:
+    import keras
 
 
 @contextlib.contextmanager
@@ -32,7 +35,7 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
     from tensorflow_ipu.keras.model.extension import extend
 
     @functools.wraps(plain)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         plain(self, *args, **kwargs)
         strategy = tf.distribute.get_strategy()
         if isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, DTypeLike, Gradient, LearningRate, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -18,15 +21,15 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-07,
         amsgrad: bool = False,
         name: str = "Adam",
-        m_dtype: Any = None,
-        v_dtype: Any = None,
-        vhat_dtype: Any = None,
+        m_dtype: DTypeLike | None = None,
+        v_dtype: DTypeLike | None = None,
+        vhat_dtype: DTypeLike | None = None,
         debiasing: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -51,16 +54,16 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
         """
         kinds = [slot_type("m_dtype", m_dtype), slot_type("v_dtype", v_dtype), slot_type("vhat_dtype", vhat_dtype)]
         check_bool("debiasing", debiasing)
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name=name, **kwargs)
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name=name, **kwargs)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
         self._m_dtype, self._v_dtype, self._vhat_dtype = kinds
         self.debiasing = debiasing
 
-    def get_slot_dtype(self, var: Any, slot_name: str) -> tf.DType:
+    def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
         """The type of a slot: of `m`, `v` and `vhat`, what the constructor was told."""
         known = {"m": self._m_dtype, "v": self._v_dtype, "vhat": self._vhat_dtype}.get(slot_name)
         return known or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:
         """Makes the slots of the variables to train."""
         if self.built:
             return
@@ -69,7 +72,7 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
             for slot in ("m", "v", "vhat") if self.amsgrad else ("m", "v"):
                 self.add_slot(variable, slot)
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable; see the class of Keras."""
         kind = self.optimizer_compute_precisions[0]
         rate, grad = tf.cast(learning_rate, kind), dense(gradient, kind)
@@ -87,7 +90,7 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
             rate *= tf.sqrt(1 - tf.cast(self.beta_2, kind) ** step) / (1 - tf.cast(self.beta_1, kind) ** step)
         self.assign(variable, tf.cast(variable, kind) - rate * first / (tf.sqrt(second) + self.epsilon))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {
             **super().get_config(),
@@ -98,5 +101,5 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
         }
 
 
-def _moved(moment: Any, value: Any, keep: float) -> Any:
+def _moved(moment: tf.Tensor, value: tf.Tensor, keep: float) -> tf.Tensor:
     return moment + (value - moment) * (1 - keep)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -12,6 +12,11 @@ from tensorflow_ipu._checks import tf_variable
 from tensorflow_ipu.keras.optimizers._als_settings import ALSDefaults, ALSSettings, read_only, setting
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorflow_ipu._types import Config, Gradient, Nested, TensorLike, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -88,36 +93,36 @@ class ALSOptimizer(OptimizerWrapper):
         if isinstance(opt, scales) or opt.loss_scale_factor is not None:
             raise ValueError(f"`opt` is {opt!r}, which scales the loss itself: wrap an optimizer that does not")
         # Made here, since the loss is scaled before the optimizer knows its variables.
-        scale: Any = keras.initializers.Constant(initial_loss_scaling_factor)
-        self._scale = self.add_variable((), scale, "float32", name="loss_scaling_factor")
-        self._previous = self.add_variable((), scale, "float32", name="previous_loss_scaling_factor")
+        scale: keras.initializers.Initializer = keras.initializers.Constant(initial_loss_scaling_factor)
+        self._scale = self.add_variable((), scale, "float32", name="loss_scaling_factor")  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        self._previous = self.add_variable((), scale, "float32", name="previous_loss_scaling_factor")  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
         self._updates = self.add_variable((), "zeros", "int32", name="updates")
         self._histogram = self.add_variable((2,), "zeros", "float32", name="histogram")
         self._share = self.add_variable((), "zeros", "float32", name="share_above")
 
     @read_only
-    def loss_scaling_factor(self) -> Any:
+    def loss_scaling_factor(self) -> keras.Variable:
         """The scale of now: a float32 variable."""
         return self._scale
 
     @read_only
-    def previous_loss_scaling_factor(self) -> Any:
+    def previous_loss_scaling_factor(self) -> keras.Variable:
         """The scale before its latest change: a float32 variable."""
         return self._previous
 
     @read_only
-    def histogram(self) -> Any:
+    def histogram(self) -> keras.Variable:
         """How many gradients were below the edge and above it, since the last change: a float32 variable of shape [2]."""
         return self._histogram
 
     @read_only
-    def normalized_histogram(self) -> Any:
+    def normalized_histogram(self) -> tf.Tensor:
         """Which shares of them were, a float32 tensor of shape [2]: zeros where nothing was counted."""
         counts = tf.convert_to_tensor(self._histogram.value)
         return tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
 
     @read_only
-    def update_counter(self) -> Any:
+    def update_counter(self) -> keras.Variable:
         """How many updates were made since the last change: an int32 variable."""
         return self._updates
 
@@ -131,12 +136,12 @@ class ALSOptimizer(OptimizerWrapper):
         """Whether `apply_gradients` takes `captured_grads`, so that `fit` hands them over."""
         return True
 
-    def get_scaled_loss(self, loss: Any) -> Any:
+    def get_scaled_loss(self, loss: TensorLike) -> tf.Tensor:
         """The loss to differentiate: `loss` times the scale, in the type of `loss`."""
         loss = tf.convert_to_tensor(loss)
         return loss * tf.cast(self._scale.value, loss.dtype)
 
-    def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
+    def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
         """The gradients of the scaled loss, for `apply_gradients`.
 
         Args:
@@ -162,13 +167,17 @@ class ALSOptimizer(OptimizerWrapper):
             raise ValueError(f"`loss` does not depend on {', '.join(f'`{name}`' for name in lost)}")
         return gradients
 
-    def scale_loss(self, loss: Any) -> Any:
+    def scale_loss(self, loss: TensorLike) -> tf.Tensor:
         """The same as `get_scaled_loss`; what Keras's own loops call."""
         return self.get_scaled_loss(loss)
 
     def apply_gradients(
-        self, grads_and_vars: Any, captured_grads: Any = None, global_step: Any = None, name: str | None = None
-    ) -> Any:
+        self,
+        grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+        captured_grads: Nested = None,
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> keras.Variable:
         """Updates the variables with the gradients of a scaled loss, and counts the latter.
 
         Args:
@@ -193,13 +202,15 @@ class ALSOptimizer(OptimizerWrapper):
             global_step.assign_add(1)
         return self.iterations
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         self._step(gradients, variables, None)
 
-    def _step(self, gradients: list[Any], variables: list[Any], captured: Any) -> None:
+    def _step(self, gradients: list[Gradient | None], variables: list[Variable], captured: Nested) -> None:
         self.update(gradients, variables, self.count(gradients, captured))
 
-    def count(self, gradients: Sequence[Any], captured: Any = None, counted_before: bool = False) -> Any:
+    def count(
+        self, gradients: Sequence[Gradient | None], captured: Nested = None, counted_before: bool = False
+    ) -> tf.Tensor:
         """Counts scaled gradients in the histogram.
 
         Args:
@@ -233,12 +244,12 @@ class ALSOptimizer(OptimizerWrapper):
         self._histogram.assign(histogram)
         return counts[2]
 
-    def apply_accumulated(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def apply_accumulated(self, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
         """Updates the variables with gradients of several steps, whose captured gradients were counted with each."""
         known, matching = self._matched(gradients, variables)
         self.update(known, matching, self.count(known, counted_before=True))
 
-    def update(self, gradients: Sequence[Any], variables: Sequence[Any], infinite: Any) -> None:
+    def update(self, gradients: Sequence[Gradient | None], variables: Sequence[Variable], infinite: tf.Tensor) -> None:
         """Updates the variables unless gradients are not finite, and the scale when it is time.
 
         Args:
@@ -256,7 +267,7 @@ class ALSOptimizer(OptimizerWrapper):
         )
         self._adapt()
 
-    def _is_due(self) -> Any:
+    def _is_due(self) -> tf.Tensor:
         """Whether this update changes the scale."""
         frequency = int(self._settings.values["update_frequency"])
         return tf.constant(True) if frequency == 1 else self._updates.value >= frequency
@@ -299,26 +310,26 @@ class ALSOptimizer(OptimizerWrapper):
         "How much of the earlier share stays in the next one. To change it resets the scale.", resets=True
     )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {**super().get_config(), **self._settings.values}
 
 
-def _values(gradient: Any) -> Any:
-    return tf.cast(getattr(gradient, "values", gradient), tf.float32)
+def _values(gradient: Gradient) -> tf.Tensor:
+    return tf.cast(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient, tf.float32)
 
 
-def _count(truths: list[Any]) -> Any:
+def _count(truths: list[tf.Tensor]) -> tf.Tensor:
     """How many are true in all tensors together, a float32 scalar."""
     counts = [tf.reduce_sum(tf.cast(values, tf.float32)) for values in truths]
     return tf.add_n(counts) if counts else tf.constant(0.0)
 
 
-def _unscaled(gradient: Any, inverse: Any) -> Any:
+def _unscaled(gradient: Gradient, inverse: tf.Tensor) -> Gradient:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(_values(gradient) * inverse, gradient.indices, gradient.dense_shape)
     return _values(gradient) * inverse
 
 
-def _done(_: None) -> Any:
+def _done(_: None) -> tf.Tensor:
     return tf.constant(True)

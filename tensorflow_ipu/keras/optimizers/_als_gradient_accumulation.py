@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -13,14 +13,19 @@ from tensorflow_ipu.keras.optimizers._gradient_accumulation import GradientAccum
 from tensorflow_ipu.keras.optimizers._loss_scale import all_finite
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorflow_ipu._types import Config, DTypeOf, Gradient, Nested, TensorLike, Variable
+
 
 def _forwarded(name: str) -> property:
     """An attribute that is that of the wrapped optimizer."""
 
-    def get(self: Any) -> Any:
+    def get(self: ALSGradientAccumulationOptimizer) -> object:
         return getattr(self._als, name)
 
-    def change(self: Any, value: Any) -> None:
+    def change(self: ALSGradientAccumulationOptimizer, value: object) -> None:
         setattr(self._als, name, value)
 
     return property(get, change, doc=f"See `ALSOptimizer.{name}`.")
@@ -36,8 +41,8 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         num_mini_batches: int,
         offload_weight_update_variables: bool | None = None,
         replicated_optimizer_state_sharding: bool = False,
-        dtype: Any = None,
-        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        dtype: DTypeOf = None,
+        reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "ALSGradientAccumulationOptimizer",
     ) -> None:
         """Wraps `als_optimizer`; see `GradientAccumulationOptimizer` for the other arguments.
@@ -88,21 +93,21 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         """Begins anew with the scale; see `ALSOptimizer.reset`."""
         self._als.reset()
 
-    def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
+    def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
         """The gradients of the scaled loss; see `ALSOptimizer.get_gradients`."""
         return self._als.get_gradients(loss, params)
 
-    def get_scaled_loss(self, loss: Any) -> Any:
+    def get_scaled_loss(self, loss: TensorLike) -> tf.Tensor:
         """The loss to differentiate; see `ALSOptimizer.get_scaled_loss`."""
         return self._als.get_scaled_loss(loss)
 
     def apply_gradients(
         self,
-        grads_and_vars: Any,
-        captured_grads: Any = None,
+        grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+        captured_grads: Nested = None,
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
-    ) -> Any:
+    ) -> keras.Variable:
         """Counts and accumulates the gradients of a scaled loss.
 
         Args:
@@ -130,18 +135,18 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
             self._step(*self._matched(gradients, variables), captured_grads)
         return self.iterations
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         self._step(gradients, variables, None)
 
-    def _step(self, gradients: list[Any], variables: list[Any], captured: Any) -> None:
+    def _step(self, gradients: list[Gradient | None], variables: list[Variable], captured: Nested) -> None:
         self._als.count(gradients, captured)
         # What is not finite in a mini-batch is not finite in the sum either.
         self._accumulate(gradients, variables, self._update)
 
-    def _update(self, reduced: list[Any], variables: list[Any]) -> None:
-        self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))
+    def _update(self, reduced: list[Gradient], variables: list[Variable]) -> None:
+        self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         config = super().get_config()
         return {"als_optimizer": config.pop("opt"), **config}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -13,6 +13,13 @@ from tensorflow_ipu.keras.optimizers._als_settings import ALSDefaults
 from tensorflow_ipu.keras.optimizers._rmsprop import FloatRMSprop
 from tensorflow_ipu.keras.optimizers._sgd import SGDIpuOptimizer
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from tensorflow_ipu._types import Config, LearningRate
+
 
 class _WithParameters(ALSOptimizer):
     """Has an optimizer of its own, which keeps its state and computes its updates in float32.
@@ -22,7 +29,7 @@ class _WithParameters(ALSOptimizer):
 
     _PARAMETERS: tuple[str, ...] = ("learning_rate",)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         inner = self.inner_optimizer.get_config()
         config = super().get_config()
@@ -30,7 +37,7 @@ class _WithParameters(ALSOptimizer):
         return {**{name: inner[name] for name in self._PARAMETERS}, **config}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
         """Makes an optimizer of what `get_config` returned."""
         rate = config["learning_rate"]
         if isinstance(rate, dict):
@@ -46,7 +53,7 @@ class ALSOptimizerSGD(_WithParameters):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: LearningRate = 0.01,
         momentum: float = 0.0,
         initial_loss_scaling_factor: float = ALSDefaults.initial_loss_scaling_factor,
         update_frequency: int = ALSDefaults.update_frequency,
@@ -83,7 +90,7 @@ class ALSOptimizerAdam(_WithParameters):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-07,
@@ -122,7 +129,7 @@ class ALSOptimizerRMSProp(_WithParameters):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         rho: float = 0.9,
         momentum: float = 0.0,
         epsilon: float = 1e-07,
@@ -140,7 +147,7 @@ class ALSOptimizerRMSProp(_WithParameters):
     ) -> None:
         """Makes an optimizer. See `keras.optimizers.RMSprop` for the first five arguments, `ALSOptimizer` for others."""
         super().__init__(
-            FloatRMSprop(learning_rate, rho, momentum, epsilon, centered),
+            FloatRMSprop(learning_rate, rho, momentum, epsilon, centered),  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             initial_loss_scaling_factor,
             update_frequency,
             increase_factor,

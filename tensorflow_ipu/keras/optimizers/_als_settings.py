@@ -44,7 +44,7 @@ class ALSSettings:
           ValueError: A value is out of range. All faults are reported together.
           TypeError: A value is of a wrong type.
         """
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, float] = {}
         faults = Faults()
         self.values = {
             "initial_loss_scaling_factor": initial_loss_scaling_factor,
@@ -60,7 +60,7 @@ class ALSSettings:
         _check(self.values, faults)
         faults.raise_any()
 
-    def change(self, name: str, value: Any) -> None:
+    def change(self, name: str, value: float) -> None:
         """Changes one setting.
 
         Raises:
@@ -90,7 +90,7 @@ class setting:  # noqa: N801  (It reads as `property` does.)
         """The setting; the attribute itself where the class is asked."""
         return self if optimizer is None else optimizer._settings.values[self._name]
 
-    def __set__(self, optimizer: Any, value: Any) -> None:
+    def __set__(self, optimizer: Any, value: float) -> None:
         """Changes the setting."""
         before = optimizer._settings.values[self._name]
         optimizer._settings.change(self._name, value)
@@ -101,7 +101,7 @@ class setting:  # noqa: N801  (It reads as `property` does.)
 class read_only(property):  # noqa: N801
     """A property that says so where it is set."""
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: object, value: object) -> None:
         """Refuses.
 
         Raises:
@@ -113,7 +113,7 @@ class read_only(property):  # noqa: N801
         )
 
 
-def _check(values: dict[str, Any], faults: Faults) -> None:
+def _check(values: dict[str, float], faults: Faults) -> None:
     numbers = [
         name for name in values if name not in ("accumulate_statistics_over_update_period", "captured_grads_only")
     ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.optimizers import parts
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Gradient, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -30,7 +33,7 @@ class CrossReplicaOptimizer(OptimizerWrapper):
         """
         super().__init__(opt, name)
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         means = parts.mean(gradients)
         with parts.as_they_are():
             self.inner_optimizer.apply(means, variables)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from tensorflow_ipu._checks import is_function, tf_variable
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
+
+    from tensorflow_ipu._types import Config, DTypeOf, Gradient, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -25,8 +32,8 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         num_mini_batches: int,
         offload_weight_update_variables: bool | None = None,
         replicated_optimizer_state_sharding: bool = False,
-        dtype: Any = None,
-        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        dtype: DTypeOf = None,
+        reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "GradientAccumulationOptimizer",
     ) -> None:
         """Wraps `opt`.
@@ -59,7 +66,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         self._options = options
 
     @staticmethod
-    def bool_to_three_state(value: bool | None, default: Any) -> Any:
+    def bool_to_three_state(value: bool | None, default: str | None) -> str | None:
         """The name of a switch of the compiler: on, off, or `default` for None."""
         if value is None:
             return default
@@ -70,31 +77,37 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         """How gradients accumulate, as the constructor was told."""
         return self._options
 
-    def _build_own(self, variables: list[Any]) -> None:
+    def _build_own(self, variables: list[Variable]) -> None:
         self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
         self._totals = [self._total(variable) for variable in variables]
 
-    def _total(self, variable: Any) -> Any:
+    def _total(self, variable: Variable) -> keras.Variable:
         dtype = self._options.accumulator_dtype(variable)
         with self._distribution_strategy.extended.colocate_vars_with(tf_variable(variable)):
             name = f"{getattr(variable, 'path', variable.name).replace('/', '_').replace(':', '_')}_accumulator"
             return self.add_variable(variable.shape, "zeros", dtype.name, name=name)
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         self._accumulate(gradients, variables, self.inner_optimizer.apply)
 
-    def _accumulate(self, gradients: list[Any], variables: list[Any], update: Any) -> None:
+    def _accumulate(
+        self,
+        gradients: list[Gradient | None],
+        variables: list[Variable],
+        update: Callable[[list[Gradient], list[Variable]], None],
+    ) -> None:
         pairs = [(grad, variable) for grad, variable in zip(gradients, variables, strict=True) if grad is not None]
         if not pairs:
             raise ValueError("`grads` has no gradient for any variable: does the loss depend on them?")
         parts.must_be_in_loop(type(self).__name__, self._options.num_mini_batches)
         known, used = zip(*pairs, strict=True)
-        totals = [self._totals[self._get_variable_index(variable)].value for variable in used]
+        places: list[int] = [self._get_variable_index(variable) for variable in used]
+        totals = [self._totals[place].value for place in places]
         number, reduction = self._options.num_mini_batches, self._options.reduction_method
         accumulator = parts.Accumulator(self._counter.value, totals, number, reduction)
         accumulator.step(known, lambda reduced: update(reduced, list(used)))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of; a function `dtype` has to be registered with Keras."""
         options = self._options
         dtype: Any = options.dtype
@@ -114,7 +127,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
         """Makes an optimizer of what `get_config` returned."""
         dtype = config["dtype"]
         if isinstance(dtype, dict):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool, tf_variable
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, DTypeLike, Gradient, Initializer, ShapeLike, Variable
 
 
 class _State:
@@ -20,7 +23,7 @@ class _State:
     """
 
     def __init__(self, precisions: tuple[tf.DType, ...]) -> None:
-        self.slots: dict[tuple[str, Any], Any] = {}
+        self.slots: dict[tuple[str, str | int], keras.Variable] = {}
         self.precisions = precisions
 
 
@@ -33,9 +36,9 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
     def __init__(
         self,
         name: str,
-        optimizer_compute_precisions: Sequence[Any] = (tf.float32,),
+        optimizer_compute_precisions: Sequence[DTypeLike] = (tf.float32,),
         outline_apply_gradients: bool = False,
-        outline_apply_gradients_kwargs: Mapping[str, Any] | None = None,
+        outline_apply_gradients_kwargs: Mapping[str, object] | None = None,
         **kwargs: Any,
     ) -> None:
         """Makes an optimizer.
@@ -64,14 +67,19 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         """The types in which the stages of an update are computed."""
         return self._state.precisions
 
-    def get_slot_dtype(self, var: Any, slot_name: str) -> tf.DType:
+    def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
         """The type of a slot of a variable: that of the variable, if a subclass says nothing else."""
         del slot_name
         return tf.as_dtype(var.dtype)
 
     def add_slot(
-        self, var: Any, slot_name: str, initializer: Any = "zeros", shape: Any = None, dtype: Any = None
-    ) -> Any:
+        self,
+        var: Variable,
+        slot_name: str,
+        initializer: Initializer = "zeros",
+        shape: ShapeLike | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> keras.Variable:
         """Makes a slot of a variable, or gets the one that is there.
 
         Args:
@@ -100,15 +108,17 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         kind = self.get_slot_dtype(var, slot_name) if dtype is None else tf.as_dtype(dtype)
         name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{slot_name}"
         with extended.colocate_vars_with(value):
-            slot = self.add_variable(var.shape if shape is None else shape, initializer, kind.name, name=name)
+            slot = self.add_variable(var.shape if shape is None else shape, initializer, kind.name, name=name)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
         self._state.slots[key] = slot
         return slot
 
-    def add_slot_with_dtype(self, var: Any, slot_name: str, dtype: Any, initializer: Any = "zeros") -> Any:
+    def add_slot_with_dtype(
+        self, var: Variable, slot_name: str, dtype: DTypeLike, initializer: Initializer = "zeros"
+    ) -> keras.Variable:
         """Makes a slot of this type, shaped as the variable; see `add_slot`."""
         return self.add_slot(var, slot_name, initializer, dtype=dtype)
 
-    def get_slot(self, var: Any, slot_name: str) -> Any:
+    def get_slot(self, var: Variable, slot_name: str) -> keras.Variable:
         """The slot of a variable.
 
         Raises:
@@ -116,7 +126,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         """
         return self._state.slots[slot_name, self._var_key(var)]
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {
             **super().get_config(),
@@ -126,7 +136,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         }
 
 
-def slot_type(argument: str, dtype: Any) -> tf.DType | None:
+def slot_type(argument: str, dtype: DTypeLike | None) -> tf.DType | None:
     """The type of slots that a constructor was given, None for that of each variable.
 
     Raises:
@@ -148,12 +158,12 @@ def type_name(dtype: tf.DType | None) -> str | None:
     return None if dtype is None else dtype.name
 
 
-def dense(gradient: Any, dtype: tf.DType) -> Any:
+def dense(gradient: Gradient, dtype: tf.DType) -> tf.Tensor:
     """A gradient as a tensor of the type in which its update is computed."""
     return tf.cast(tf.convert_to_tensor(gradient), dtype)
 
 
-def _precisions(value: Any) -> tuple[tf.DType, ...]:
+def _precisions(value: object) -> tuple[tf.DType, ...]:
     kinds = tuple(value) if isinstance(value, (list, tuple)) else ()
     if not kinds:
         raise ValueError(f"`optimizer_compute_precisions` must be a list of one type or more, but is {value!r}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, DTypeLike, Gradient, LearningRate, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -23,7 +26,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-06,
@@ -32,10 +35,10 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         exclude_from_layer_adaptation: Sequence[str] | None = None,
         name: str = "LAMB",
         debiasing: bool = True,
-        m_dtype: Any = None,
-        v_dtype: Any = None,
+        m_dtype: DTypeLike | None = None,
+        v_dtype: DTypeLike | None = None,
         weight_norm_clip: float | None = None,
-        optimizer_compute_precisions: Sequence[Any] = (tf.float32, tf.float32),
+        optimizer_compute_precisions: Sequence[DTypeLike] = (tf.float32, tf.float32),
         **kwargs: Any,
     ) -> None:
         """Makes an optimizer.
@@ -83,11 +86,11 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         self.debiasing = debiasing
         self.weight_norm_clip = weight_norm_clip
 
-    def get_slot_dtype(self, var: Any, slot_name: str) -> tf.DType:
+    def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
         """The type of a slot: of `m` and `v`, what the constructor was told."""
         return {"m": self._m_dtype, "v": self._v_dtype}.get(slot_name) or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:
         """Makes the slots of the variables to train."""
         if self.built:
             return
@@ -96,7 +99,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
             for slot in ("m", "v"):
                 self.add_slot(variable, slot)
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable."""
         kind, last = self.optimizer_compute_precisions
         step = tf.cast(self._step(dense(gradient, kind), variable, kind), last)
@@ -111,7 +114,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
             step *= tf.where(scales, length / tf.where(scales, own, tf.ones_like(own)), tf.ones_like(own))
         self.assign(variable, value - tf.cast(learning_rate, last) * step)
 
-    def _step(self, gradient: Any, variable: Any, kind: tf.DType) -> Any:
+    def _step(self, gradient: tf.Tensor, variable: Variable, kind: tf.DType) -> tf.Tensor:
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         first = tf.cast(m.value, kind) * self.beta_1 + gradient * (1 - self.beta_1)
         second = tf.cast(v.value, kind) * self.beta_2 + gradient * gradient * (1 - self.beta_2)
@@ -126,7 +129,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
             step += self.weight_decay_rate * tf.cast(variable, kind)
         return step
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {
             **super().get_config(),
@@ -143,6 +146,6 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         }
 
 
-def _matches(patterns: Sequence[str], variable: Any) -> bool:
+def _matches(patterns: Sequence[str], variable: Variable) -> bool:
     name = getattr(variable, "path", variable.name)
     return any(re.search(pattern, name) for pattern in patterns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -12,8 +12,11 @@ import tensorflow as tf
 from tensorflow_ipu.keras.optimizers._wrapper import chain
 from tensorflow_ipu.ops import reductions
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Gradient
 
-def all_finite(gradients: Sequence[Any]) -> Any:
+
+def all_finite(gradients: Sequence[Gradient | None]) -> tf.Tensor:
     """Whether all gradients are finite on all replicas: a bool scalar, equal on all of them.
 
     Args:
@@ -24,7 +27,7 @@ def all_finite(gradients: Sequence[Any]) -> Any:
     return _none_on_any_replica(tf.add_n(counts) if counts else tf.constant(0.0))
 
 
-def _none_on_any_replica(count: Any) -> Any:
+def _none_on_any_replica(count: tf.Tensor) -> tf.Tensor:
     """Whether a float scalar, of which each replica has its own, is 0 on all of them."""
     if reductions.in_program():
         [count] = reductions.all_reduce([count])
@@ -39,12 +42,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     the gradients with them. This one skips on all replicas what is infinite on any of them.
     """
 
-    def check_finite(self, grads: Sequence[Any]) -> Any:
+    def check_finite(self, grads: Sequence[Gradient | None]) -> tf.Tensor:
         """Whether all gradients are finite on all replicas, as a bool scalar."""
         return all_finite(grads)
 
 
-def scales_losses(optimizer: Any) -> bool:
+def scales_losses(optimizer: object) -> bool:
     """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
     return any(
         isinstance(one, keras.optimizers.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
@@ -52,7 +55,7 @@ def scales_losses(optimizer: Any) -> bool:
     )
 
 
-def agree_on_finite(optimizer: Any) -> None:
+def agree_on_finite(optimizer: object) -> None:
     """Has Keras's own loss scaling skip on all replicas what it skips on any of them.
 
     The optimizer keeps its class, which files name: the check goes into the object.
@@ -66,6 +69,6 @@ def agree_on_finite(optimizer: Any) -> None:
             one.check_finite = types.MethodType(_check_finite_of_all, one)
 
 
-def _check_finite_of_all(self: Any, grads: Sequence[Any]) -> Any:
+def _check_finite_of_all(self: keras.optimizers.LossScaleOptimizer, grads: Sequence[Gradient | None]) -> tf.Tensor:
     finite = type(self).check_finite(self, grads)
-    return _none_on_any_replica(tf.cast(tf.logical_not(finite), tf.float32))
+    return _none_on_any_replica(tf.cast(tf.logical_not(finite), tf.float32))  # pyright: ignore[reportArgumentType, reportCallIssue]  # Keras infers those of all backends.

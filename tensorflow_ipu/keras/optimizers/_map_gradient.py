@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import tensorflow as tf
+    from typing_extensions import Self
+
+    from tensorflow_ipu._types import Config, Gradient, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -17,7 +25,7 @@ class MapGradientOptimizer(OptimizerWrapper):
     def __init__(
         self,
         opt: keras.optimizers.Optimizer,
-        gradient_mapping_function: Callable[[Any, Any], Any],
+        gradient_mapping_function: Callable[[Gradient, tf.Tensor], Gradient],
         name: str = "MapGradientOptimizer",
     ) -> None:
         """Wraps `opt`.
@@ -36,20 +44,20 @@ class MapGradientOptimizer(OptimizerWrapper):
         super().__init__(opt, name)
         self._map = gradient_mapping_function
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         mapped = [
-            gradient if gradient is None else self._map(gradient, keras.ops.convert_to_tensor(variable))
+            gradient if gradient is None else self._map(gradient, keras.ops.convert_to_tensor(variable))  # pyright: ignore[reportArgumentType]  # Keras infers those of all backends.
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
         self.inner_optimizer.apply(mapped, variables)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of: the function has to be registered with Keras."""
         function = keras.saving.serialize_keras_object(self._map)
         return {**super().get_config(), "gradient_mapping_function": function}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
         """Makes an optimizer of what `get_config` returned."""
         serialized = config["gradient_mapping_function"]
         function = keras.saving.deserialize_keras_object(serialized, custom_objects=custom_objects)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Config, DTypeLike, Gradient, LearningRate, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -17,11 +20,11 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: LearningRate = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
         name: str = "SGD",
-        momentum_accum_dtype: Any = None,
+        momentum_accum_dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         """Makes an optimizer.
@@ -38,14 +41,14 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
           ValueError: A value is out of range.
         """
         kind = slot_type("momentum_accum_dtype", momentum_accum_dtype)
-        super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
+        super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
         self._momentum_dtype = kind
 
-    def get_slot_dtype(self, var: Any, slot_name: str) -> tf.DType:
+    def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
         """The type of a slot: of the momentum, what the constructor was told."""
         return self._momentum_dtype or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:
         """Makes the slots of the variables to train."""
         if self.built:
             return
@@ -54,7 +57,7 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
             for variable in variables:
                 self.add_slot(variable, "momentum")
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable; see the class of Keras."""
         kind = self.optimizer_compute_precisions[0]
         step = -tf.cast(learning_rate, kind) * dense(gradient, kind)
@@ -65,6 +68,6 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
             step = self.momentum * moved + step if self.nesterov else moved
         self.assign(variable, tf.cast(variable, kind) + step)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {**super().get_config(), "momentum_accum_dtype": type_name(self._momentum_dtype)}

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from tensorflow_ipu._types import Config, Gradient, LearningRate, TensorLike, Variable
 
 
 class OptimizerWrapper(keras.optimizers.Optimizer):
@@ -33,7 +40,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = opt
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:
         """Makes the variables of the wrapper and of the wrapped optimizer, outside of any program.
 
         Args:
@@ -47,10 +54,10 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
                 self.inner_optimizer.build(list(variables))
             super().build(list(variables))
 
-    def _build_own(self, variables: list[Any]) -> None:
+    def _build_own(self, variables: list[Variable]) -> None:
         """Makes what the wrapper adds, once."""
 
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+    def apply(self, grads: Sequence[Gradient | None], trainable_variables: Sequence[Variable] | None = None) -> None:
         """Updates the variables, or does what the wrapper does in its place.
 
         Args:
@@ -62,7 +69,9 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         """
         self._apply(*self._matched(grads, trainable_variables))
 
-    def _matched(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> tuple[list[Any], list[Any]]:
+    def _matched(
+        self, grads: Sequence[Gradient | None], trainable_variables: Sequence[Variable] | None
+    ) -> tuple[list[Gradient | None], list[Variable]]:
         """The gradients and their variables; builds the optimizer where it is not."""
         if trainable_variables is not None:
             self.build(list(trainable_variables))
@@ -76,42 +85,42 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
             )
         return list(grads), variables
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         self.inner_optimizer.apply(gradients, variables)
 
-    def scale_loss(self, loss: Any) -> Any:
+    def scale_loss(self, loss: TensorLike) -> TensorLike:
         """The loss to differentiate, as the wrapped optimizer wants it."""
         return self.inner_optimizer.scale_loss(loss)
 
-    def finalize_variable_values(self, var_list: Any) -> None:
+    def finalize_variable_values(self, var_list: Sequence[Variable]) -> None:
         """Lets the wrapped optimizer put its moving averages into the variables."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[keras.Variable]:
         """The variables of the wrapper, then those of the wrapped optimizer."""
         return [*self._variables, *self.inner_optimizer.variables]
 
     @property
-    def iterations(self) -> Any:
+    def iterations(self) -> keras.Variable:
         """How many updates the wrapped optimizer made."""
         return self.inner_optimizer.iterations
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> LearningRate:
         """The wrapped optimizer's learning rate, which can be set."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: LearningRate) -> None:
         self.inner_optimizer.learning_rate = value
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {"opt": keras.saving.serialize_keras_object(self.inner_optimizer), "name": self.name}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
         """Makes an optimizer of what `get_config` returned."""
         arguments = dict(config)
         key = "opt" if "opt" in arguments else "als_optimizer"
@@ -119,7 +128,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         return cls(**arguments)
 
 
-def chain(optimizer: Any) -> Iterator[Any]:
+def chain(optimizer: object) -> Iterator[Any]:
     """A Keras optimizer, then those that it wraps; nothing for None."""
     while optimizer is not None:
         yield optimizer

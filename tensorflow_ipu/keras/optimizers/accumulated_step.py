@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu.keras.optimizers.captured import handing_on
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
+
+if TYPE_CHECKING:
+    import keras
+
+    from tensorflow_ipu._types import DTypeOf, Gradient, Nested, Variable
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,10 @@ class Accumulation:
 
     steps: int
     method: GradientAccumulationReductionMethod
-    dtype: Any = None
+    dtype: DTypeOf = None
 
 
-def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumulation) -> Callable[[], None]:
+def accumulated_step(model: keras.Model, step: Callable[[], None], accumulation: Accumulation) -> Callable[[], None]:
     """Makes a function, to be traced, that runs `step` several times and then updates the weights once.
 
     Args:
@@ -48,11 +53,11 @@ def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumul
         has_gradient = [False] * len(weights)
         counted: list[bool] = []
 
-        def run_step(n: Any, *sums: Any) -> tuple[Any, ...]:
+        def run_step(n: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
             new = list(sums)
             applied = []
 
-            def accumulate(gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> None:
+            def accumulate(gradients: Sequence[Gradient | None], variables: Sequence[Variable] | None = None) -> None:
                 if applied:
                     raise ValueError(
                         f"a step of model `{model.name}` applies gradients twice, which cannot be accumulated: apply them"
@@ -70,7 +75,7 @@ def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumul
                     dense = tf.convert_to_tensor(gradient)
                     new[at] = parts.accumulated(sums[at], dense, n, accumulation.steps, accumulation.method)
 
-            def count(captured: Any) -> None:
+            def count(captured: Nested) -> None:
                 if not hasattr(model.optimizer, "apply_accumulated"):
                     raise ValueError(
                         f"the optimizer of model `{model.name}` takes captured gradients, of which each step has its own, and"
@@ -101,16 +106,16 @@ def accumulated_step(model: Any, step: Callable[[], None], accumulation: Accumul
     return update
 
 
-def _dtype_of(weight: Any, dtype: Any) -> tf.DType:
+def _dtype_of(weight: Variable, dtype: DTypeOf) -> tf.DType:
     chosen: Any = dtype(weight) if callable(dtype) and not isinstance(dtype, (type, tf.DType)) else dtype
     return tf.as_dtype(weight.dtype if chosen is None else chosen)
 
 
 @contextlib.contextmanager
-def _applying(optimizer: Any, apply: Callable[..., Any]) -> Iterator[None]:
+def _applying(optimizer: keras.optimizers.Optimizer, apply: Callable[..., object]) -> Iterator[None]:
     """Has a Keras optimizer hand what it is to apply to `apply`. All of its ways to apply gradients end in one."""
-    vars(optimizer)["apply"] = apply
+    optimizer.__dict__["apply"] = apply
     try:
         yield
     finally:
-        del vars(optimizer)["apply"]
+        del optimizer.__dict__["apply"]

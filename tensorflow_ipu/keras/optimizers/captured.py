@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import keras
+    import tensorflow as tf
+
+    from tensorflow_ipu._types import Gradient, Nested, Variable
+
 
 @contextlib.contextmanager
-def handing_on(optimizer: Any, take: Callable[[dict[str, list[Any]]], None] | None = None) -> Iterator[None]:
+def handing_on(
+    optimizer: keras.optimizers.Optimizer, take: Callable[[dict[str, list[tf.Tensor]]], None] | None = None
+) -> Iterator[None]:
     """A block in which `apply_gradients` gets what was captured since its beginning, unless it is given something.
 
     Args:
@@ -23,7 +33,9 @@ def handing_on(optimizer: Any, take: Callable[[dict[str, list[Any]]], None] | No
     with GradientCaptureContext() as context:
         apply_gradients = optimizer.apply_gradients
 
-        def apply(grads_and_vars: Any, captured_grads: Any = None, **kwargs: Any) -> Any:
+        def apply(
+            grads_and_vars: Iterable[tuple[Gradient | None, Variable]], captured_grads: Nested = None, **kwargs: Any
+        ) -> Any:
             captured = context.captured_gradients or None
             if captured_grads is None and captured is not None and take is not None:
                 take(captured)
@@ -31,17 +43,17 @@ def handing_on(optimizer: Any, take: Callable[[dict[str, list[Any]]], None] | No
             chosen = captured if captured_grads is None else captured_grads
             return apply_gradients(grads_and_vars, **({} if chosen is None else {"captured_grads": chosen}), **kwargs)
 
-        vars(optimizer)["apply_gradients"] = apply
+        optimizer.__dict__["apply_gradients"] = apply
         try:
             yield
         finally:
-            del vars(optimizer)["apply_gradients"]
+            del optimizer.__dict__["apply_gradients"]
 
 
-def capturing(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def capturing(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
     """The training step of a model, in which its optimizer gets what was captured."""
 
-    def run(batch: Any) -> Any:
+    def run(batch: Nested) -> Nested:
         with handing_on(model.optimizer):
             return step(batch)
 

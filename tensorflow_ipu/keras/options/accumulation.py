@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation
 from tensorflow_ipu.keras.options import checks
 from tensorflow_ipu.keras.options.option_group import OptionGroup
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeOf
 
 _EXPLICIT = (
     "gradient_accumulation_steps_per_replica",
@@ -38,7 +41,7 @@ class AccumulationOptions(OptionGroup):
     gradient_accumulation_steps_per_replica: int | None = None
     gradient_accumulation_reduction_method: Method = Method.SUM
     use_v2_gradient_accumulation_optimizer: bool = False
-    dtype: Any = None
+    dtype: DTypeOf = None
     name: str | None = None
     offload_weight_update_variables: bool | None = None
     replicated_optimizer_state_sharding: bool | None = False
@@ -53,7 +56,9 @@ class AccumulationOptions(OptionGroup):
         return Accumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
 
     @classmethod
-    def checked(cls, steps: Any, method: Any, use_v2: Any, kwargs: Mapping[str, Any]) -> AccumulationOptions:
+    def checked(
+        cls, steps: int | None, method: Method | str, use_v2: bool, kwargs: Mapping[str, Any]
+    ) -> AccumulationOptions:
         """The options that the arguments of `set_gradient_accumulation_options` say.
 
         Raises:

@@ -33,7 +33,7 @@ def check_steps(steps: Any, faults: Faults) -> int | None:
     return int(steps)
 
 
-def check_method(method: Any, faults: Faults) -> Method:
+def check_method(method: Method | str, faults: Faults) -> Method:
     """Checks `gradient_accumulation_reduction_method`, and gives it parsed."""
     try:
         return Method.parse(method)
@@ -42,7 +42,7 @@ def check_method(method: Any, faults: Faults) -> Method:
         return Method.SUM
 
 
-def check_flag(name: str, value: Any, faults: Faults, *, optional: bool = False) -> None:
+def check_flag(name: str, value: object, faults: Faults, *, optional: bool = False) -> None:
     """Checks that an argument is a bool; None will do where it is `optional`."""
     note_bool(name, value, faults, optional=optional)
 
@@ -68,7 +68,7 @@ def check_names(
         faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {', '.join(sorted(known))}")
 
 
-def check_dtype(name: str, value: Any, faults: Faults) -> None:
+def check_dtype(name: str, value: object, faults: Faults) -> None:
     """Checks that an argument is a dtype, a function that returns one, or None."""
     if value is None or is_function(value):
         return
@@ -89,7 +89,7 @@ def check_sharding(given: Mapping[str, Any], faults: Faults) -> None:
         )
 
 
-def check_queue(make: Callable[[], Any], faults: Faults) -> None:
+def check_queue(make: Callable[[], object], faults: Faults) -> None:
     """Has a queue check its arguments, by making one."""
     try:
         make()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ class ReplicatedMetricReductionMethod(enum.Enum):
     MEAN = 4
 
     @classmethod
-    def parse(cls, value: Any) -> ReplicatedMetricReductionMethod:
+    def parse(cls, value: object) -> ReplicatedMetricReductionMethod:
         """Takes a method, or its name in any case.
 
         Raises:
@@ -35,7 +34,7 @@ class ReplicatedMetricReductionMethod(enum.Enum):
             f"Cannot parse {value!r} as a ReplicatedMetricReductionMethod. Valid values are: {', '.join(cls.__members__)}"
         )
 
-    def reduce(self, values: np.ndarray) -> Any:
+    def reduce(self, values: np.ndarray) -> np.ndarray | np.number:
         """Reduces the values of R replicas.
 
         Args:

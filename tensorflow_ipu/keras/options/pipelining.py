@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._faults import Faults
@@ -12,6 +12,12 @@ from tensorflow_ipu.keras.options import checks
 from tensorflow_ipu.keras.options.option_group import OptionGroup
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 from tensorflow_ipu.pipelining import PhasedExecution, PipelineSchedule, RecomputationMode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import DTypeOf
+    from tensorflow_ipu.pipelining import PipelineStageOptions
 
 _EXPLICIT = (
     "gradient_accumulation_steps_per_replica",
@@ -57,11 +63,11 @@ class PipeliningOptions(OptionGroup):
     device_mapping: list[int] | None = None
     accumulate_outfeed: bool | None = None
     gradient_accumulation_reduction_method: Method = Method.SUM
-    accumulate_outfeed_dtype: Any = None
-    backward_propagation_stages_poplar_options: Any = None
+    accumulate_outfeed_dtype: DTypeOf = None
+    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None
     continuous_weight_updates: bool = False
-    forward_propagation_stages_poplar_options: Any = None
-    gradient_accumulation_dtype: Any = None
+    forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None
+    gradient_accumulation_dtype: DTypeOf = None
     gradient_accumulation_for_captured_grads: bool = True
     name: str | None = None
     offload_activations: bool | None = None
@@ -72,7 +78,7 @@ class PipeliningOptions(OptionGroup):
     recomputation_mode: RecomputationMode | None = None
     replicated_optimizer_state_sharding: bool | None = False
     replicated_weight_sharding: bool | None = None
-    weight_update_poplar_options: Any = None
+    weight_update_poplar_options: PipelineStageOptions | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
@@ -81,7 +87,12 @@ class PipeliningOptions(OptionGroup):
 
     @classmethod
     def checked(
-        cls, steps: Any, device_mapping: Any, accumulate_outfeed: Any, method: Any, kwargs: Mapping[str, Any]
+        cls,
+        steps: int | None,
+        device_mapping: list[int] | None,
+        accumulate_outfeed: bool | None,
+        method: Method | str,
+        kwargs: Mapping[str, Any],
     ) -> PipeliningOptions:
         """The options that the arguments of `set_pipelining_options` say.
 

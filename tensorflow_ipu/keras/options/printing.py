@@ -29,7 +29,7 @@ def print_text(text: str, print_fn: Callable[[str], object] | None) -> None:
     (print_fn or print)(text)
 
 
-def assignments(heading: str, rows: Iterable[tuple[str, Any, str]]) -> str:
+def assignments(heading: str, rows: Iterable[tuple[str, object, str]]) -> str:
     """A heading, and a line for each value, one below the other.
 
     Args:
@@ -42,7 +42,7 @@ def assignments(heading: str, rows: Iterable[tuple[str, Any, str]]) -> str:
     return "\n".join([heading, *lines])
 
 
-def typed(value: Any) -> str:
+def typed(value: object) -> str:
     """A value as one would type it; a function by its name."""
     if isinstance(value, GradientAccumulationReductionMethod):
         return f'"{value.name.lower()}"'

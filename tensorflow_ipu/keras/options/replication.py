@@ -19,7 +19,7 @@ class ReplicationOptions(OptionGroup):
     replicated_metric_reduction_method: ReplicatedMetricReductionMethod = ReplicatedMetricReductionMethod.NONE
 
     @classmethod
-    def checked(cls, method: Any) -> ReplicationOptions:
+    def checked(cls, method: object) -> ReplicationOptions:
         """The options that the argument of `set_replication_options` says.
 
         Raises:

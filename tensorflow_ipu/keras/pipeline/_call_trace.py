@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -10,8 +10,12 @@ from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.pipeline.places import nodes_of
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.strategy import IPUStrategyV1
 
-def trace(model: Any, strategy: Any, symbols: Any) -> Functional:
+
+def trace(model: keras.Model, strategy: IPUStrategyV1, symbols: Nested) -> Functional:
     """Calls a model with symbols, and notes what it does with them.
 
     Args:
@@ -45,7 +49,7 @@ def trace(model: Any, strategy: Any, symbols: Any) -> Functional:
     return graph
 
 
-def symbols_of_built(model: Any) -> Any:
+def symbols_of_built(model: keras.Model) -> Nested:
     """What a model was built for, as symbols.
 
     Args:
@@ -63,7 +67,7 @@ def symbols_of_built(model: Any) -> Any:
     return _symbols(next(iter(shapes.values())), model.input_dtype)
 
 
-def _symbols(shape: Any, dtype: Any) -> Any:
+def _symbols(shape: Nested, dtype: str) -> Nested:
     if isinstance(shape, dict):
         return {name: _symbols(part, dtype) for name, part in shape.items()}
     if all(size is None or isinstance(size, int) for size in shape):
@@ -71,7 +75,7 @@ def _symbols(shape: Any, dtype: Any) -> Any:
     return type(shape)(_symbols(part, dtype) for part in shape)
 
 
-def _trace(model: Any, symbols: Any, training: bool | None) -> Functional:
+def _trace(model: keras.Model, symbols: Nested, training: bool | None) -> Functional:
     # Of any batch size: the number of examples is the data's.
     inputs = keras.tree.map_structure(lambda symbol: keras.Input(symbol.shape[1:], dtype=symbol.dtype), symbols)
     named = {"training": training} if internals.takes_training(model) else {}
@@ -93,7 +97,7 @@ def _trace(model: Any, symbols: Any, training: bool | None) -> Functional:
     return graph
 
 
-def _calls(graph: Functional) -> list[Any]:
+def _calls(graph: Functional) -> list[int | str]:
     operations = [node.operation for node in nodes_of(graph)]
     return [
         id(operation) if isinstance(operation, keras.layers.Layer) else type(operation).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -20,8 +20,12 @@ from tensorflow_ipu.keras.pipeline.stages import (
     SequentialNestedModelPipelineStageAssignment,
 )
 
+if TYPE_CHECKING:
+    from tensorflow_ipu.keras._keras_internals import Node
+    from tensorflow_ipu.keras.pipeline.stages import Assignment
 
-def assignment_of(place: Place, subclassed: bool = False) -> Any:
+
+def assignment_of(place: Place, subclassed: bool = False) -> Assignment:
     """The assignment of a layer or a call of one: what `get_pipeline_stage_assignment` lists.
 
     Args:
@@ -38,15 +42,17 @@ def assignment_of(place: Place, subclassed: bool = False) -> Any:
     return _nested_kind(subclassed)(place.layer, place.node_index, children)
 
 
-def _layer_kind(subclassed: bool) -> Any:
+def _layer_kind(subclassed: bool) -> type[ModelLayerPipelineStageAssignment]:
     return ModelLayerPipelineStageAssignment if subclassed else FunctionalLayerPipelineStageAssignment
 
 
-def _nested_kind(subclassed: bool) -> Any:
+def _nested_kind(subclassed: bool) -> type[NestedModelPipelineStageAssignment]:
     return NestedModelPipelineStageAssignment if subclassed else FunctionalNestedModelPipelineStageAssignment
 
 
-def read_assignment(model: Any, places: list[Place], assignment: Any, subclassed: bool = False) -> dict[Key, int]:
+def read_assignment(
+    model: keras.Model, places: list[Place], assignment: object, subclassed: bool = False
+) -> dict[Key, int]:
     """The stages that a list of assignments says of a model's places.
 
     Args:
@@ -83,7 +89,7 @@ def read_assignment(model: Any, places: list[Place], assignment: Any, subclassed
     return stages
 
 
-def _nested_list(index: int, one: Any, place: Place, model: Any, subclassed: bool) -> Any:
+def _nested_list(index: int, one: object, place: Place, model: keras.Model, subclassed: bool) -> object:
     kind = SequentialNestedModelPipelineStageAssignment if place.node is None else _nested_kind(subclassed)
     if not isinstance(one, kind):
         raise ValueError(
@@ -100,7 +106,7 @@ def _nested_list(index: int, one: Any, place: Place, model: Any, subclassed: boo
     return one.pipeline_stage_assignments
 
 
-def _check_stage(stage: Any, name: str) -> int:
+def _check_stage(stage: object, name: str) -> int:
     if not is_int(stage) or stage < 0:
         raise ValueError(
             f"Layer `{name}` has not been assigned a pipeline stage, but {stage!r}: stages are numbered from 0"
@@ -113,7 +119,7 @@ def _check_stage(stage: Any, name: str) -> int:
     return stage
 
 
-def _sequential_stage(index: int, one: Any, layer: Any) -> int:
+def _sequential_stage(index: int, one: object, layer: keras.layers.Layer) -> int:
     if isinstance(one, SequentialLayerPipelineStageAssignment):
         if one.layer is not layer:
             raise ValueError(
@@ -129,7 +135,7 @@ def _sequential_stage(index: int, one: Any, layer: Any) -> int:
     )
 
 
-def _functional_stage(index: int, one: Any, node: Any, kind: Any) -> int:
+def _functional_stage(index: int, one: object, node: Node, kind: type[ModelLayerPipelineStageAssignment]) -> int:
     if not isinstance(one, kind):
         raise ValueError(
             f"All elements of `pipeline_stage_assignment` must be instances of `{kind.__name__}`, but the one at index"
@@ -156,7 +162,7 @@ def _functional_stage(index: int, one: Any, node: Any, kind: Any) -> int:
     return _check_stage(one.pipeline_stage, name)
 
 
-def summary(assignments: Sequence[Any], line_length: int | None) -> str:
+def summary(assignments: Sequence[Assignment], line_length: int | None) -> str:
     """A table of layers and stages."""
     lines = [line for one in assignments for line in str(one).splitlines()]
     width = line_length or max([40, *map(len, lines)])

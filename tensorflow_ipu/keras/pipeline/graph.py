@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -15,11 +15,18 @@ from tensorflow_ipu.keras.pipeline.named_stages import named_stage, restore_stag
 from tensorflow_ipu.keras.pipeline.places import Key, Place, places_of, too_late
 from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, ever_entered
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.keras._keras_internals import Node
+    from tensorflow_ipu.keras.pipeline.named_stages import Named
+    from tensorflow_ipu.keras.pipeline.stages import Assignment
+    from tensorflow_ipu.strategy import IPUStrategyV1
+
 
 class StageAssignment:
     """Which stage each call of a layer of one model is in."""
 
-    def __init__(self, model: Any, strategy: Any) -> None:
+    def __init__(self, model: keras.Model, strategy: IPUStrategyV1) -> None:
         """Takes a model and its strategy; nothing is assigned but by `PipelineStage` scopes."""
         self._model = model
         self._strategy = strategy
@@ -43,7 +50,7 @@ class StageAssignment:
         return not self.is_subclassed or self._traced is not None
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> keras.Model:
         """The sequential or functional model of the layers: the model itself, or what its `call` was traced to.
 
         Raises:
@@ -55,7 +62,7 @@ class StageAssignment:
             self.trace(_call_trace.symbols_of_built(self._model))
         return self._traced
 
-    def trace(self, symbols: Any) -> None:
+    def trace(self, symbols: Nested) -> None:
         """Finds the layers of a subclassed model, with the stages of the scopes in its `call`.
 
         Args:
@@ -81,7 +88,7 @@ class StageAssignment:
         """The layers, or their calls, in the order in which they run, with those of nested models in them."""
         return places_of(self.graph, self._own, functools.partial(_inner, traces=True))
 
-    def get(self) -> list[Any]:
+    def get(self) -> list[Assignment]:
         """An assignment for each layer, or call of one, in the order in which they run.
 
         Raises:
@@ -89,7 +96,7 @@ class StageAssignment:
         """
         return [assignment_of(place, self.is_subclassed) for place in self.places]
 
-    def set(self, assignment: Any) -> None:
+    def set(self, assignment: object) -> None:
         """Assigns stages; see `set_pipeline_stage_assignment`.
 
         Raises:
@@ -111,7 +118,7 @@ class StageAssignment:
         for place in self.places if self.has_graph else ():
             _clear(place)
 
-    def named(self) -> list[Any]:
+    def named(self) -> list[Named]:
         """The names of the layers in the order in which they run, each with its stage: what files hold.
 
         Returns:
@@ -119,7 +126,7 @@ class StageAssignment:
         """
         return [named_stage(place) for place in self.places]
 
-    def restore(self, named: list[Any]) -> None:
+    def restore(self, named: list[Named]) -> None:
         """Assigns the stages that `named` returned for an equal model.
 
         Raises:
@@ -168,14 +175,14 @@ class StageAssignment:
     def _leaves(self) -> list[Place]:
         return [leaf for place in self.places for leaf in place.leaves()]
 
-    def _own(self, model: Any) -> dict[Key, int]:
+    def _own(self, model: keras.Operation) -> dict[Key, int]:
         if model is self._model or model is self._traced:
             return self._stages
         extension = vars(model).get("_ipu_extension")
         return extension.stages._stages if extension else {}
 
 
-def _inner(layer: Any, node: Any, *, traces: bool) -> Any:
+def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.Model | None:
     """The model that a call of a layer expands to: the layer itself, or what its `call` was traced to.
 
     Args:
@@ -189,7 +196,9 @@ def _inner(layer: Any, node: Any, *, traces: bool) -> Any:
     kind = keras.Sequential if isinstance(layer, keras.Sequential) else Functional
     if isinstance(layer, kind):
         return layer if type(layer).call is kind.call else None
-    extension = vars(layer).get("_ipu_extension") if isinstance(layer, keras.Model) else None
+    if not isinstance(layer, keras.Model):
+        return None
+    extension = vars(layer).get("_ipu_extension")
     # Weights of its own have their regularizers at its own call.
     if extension is None or internals.has_own_weights(layer):
         return None

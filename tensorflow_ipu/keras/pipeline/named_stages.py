@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 from tensorflow_ipu.keras.pipeline.places import Key, Place
 
+# A layer's name, and its stage or, of a model, those of its layers: what JSON has lists for.
+Named: TypeAlias = "str | int | list[Named] | None"
 
-def named_stage(place: Place) -> list[Any]:
+
+def named_stage(place: Place) -> list[Named]:
     """A layer's name with its stage, or a nested model's name with those of its layers."""
     return [
         place.layer.name,
@@ -15,7 +18,7 @@ def named_stage(place: Place) -> list[Any]:
     ]
 
 
-def restore_stages(places: list[Place], named: Any, stages: dict[Key, int]) -> None:
+def restore_stages(places: list[Place], named: object, stages: dict[Key, int]) -> None:
     """Reads stages that `named_stage` told of an equal model.
 
     Args:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu.keras._keras_internals import Functional, Node
+
 Key = tuple[int, ...]
 # What a nested model was assigned by itself, by the keys of its own places.
-Own = Callable[[Any], Mapping[Key, int]]
+Own: TypeAlias = "Callable[[keras.Operation], Mapping[Key, int]]"
 # The sequential or functional model of the layers that a call of a layer runs; None for what runs as a whole.
-Inner = Callable[[Any, Any], Any]
+Inner: TypeAlias = "Callable[[keras.Operation, Node | None], keras.Model | None]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +67,18 @@ class Call:
       path: What the keys of its outputs begin with.
     """
 
-    node: Any
+    node: Node
     stage: int | None
     reads: dict[int, Key]
     path: Key
 
 
-def places_of(model: Any, own: Own, inner: Inner) -> list[Place]:
+def places_of(model: keras.Model, own: Own, inner: Inner) -> list[Place]:
     """The places of a sequential or functional model, in the order in which they run."""
     return _places(model, model, (own, inner), (), None, [])
 
 
-def nodes_of(model: Any) -> list[Any]:
+def nodes_of(model: keras.Model) -> list[Node]:
     """The calls of a functional model's layers, in the order in which they run."""
     by_depth = internals.calls_by_depth(model)
     return [
@@ -84,12 +89,12 @@ def nodes_of(model: Any) -> list[Any]:
     ]
 
 
-def graph_of(model: Any) -> Any:
+def graph_of(model: keras.Model) -> Functional:
     """The functional model: that which a sequential one keeps, or the model itself."""
     return internals.functional_of(model)
 
 
-def calls_of(model: Any, places: list[Place]) -> tuple[list[Call], list[Key], list[Key]]:
+def calls_of(model: keras.Model, places: list[Place]) -> tuple[list[Call], list[Key], list[Key]]:
     """The calls of a built model, with each call of a nested model expanded to the calls in it.
 
     Returns:
@@ -100,14 +105,14 @@ def calls_of(model: Any, places: list[Place]) -> tuple[list[Call], list[Key], li
     return calls, inputs, _link(model, places, (), inputs, calls)
 
 
-def too_late(model: Any, places: list[Place]) -> Iterator[tuple[Place, int]]:
+def too_late(model: keras.Model, places: list[Place]) -> Iterator[tuple[Place, int]]:
     """The places that use what a later stage makes, each with that stage."""
     found: list[tuple[Place, int]] = []
     _flow(model, places, [None], found)
     yield from found
 
 
-def _hands_on_inputs_alone(node: Any) -> bool:
+def _hands_on_inputs_alone(node: Node | None) -> bool:
     """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
     if node is None:
         return True
@@ -116,13 +121,19 @@ def _hands_on_inputs_alone(node: Any) -> bool:
 
 
 def _places(
-    around: Any, model: Any, asked: tuple[Own, Inner], path: Key, called_in: int | None, outer: list[Any]
+    around: keras.Operation,
+    model: keras.Model,
+    asked: tuple[Own, Inner],
+    path: Key,
+    called_in: int | None,
+    outer: list[tuple[int, Mapping[Key, int]]],
 ) -> list[Place]:
     """The places of the model that another one around them is, or runs."""
     own, inner = asked
     assigned = [*outer, (len(path), own(around))]
-    nodes: list[Any] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else nodes_of(model)
-    layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in nodes]
+    calls = [] if isinstance(model, keras.Sequential) else nodes_of(model)
+    nodes: Sequence[Node | None] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else calls
+    layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in calls]
     places = []
     for layer, node in zip(layers, nodes, strict=True):
         key = (*path, id(layer if node is None else node))
@@ -144,7 +155,7 @@ def _listed(stages: Mapping[Key, int], key: Key) -> int | None:
     return next((stages[key[:end]] for end in range(len(key), 0, -1) if key[:end] in stages), None)
 
 
-def _entering(node: Any, graph: Any) -> list[Any]:
+def _entering(node: Node, graph: keras.Model) -> list[keras.KerasTensor]:
     """What a call hands to the inputs of a nested model, in their order."""
     given = node.arguments.args[0]
     if isinstance(given, dict) and not isinstance(internals.input_structure(graph), dict):
@@ -152,7 +163,7 @@ def _entering(node: Any, graph: Any) -> list[Any]:
     return keras.tree.flatten(given)
 
 
-def _link(model: Any, places: list[Place], path: Key, inputs: list[Key], calls: list[Call]) -> list[Key]:
+def _link(model: keras.Model, places: list[Place], path: Key, inputs: list[Key], calls: list[Call]) -> list[Key]:
     graph = graph_of(model)
     by_call = {id(place.layer if place.node is None else place.node): place for place in places}
     keys = {id(symbol): key for symbol, key in zip(graph.inputs, inputs, strict=True)}
@@ -169,7 +180,9 @@ def _link(model: Any, places: list[Place], path: Key, inputs: list[Key], calls: 
     return [keys[id(symbol)] for symbol in graph.outputs]
 
 
-def _flow(model: Any, places: list[Place], arriving: list[int | None], late: list[Any]) -> list[int | None]:
+def _flow(
+    model: keras.Model, places: list[Place], arriving: list[int | None], late: list[tuple[Place, int]]
+) -> list[int | None]:
     """The stages that a model's outputs are made in, if its inputs are made in those that arrive."""
     stages: dict[int, int | None] = {}
     if not isinstance(model, keras.Sequential):

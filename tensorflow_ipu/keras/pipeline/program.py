@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -16,13 +16,17 @@ from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.keras.pipeline.places import Call, Key, calls_of, graph_of
 from tensorflow_ipu.pipelining import parts
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.keras._keras_internals import Functional
+
 
 class PipelinedModel:
     """Runs a model's stages over micro-batches."""
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         assignment: StageAssignment,
         mode: str,
         *,
@@ -78,7 +82,7 @@ class PipelinedModel:
             **self._options,
         )
 
-    def _optimizer(self, loss: Any, *logs: Any) -> pipelining.OptimizerFunctionOutput:
+    def _optimizer(self, loss: tf.Tensor, *logs: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
         del logs
         return pipelining.OptimizerFunctionOutput(
             self._model.optimizer, loss, variables=list(self._model.trainable_variables)
@@ -88,7 +92,14 @@ class PipelinedModel:
 class _Trace:
     """The functions of the stages, which learn of each other what they hand on as they are traced one after the other."""
 
-    def __init__(self, model: Any, graph: Any, flow: Any, mode: str, elements: Elements) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        graph: Functional,
+        flow: tuple[list[Call], list[Key], list[Key]],
+        mode: str,
+        elements: Elements,
+    ) -> None:
         self._model = model
         self._graph = graph
         self._calls: list[Call]
@@ -96,15 +107,15 @@ class _Trace:
         self._mode = mode
         self._elements = elements
         self._handed: list[Key] = []  # The values that the next stage gets.
-        self._losses: list[Any] = []  # Those that layers made so far, besides that of the model's outputs.
+        self._losses: list[tf.Tensor] = []  # Those that layers made so far, besides that of the model's outputs.
         self._hands_losses = False  # Whether the next stage gets their sum.
-        self._targets: Any = None  # The structure of targets and weights, which travel to the last stage.
-        self._batch_size: Any = None
+        self._targets: Nested = None  # The structure of targets and weights, which travel to the last stage.
+        self._batch_size: int | None = None
 
-    def stage(self, number: int, stages: int) -> Callable[..., Any]:
+    def stage(self, number: int, stages: int) -> Callable[..., Nested]:
         """The function of a stage."""
 
-        def run(*tensors: Any) -> Any:
+        def run(*tensors: tf.Tensor) -> Nested:
             values, targets = self._begin(tensors) if number == 0 else self._continue(tensors)
             for call in self._calls:
                 if call.stage == number:
@@ -141,7 +152,7 @@ class _Trace:
         internals.forget_losses(layer)
         self._losses += [tf.reduce_sum(tf.cast(loss, keras.config.floatx())) for loss in found]
 
-    def _begin(self, tensors: tuple[Any, ...]) -> tuple[dict[Key, Any], list[Any]]:
+    def _begin(self, tensors: tuple[tf.Tensor, ...]) -> tuple[dict[Key, tf.Tensor], list[tf.Tensor]]:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(self._elements.of_parts(tensors))
         inputs = internals.standard_inputs(self._graph, x)
         self._batch_size = inputs[0].shape[0]
@@ -150,13 +161,13 @@ class _Trace:
         self._targets = (y, weights) if self._mode != "predict" else (None, None)
         return values, [part for part in tf.nest.flatten(self._targets) if part is not None]
 
-    def _continue(self, tensors: tuple[Any, ...]) -> tuple[dict[Key, Any], list[Any]]:
+    def _continue(self, tensors: tuple[tf.Tensor, ...]) -> tuple[dict[Key, tf.Tensor], list[tf.Tensor]]:
         count = len(self._handed)
         rest = list(tensors[count:])
         self._losses = [rest.pop(0)] if self._hands_losses else []
         return dict(zip(self._handed, tensors[:count], strict=True)), rest
 
-    def _end(self, values: dict[Key, Any], targets: list[Any]) -> Any:
+    def _end(self, values: dict[Key, tf.Tensor], targets: list[tf.Tensor]) -> Nested:
         model = self._model
         outputs = [values[key] for key in self._outputs]
         predicted = tf.nest.pack_sequence_as(internals.output_structure(self._graph), outputs)
@@ -179,7 +190,7 @@ class _Trace:
         return (model.optimizer.scale_loss(loss), *(logs[name] for name in names))
 
 
-def _as_declared(value: Any, symbol: Any) -> Any:
+def _as_declared(value: tf.Tensor, symbol: keras.KerasTensor) -> tf.Tensor:
     """A value in the rank that a nested model's input declares, as Keras has it: with or without a last axis of 1."""
     rank = len(symbol.shape)
     if len(value.shape) == rank + 1 and value.shape[-1] == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
@@ -14,7 +14,13 @@ from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._tensorflow import patches
 
+if TYPE_CHECKING:
+    import keras
+
 # Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
+# What `get_pipeline_stage_assignment` lists: a layer's stage, or those of the layers of a model.
+Assignment: TypeAlias = "_Assignment | _NestedAssignment"
+
 NODE_STAGE = "_ipu_pipeline_stage"
 
 _thread = threading.local()
@@ -94,7 +100,7 @@ def ever_entered() -> bool:
 
 
 def _noting(plain: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         plain(self, *args, **kwargs)
         if current_stage() is not None:
             setattr(self, NODE_STAGE, current_stage())
@@ -103,7 +109,7 @@ def _noting(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 def _noting_layer(plain: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         from keras import Model
 
         plain(self, *args, **kwargs)
@@ -125,12 +131,12 @@ class _Assignment:
       pipeline_stage: The stage, or None; may be set.
     """
 
-    def __init__(self, layer: Any, pipeline_stage: int | None) -> None:
+    def __init__(self, layer: keras.layers.Layer, pipeline_stage: int | None) -> None:
         self._layer = layer
         self.pipeline_stage = pipeline_stage
 
     @property
-    def layer(self) -> Any:
+    def layer(self) -> keras.layers.Layer:
         """The layer."""
         return self._layer
 
@@ -143,7 +149,7 @@ class _Assignment:
 class SequentialLayerPipelineStageAssignment(_Assignment):
     """A layer of a sequential model, and its stage."""
 
-    def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
+    def __init__(self, layer: keras.layers.Layer, pipeline_stage: int | None = None) -> None:
         """Assigns a stage to a layer.
 
         Args:
@@ -159,7 +165,7 @@ class SequentialLayerPipelineStageAssignment(_Assignment):
 class _Call:
     """A call of a layer, or of a nested model."""
 
-    def __init__(self, called: Any, node_index: int) -> None:
+    def __init__(self, called: keras.layers.Layer, node_index: int) -> None:
         self._called = called
         self._node_index = node_index
 
@@ -169,7 +175,7 @@ class _Call:
         return self._node_index
 
     @property
-    def inbound_layers(self) -> list[Any]:
+    def inbound_layers(self) -> list[keras.layers.Layer]:
         """A list of the layers whose outputs the call takes."""
         from tensorflow_ipu.keras import _keras_internals as internals
 
@@ -180,7 +186,7 @@ class _Call:
 class ModelLayerPipelineStageAssignment(_Assignment, _Call):
     """A call of a layer in a model, and its stage."""
 
-    def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
+    def __init__(self, layer: keras.layers.Layer, node_index: int, pipeline_stage: int | None = None) -> None:
         """Assigns a stage to a call.
 
         Args:
@@ -202,17 +208,17 @@ class FunctionalLayerPipelineStageAssignment(ModelLayerPipelineStageAssignment):
 class _NestedAssignment:
     """A nested model, and the stages of its layers."""
 
-    def __init__(self, nested_model: Any, pipeline_stage_assignments: list[Any]) -> None:
+    def __init__(self, nested_model: keras.Model, pipeline_stage_assignments: list[Assignment]) -> None:
         self._nested_model = nested_model
         self._assignments = pipeline_stage_assignments
 
     @property
-    def nested_model(self) -> Any:
+    def nested_model(self) -> keras.Model:
         """The nested model."""
         return self._nested_model
 
     @property
-    def pipeline_stage_assignments(self) -> list[Any]:
+    def pipeline_stage_assignments(self) -> list[Assignment]:
         """An assignment for each of its layers, or calls of them; their stages may be set."""
         return self._assignments
 
@@ -229,7 +235,7 @@ class _NestedAssignment:
 class SequentialNestedModelPipelineStageAssignment(_NestedAssignment):
     """A model in a sequential model, and the stages of its layers."""
 
-    def __init__(self, nested_model: Any, pipeline_stage_assignments: list[Any]) -> None:
+    def __init__(self, nested_model: keras.Model, pipeline_stage_assignments: list[Assignment]) -> None:
         """Assigns stages to the layers of a nested model.
 
         Args:
@@ -242,7 +248,9 @@ class SequentialNestedModelPipelineStageAssignment(_NestedAssignment):
 class NestedModelPipelineStageAssignment(_NestedAssignment, _Call):
     """A call of a model in a model, and the stages of its layers."""
 
-    def __init__(self, nested_model: Any, node_index: int, pipeline_stage_assignments: list[Any]) -> None:
+    def __init__(
+        self, nested_model: keras.Model, node_index: int, pipeline_stage_assignments: list[Assignment]
+    ) -> None:
         """Assigns stages to the layers of a call.
 
         Args:

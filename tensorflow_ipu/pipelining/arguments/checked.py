@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -18,6 +18,10 @@ from tensorflow_ipu.pipelining.arguments.queues import check_dtype, check_queues
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode, Results
 from tensorflow_ipu.pipelining.schedule.phased import check_groups
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeOf, Nested
+    from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,16 @@ class Arguments:
       recomputation: The mode in use, never `Auto`; None where nothing is recomputed.
     """
 
-    stages: tuple[tuple[Callable[..., Any], ...], ...]
-    count: Any
-    accumulation_dtype: Any
+    stages: tuple[tuple[Callable[..., Nested], ...], ...]
+    count: int | tf.Tensor
+    accumulation_dtype: DTypeOf
     sum_captured: bool
     repeat_count: int
     serialization: int
-    inputs: tuple[Any, ...]
+    inputs: tuple[Nested, ...]
     infeed: IPUInfeedQueue | None
     outfeed: IPUOutfeedQueue | None
-    optimizer_function: Callable[..., Any] | None
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None
     mapping: plan_arguments.Mapping
     concurrent: tuple[bool, ...]
     everywhere: frozenset[int]
@@ -50,7 +54,7 @@ class Arguments:
     recomputation: RecomputationMode | None
     outfeed_loss: bool
     results: Results
-    accumulate_outfeed_dtype: Any
+    accumulate_outfeed_dtype: DTypeOf
     outfeed_mask: tuple[bool, ...] | None
     method: GradientAccumulationReductionMethod
     options: PipelineOptions
@@ -116,6 +120,7 @@ def checked(given: Given) -> Arguments:
     options = checked_options(given, None if stages is None else len(stages), faults)
     faults.raise_any()
     assert stages is not None
+    assert count is not None
     assert mapping is not None
     inputs = given.inputs
     mask = given.outfeed_mask
@@ -146,13 +151,13 @@ def checked(given: Given) -> Arguments:
     )
 
 
-def _results(accumulate: Any) -> Results:
+def _results(accumulate: bool | Results) -> Results:
     if isinstance(accumulate, Results):
         return accumulate
     return Results.SUM if accumulate else Results.EACH
 
 
-def _count(value: Any, faults: Faults) -> Any:
+def _count(value: Any, faults: Faults) -> int | tf.Tensor | None:
     name = "gradient_accumulation_count"
     if value is None:
         faults.add(ValueError, f"{name} must be specified: it is the number of micro-batches of a weight update")
@@ -171,7 +176,7 @@ def _count(value: Any, faults: Faults) -> Any:
     return value
 
 
-def _stages(value: Any, faults: Faults) -> tuple[tuple[Callable[..., Any], ...], ...] | None:
+def _stages(value: object, faults: Faults) -> tuple[tuple[Callable[..., Nested], ...], ...] | None:
     name = "computational_stages"
     if not isinstance(value, (list, tuple)):
         faults.add(TypeError, f"`{name}` must be a list or a tuple of functions, but is {value!r}")
@@ -194,7 +199,11 @@ def _stages(value: Any, faults: Faults) -> tuple[tuple[Callable[..., Any], ...],
 
 
 def _mapping(
-    value: Any, stages: tuple[tuple[Any, ...], ...] | None, schedule: Any, serialized: bool, faults: Faults
+    value: object,
+    stages: tuple[tuple[Callable[..., Nested], ...], ...] | None,
+    schedule: object,
+    serialized: bool,
+    faults: Faults,
 ) -> plan_arguments.Mapping | None:
     if value is None:
         if stages is None:
@@ -226,7 +235,7 @@ def _mapping(
     return full[0]
 
 
-def _default_mapping(widths: list[int], schedule: Any, serialized: bool) -> plan_arguments.Mapping:
+def _default_mapping(widths: list[int], schedule: object, serialized: bool) -> plan_arguments.Mapping:
     """The IPUs of stages of so many parts, where the user names none."""
     if isinstance(schedule, PhasedExecution):
         return schedule.default_mapping(widths)
@@ -237,7 +246,9 @@ def _default_mapping(widths: list[int], schedule: Any, serialized: bool) -> plan
     )
 
 
-def _check_phases(execution: PhasedExecution, mapping: Any, given: Given, faults: Faults) -> None:
+def _check_phases(
+    execution: PhasedExecution, mapping: plan_arguments.Mapping | None, given: Given, faults: Faults
+) -> None:
     """Records what cannot be done in phases: a mapping to other than their groups of IPUs, and what schedules can do."""
     if mapping is not None:
         check_groups(execution, mapping, faults)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.arguments.given import Given
@@ -71,7 +70,7 @@ def checked_options(given: Given, stages: int | None, faults: Faults) -> Pipelin
 
 
 def _stage_options(
-    name: str, value: Any, stages: int | None, faults: Faults
+    name: str, value: object, stages: int | None, faults: Faults
 ) -> tuple[PipelineStageOptions, ...] | None:
     if value is None:
         return None
@@ -86,5 +85,5 @@ def _stage_options(
     return tuple(value)
 
 
-def _flat(values: Sequence[Any]) -> list[Any]:
+def _flat(values: Sequence[object]) -> list[object]:
     return [inner for each in values for inner in (each if isinstance(each, (list, tuple)) else [each])]

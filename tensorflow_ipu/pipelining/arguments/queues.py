@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -10,6 +10,9 @@ from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.pipelining.arguments.given import Given
 from tensorflow_ipu.pipelining.training.accumulation import is_function
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeOf
 
 
 def check_queues(given: Given, training: bool, faults: Faults) -> None:
@@ -39,7 +42,7 @@ def check_queues(given: Given, training: bool, faults: Faults) -> None:
             )
 
 
-def check_dtype(name: str, value: Any, faults: Faults) -> None:
+def check_dtype(name: str, value: DTypeOf, faults: Faults) -> None:
     """Records a fault where `value` is no dtype, no function that may return one, and not None."""
     if value is None or is_function(value):
         return

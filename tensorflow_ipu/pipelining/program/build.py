@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -32,6 +32,9 @@ from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
 from tensorflow_ipu.pipelining.training.accumulation import Accumulation
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+
 
 def build(given: Given, name: str | None) -> tf.Operation:
     """The pipeline of these arguments, in the program that is being traced.
@@ -56,15 +59,16 @@ def build(given: Given, name: str | None) -> tf.Operation:
 
 def _plan(arguments: Arguments) -> Plan:
     """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
-    known = isinstance(arguments.count, int)
+    micro_batches = arguments.count
+    known = isinstance(micro_batches, int)
     schedule, mapping, training = arguments.schedule, arguments.mapping, arguments.training
     full = (mapping, arguments.concurrent)
     if isinstance(schedule, PhasedExecution):
-        plan = planned_phases(schedule, full, arguments.count if known else 2, training, arguments.repeat_count)
+        plan = planned_phases(schedule, full, micro_batches if known else 2, training, arguments.repeat_count)
     else:
         if known:
-            plan_arguments.check_multiple(arguments.count, schedule, mapping, training)
-        count = arguments.count if known else 4 * overlap_length(schedule, mapping, training)
+            plan_arguments.check_multiple(micro_batches, schedule, mapping, training)
+        count = micro_batches if known else 4 * overlap_length(schedule, mapping, training)
         plan = planned(
             schedule.name,
             full,
@@ -80,7 +84,7 @@ def _plan(arguments: Arguments) -> Plan:
     return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
 
 
-def _count(arguments: Arguments) -> Any:
+def _count(arguments: Arguments) -> int | tf.Tensor:
     """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
     if isinstance(arguments.count, int):
         return arguments.count
@@ -112,7 +116,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     feeds = _feeds(arguments, model)
     total = _count(arguments) * arguments.serialization
     steady = plan.section("steady")
-    iterations: Any = steady.repeat
+    iterations: int | tf.Tensor = steady.repeat
     if not isinstance(total, int):
         iterations = (total - plan.unlooped_micro_batches) // steady.advance
     training = model.training
@@ -124,7 +128,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     layout = Layout(plan, model.parts, model.head)
     operations = Operations(layout, model.parts, feeds, accumulation)
 
-    def one_pass(token: Any) -> Any:
+    def one_pass(token: tf.Tensor) -> tf.Tensor:
         sequencer = rings.Sequencer(zero, token)
         memory = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
         results = Lowering(layout, operations, memory, sequencer).run(iterations, total)
@@ -161,7 +165,7 @@ def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
         )
     masked = arguments.outfeed_mask or (False,) * len(flat)
 
-    def result(values: Sequence[Any], loss: Any) -> Any:
+    def result(values: Sequence[tf.Tensor], loss: tf.Tensor | tf.TensorSpec | None) -> Nested:
         if arguments.outfeed_loss:
             return loss
         if arguments.training:
@@ -183,7 +187,7 @@ def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
     )
 
 
-def _with_nones(structure: Any, values: Sequence[Any]) -> list[Any]:
+def _with_nones(structure: Nested, values: Sequence[tf.Tensor]) -> list[Any]:
     """The values with a None wherever the structure has one."""
     given = iter(values)
     return [None if one is None else next(given) for one in tf.nest.flatten(structure)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,7 +12,10 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, body_arguments
 from tensorflow_ipu.pipelining.schedule.enums import Results
 from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
-from tensorflow_ipu.pipelining.training.accumulation import DTypeOf, dtype_for
+from tensorflow_ipu.pipelining.training.accumulation import dtype_for
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeOf, Nested
 
 
 class PipelineFeeds:
@@ -26,8 +29,8 @@ class PipelineFeeds:
         self,
         infeed: IPUInfeedQueue | None,
         outfeed: IPUOutfeedQueue | None,
-        result: Callable[[Sequence[Any], Any], Any],
-        result_specs: Any,
+        result: Callable[[Sequence[tf.Tensor], tf.Tensor | None], Nested],
+        result_specs: Nested,
         *,
         results: Results,
         accumulate_dtype: DTypeOf,
@@ -56,7 +59,7 @@ class PipelineFeeds:
     def _enqueuing(self, outfeed: IPUOutfeedQueue) -> GraphFunction:
         graph = graphs.FunctionGraph("pipeline_outfeed")
 
-        def enqueue(*tensors: Any) -> None:
+        def enqueue(*tensors: tf.Tensor) -> None:
             outfeed.enqueue(tf.nest.pack_sequence_as(self._structure, tensors))
 
         graphs.trace_into(graph, enqueue, self._specs)
@@ -67,14 +70,14 @@ class PipelineFeeds:
         """Whether a pass enqueues once, at its end."""
         return self._results is not Results.EACH
 
-    def take(self) -> list[Any]:
+    def take(self) -> list[tf.Tensor]:
         """The next element, as the flat arguments of a stage."""
         if self._infeed is None:
             return []
         positional, named = body_arguments.take(self._infeed)
         return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
 
-    def give(self, outputs: Sequence[Any], loss: Any, sums: Sequence[Any]) -> list[Any]:
+    def give(self, outputs: Sequence[tf.Tensor], loss: tf.Tensor | None, sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Enqueues the result of a micro-batch, or keeps it for the end of the pass.
 
         Returns:
@@ -91,11 +94,11 @@ class PipelineFeeds:
         self._enqueue(tensors)
         return []
 
-    def empty_sums(self) -> list[Any]:
+    def empty_sums(self) -> list[tf.Tensor]:
         """The sums before the first micro-batch; none where each result is enqueued."""
         return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self._once else []
 
-    def finish(self, sums: Sequence[Any]) -> None:
+    def finish(self, sums: Sequence[tf.Tensor]) -> None:
         """Ends a pass: enqueues the sums, if there are any."""
         if self._once and self._enqueue is not None:
             self._enqueue(sums)

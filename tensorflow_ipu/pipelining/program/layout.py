@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -119,7 +118,7 @@ class Layout:
             begin += width
         raise KeyError((stage, part))
 
-    def carried(self, stage: int) -> list[Any]:
+    def carried(self, stage: int) -> list[tf.Tensor]:
         """The tensors of the last stage that go back to a stage, for it and for those before; theirs come first."""
         parts = (self._parts[each, part] for each in range(stage + 1) for part, _ in self.plan.parts(each))
         return list({id(one): one for runner in parts for one in runner.carried}.values())
@@ -153,9 +152,9 @@ class Layout:
                 found[OUTPUT_GRADIENTS] = ([*gradients, *map(spec_of, self.carried(last))], 1)
         return found
 
-    def by_tag(self, captured: Sequence[Any]) -> dict[str, list[Any]]:
+    def by_tag(self, captured: Sequence[tf.Tensor]) -> dict[str, list[tf.Tensor]]:
         """The captured gradients of all parts by their tags."""
-        found: dict[str, list[Any]] = {}
+        found: dict[str, list[tf.Tensor]] = {}
         values = iter(captured)
         for runner in self._parts.values():
             for tag, specs in runner.captures.items():

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu.pipelining.program import rings
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
-from tensorflow_ipu.pipelining.program.memory import Active, Memory, always
+from tensorflow_ipu.pipelining.program.memory import Active, Memory, Within, always
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
 from tensorflow_ipu.pipelining.schedule.instructions import Backward
 from tensorflow_ipu.pipelining.schedule.plan import Section, Step, Task
 from tensorflow_ipu.pipelining.stages.part import Place
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Number
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ class PassResults:
       captured: The captured gradients, by their tags.
     """
 
-    accumulated: dict[Place, list[Any]]
-    sums: list[Any]
-    handed: list[Any]
-    captured: dict[str, list[Any]]
+    accumulated: dict[Place, list[tf.Tensor]]
+    sums: list[tf.Tensor]
+    handed: list[tf.Tensor]
+    captured: dict[str, list[tf.Tensor]]
 
 
 class Lowering:
@@ -60,7 +63,7 @@ class Lowering:
         self._memory = memory
         self._sequencer = sequencer
 
-    def run(self, iterations: Any, micro_batches: Any) -> PassResults:
+    def run(self, iterations: Number, micro_batches: Number) -> PassResults:
         """Runs the pass.
 
         Args:
@@ -71,7 +74,7 @@ class Lowering:
         ramps = folded_ramps(self._plan)
         if ramps is not None:
 
-            def active(micro_batch: Any) -> Any:
+            def active(micro_batch: tf.Tensor) -> tf.Tensor:
                 return (micro_batch >= 0) & (micro_batch < micro_batches)
 
             self._folded(steady, ramps, iterations, active)
@@ -91,7 +94,7 @@ class Lowering:
             captured=self._layout.by_tag(contents[CAPTURED]),
         )
 
-    def _folded(self, steady: Section, ramps: tuple[int, int], iterations: Any, active: Active) -> None:
+    def _folded(self, steady: Section, ramps: tuple[int, int], iterations: Number, active: Within) -> None:
         """Runs the steady section and the ramps, which are further iterations of it.
 
         Those in which each instruction has a micro-batch are a loop of their own within the loop, since there nothing has
@@ -114,7 +117,7 @@ class Lowering:
             )
             return
 
-        def body(iteration: Any) -> Any:
+        def body(iteration: tf.Tensor) -> tf.Tensor:
             iteration = self._carrying(
                 lambda at: (at >= 0) & (at < iterations), lambda at: self._iteration(steady, at, always), iteration
             )
@@ -128,7 +131,7 @@ class Lowering:
         plan = self._plan
         return plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
 
-    def _loop(self, section: Section, range_of: tuple[Any, Any], active: Active) -> None:
+    def _loop(self, section: Section, range_of: tuple[Number, Number], active: Active) -> None:
         """Runs a section as a loop over a range of iterations."""
         begin, end = range_of
         self._carrying(
@@ -137,7 +140,7 @@ class Lowering:
             tf.constant(begin),
         )
 
-    def _iteration(self, section: Section, iteration: Any, active: Active) -> Any:
+    def _iteration(self, section: Section, iteration: tf.Tensor, active: Active) -> tf.Tensor:
         """Runs one iteration of a section; returns the number of the next one."""
         overlapping = active is always and self._side_by_side
         self._memory.run_steps(
@@ -145,16 +148,20 @@ class Lowering:
         )
         return iteration + 1
 
-    def _iteration_in_pairs(self, section: Section, iteration: Any, active: Active) -> Any:
+    def _iteration_in_pairs(self, section: Section, iteration: tf.Tensor, active: Within) -> tf.Tensor:
         """The same with instructions that may be skipped, two at a time where both have a micro-batch."""
         self._memory.run_in_pairs(self._operations_of(section), iteration * section.advance, active)
         return iteration + 1
 
-    def _carrying(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], begin: Any) -> Any:
+    def _carrying(
+        self, condition: Callable[[tf.Tensor], tf.Tensor], body: Callable[[tf.Tensor], tf.Tensor], begin: tf.Tensor
+    ) -> tf.Tensor:
         """A loop that carries a counter and all buffers; returns the counter."""
         keys = list(self._memory.contents)
 
-        def iteration(counter: Any, token: Any, values: Any) -> tuple[Any, Any, Any]:
+        def iteration(
+            counter: tf.Tensor, token: tf.Tensor, values: list[list[tf.Tensor]]
+        ) -> tuple[tf.Tensor, tf.Tensor, list[list[tf.Tensor]]]:
             self._sequencer.token = token
             self._memory.contents = dict(zip(keys, values, strict=True))
             counter = body(counter)
@@ -170,7 +177,7 @@ class Lowering:
         self._memory.contents = dict(zip(keys, values, strict=True))
         return counter
 
-    def _steps(self, section: Section, base: Any) -> None:
+    def _steps(self, section: Section, base: Number) -> None:
         """Runs the steps of a section once, with `base` added to the numbers of their micro-batches."""
         self._memory.run_steps(self._operations_of(section), base, always, overlapping=False)
 

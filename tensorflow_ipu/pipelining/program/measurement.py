@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
@@ -56,7 +55,9 @@ def _cost(part: StagePart, idle: float, runs: int) -> StageCost:
     )
 
 
-def _fastest(function: Callable[..., Any], specs: Sequence[tf.TensorSpec], device: str, runs: int) -> float:
+def _fastest(
+    function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec], device: str, runs: int
+) -> float:
     """The fastest of so many calls, in milliseconds."""
     compiled = tf.function(function, jit_compile=True, autograph=False)
     with tf.device(device or None):

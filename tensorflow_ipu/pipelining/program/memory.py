@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorflow_ipu.pipelining.program import rings
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
@@ -13,12 +13,19 @@ from tensorflow_ipu.pipelining.program.overlap import Overlap
 from tensorflow_ipu.pipelining.schedule.buffers import LINKS, Buffer
 from tensorflow_ipu.pipelining.training.accumulation import Accumulation
 
-Values = Sequence[Any]
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._types import Number
+    from tensorflow_ipu.pipelining.program.rings import Position
+
+Values: TypeAlias = "Sequence[tf.Tensor]"
 # Whether there is a micro-batch of a number: True, or a bool scalar.
-Active = Callable[[Any], Any]
+Active: TypeAlias = "Callable[[Any], bool | tf.Tensor]"
+Within: TypeAlias = "Callable[[Any], tf.Tensor]"  # The same, always as a bool scalar.
 
 
-def always(_: Any) -> bool:
+def always(_: object) -> bool:
     """What is active where every instruction has a micro-batch."""
     return True
 
@@ -38,7 +45,9 @@ class Memory:
         self._exchanged: Contents = {}  # What a step writes to links: there when the step ends.
         self._scratch: list[Key] = []  # What goes with the end of the step.
 
-    def run_steps(self, steps: Sequence[Sequence[Operation]], base: Any, active: Active, *, overlapping: bool) -> None:
+    def run_steps(
+        self, steps: Sequence[Sequence[Operation]], base: Number, active: Active, *, overlapping: bool
+    ) -> None:
         """Runs the operations of steps.
 
         Args:
@@ -54,7 +63,7 @@ class Memory:
             self._end_step()
         self._overlap = None
 
-    def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Any, active: Active) -> None:
+    def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Number, active: Within) -> None:
         """Runs the operations of steps, two at a time where both have a micro-batch.
 
         Args:
@@ -69,7 +78,7 @@ class Memory:
                 self._run(operations[-1], base, active)
             self._end_step()
 
-    def _run(self, operation: Operation, base: Any, active: Active) -> None:
+    def _run(self, operation: Operation, base: Number, active: Active) -> None:
         """Runs an operation; what it writes to links is there as the step ends."""
         micro_batch = base + operation.micro_batch
         for key, specs in (operation.scratch or {}).items():
@@ -79,7 +88,7 @@ class Memory:
         before = [self._exchanged.get(key, self.contents[key]) for key in operation.targets]
         widths = [len(values) for values in before]
 
-        def flat(position: Any, reads: Values, old: Values) -> list[Any]:
+        def flat(position: Position, reads: Values, old: Values) -> list[tf.Tensor]:
             read = dict(zip(operation.reads, _cut(reads, [len(values) for values in given]), strict=True))
             view = _MemoryView(
                 self, micro_batch, position, read, dict(zip(operation.targets, _cut(old, widths), strict=True))
@@ -94,14 +103,14 @@ class Memory:
             results = self._sequencer.once(active(micro_batch), reads, old, flat)
         self._keep(operation.targets, _cut(results, widths))
 
-    def _run_pair(self, first: Operation, second: Operation, base: Any, active: Active) -> None:
+    def _run_pair(self, first: Operation, second: Operation, base: Number, active: Within) -> None:
         """Runs two operations at once, or the one that has a micro-batch."""
         one, other = active(base + first.micro_batch), active(base + second.micro_batch)
         self._run_together(one & other, [first, second], base)
-        self._run(first, base, lambda _: one & ~other)
-        self._run(second, base, lambda _: other & ~one)
+        self._run(first, base, lambda _: one & ~other)  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
+        self._run(second, base, lambda _: other & ~one)  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
 
-    def _run_together(self, active: Any, operations: Sequence[Operation], base: Any) -> None:
+    def _run_together(self, active: tf.Tensor, operations: Sequence[Operation], base: Number) -> None:
         """Runs several operations of a step, overlapping, or skips all of them."""
         contents, exchanged = self.contents, self._exchanged
         targets = list(dict.fromkeys(key for operation in operations for key in operation.targets))
@@ -109,7 +118,7 @@ class Memory:
         before = [exchanged.get(key, contents[key]) for key in targets]
         widths = [len(values) for values in before]
 
-        def flat(position: Any, _: Values, values: Values) -> list[Any]:
+        def flat(position: Position, _: Values, values: Values) -> list[tf.Tensor]:
             now = dict(zip(targets, _cut(values, widths), strict=True))
             self._exchanged = {**exchanged, **{key: now[key] for key in written}}
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
@@ -123,14 +132,14 @@ class Memory:
         self.contents, self._exchanged = contents, exchanged
         self._keep(targets, _cut(results, widths))
 
-    def _given(self, read: Read) -> list[Any]:
+    def _given(self, read: Read) -> list[tf.Tensor]:
         """The tensors that are read as a whole; none of a ring, which is read at a position."""
         if isinstance(read.key, Buffer) and read.key.depth > 1:
             return []
         values = self.contents[read.key]
         return list(values) if read.numbers is None else [values[number] for number in read.numbers]
 
-    def _keep(self, targets: Sequence[Key], new: Sequence[list[Any]]) -> None:
+    def _keep(self, targets: Sequence[Key], new: Sequence[list[tf.Tensor]]) -> None:
         for key, values in zip(targets, new, strict=True):
             is_link = isinstance(key, Buffer) and key.kind in LINKS
             (self._exchanged if is_link else self.contents)[key] = values
@@ -149,31 +158,33 @@ class _MemoryView:
     """What an operation sees of the memory while it runs; see `operations.View`."""
 
     memory: Memory
-    micro_batch: Any
-    position: Any  # An int32 scalar that is 0, and not known before the operation may run.
-    given: dict[Read, list[Any]]
-    before: dict[Key, list[Any]]
+    micro_batch: Number
+    position: Position  # An int32 scalar that is 0, and not known before the operation may run.
+    given: dict[Read, list[tf.Tensor]]
+    before: dict[Key, list[tf.Tensor]]
 
-    def read(self, read: Read) -> list[Any]:
+    def read(self, read: Read) -> list[tf.Tensor]:
         """What is read: what was given, or what is in the ring."""
         buffer = read.key
         if not isinstance(buffer, Buffer) or buffer.depth == 1:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return rings.read(self.memory.contents[buffer], buffer.depth, self.micro_batch % buffer.depth + self.position)
+        return rings.read(
+            self.memory.contents[buffer], buffer.depth, _position_in(self.micro_batch, buffer) + self.position
+        )
 
-    def old(self, key: Key) -> list[Any]:
+    def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
         return self.before[key]
 
-    def placed(self, buffer: Buffer, old: Values, values: Values) -> list[Any]:
+    def placed(self, buffer: Buffer, old: Values, values: Values) -> list[tf.Tensor]:
         """Tensors of a buffer, or some of them, with the micro-batch's entry replaced by `values`."""
         overlap = self.memory._overlap
         position = self.position if overlap is None else overlap.behind_reads(buffer)
-        return rings.written(old, buffer.depth, self.micro_batch % buffer.depth + position, values)
+        return rings.written(old, buffer.depth, _position_in(self.micro_batch, buffer) + position, values)
 
-    def settled(self, values: Values) -> list[Any]:
+    def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
         if self.memory._overlap is None:
             return list(values)
@@ -195,11 +206,15 @@ def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, seque
     return Memory(contents, sequencer)
 
 
-def _flat(values: Sequence[Values]) -> list[Any]:
+def _position_in(micro_batch: Number, ring: Buffer) -> Number:
+    return micro_batch % ring.depth  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` has no `%`.
+
+
+def _flat(values: Sequence[Values]) -> list[tf.Tensor]:
     return [one for some in values for one in some]
 
 
-def _cut(values: Values, widths: Sequence[int]) -> list[list[Any]]:
+def _cut(values: Values, widths: Sequence[int]) -> list[list[tf.Tensor]]:
     """A list cut into pieces."""
     found, begin = [], 0
     for width in widths:

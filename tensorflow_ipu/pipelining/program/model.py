@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -20,6 +20,9 @@ from tensorflow_ipu.pipelining.training.optimizer import Training
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 from tensorflow_ipu.pipelining.training.update import WeightUpdate
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+
 
 @dataclass(frozen=True)
 class _Loss:
@@ -28,7 +31,7 @@ class _Loss:
     found: list[OptimizerFunctionOutput]
     function: Callable[..., OptimizerFunctionOutput]
 
-    def __call__(self, *outputs: Any) -> Any:
+    def __call__(self, *outputs: tf.Tensor) -> tf.Tensor:
         output = self.function(*outputs)
         if not isinstance(output, OptimizerFunctionOutput):
             raise TypeError(f"`optimizer_function` must return an `OptimizerFunctionOutput`, but returns {output!r}")
@@ -76,8 +79,8 @@ class Model:
             self._differentiate(self.training)
 
     def _trace(self, arguments: Arguments) -> None:
-        positional: list[Any] = []
-        named: dict[str, Any] = {}
+        positional: list[Nested] = []
+        named: dict[str, Nested] = {}
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
         if arguments.infeed is not None:
             positional, named = body_arguments.specs(arguments.infeed)
@@ -97,7 +100,7 @@ class Model:
             constants = []
             positional, named = self._handed_on(stage)
 
-    def _handed_on(self, stage: int) -> tuple[list[Any], dict[str, Any]]:
+    def _handed_on(self, stage: int) -> tuple[list[Nested], dict[str, Nested]]:
         """What a stage returns, as the arguments of the next one."""
         traces = [self.traces[stage, part] for part, _ in self._plan.parts(stage)]
         each = [as_arguments(tf.nest.map_structure(_spec_or_none, trace.outputs)) for trace in traces]
@@ -151,7 +154,7 @@ class Model:
         self._loss_trace = trace
         return head
 
-    def outputs(self) -> Any:
+    def outputs(self) -> Nested:
         """What the last stage returns: its structure as specs, for a stage of parts the list of all their outputs."""
         places = self._plan.parts(self._plan.stages - 1)
         last = [self.parts[self._plan.stages - 1, part] for part, _ in places]
@@ -165,7 +168,7 @@ class Model:
         """Traces the update of the weights, and has the last stage keep what the optimizer uses of it."""
         variables = [variable for runner in self.parts.values() for variable in runner.variables]
 
-        def apply(gradients: Sequence[Any]) -> None:
+        def apply(gradients: Sequence[tf.Tensor]) -> None:
             training.update(list(zip(gradients, variables, strict=True)))
 
         assert self._loss is not None
@@ -190,7 +193,7 @@ def _begins(parts: Sequence[tuple[int | None, StagePart]]) -> list[int]:
     return begins
 
 
-def _spec_or_none(tensor: Any) -> Any:
+def _spec_or_none(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
     return None if tensor is None else spec_of(tensor)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import tensorflow as tf
 
@@ -28,17 +28,20 @@ from tensorflow_ipu.pipelining.schedule.plan import Task
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart
 from tensorflow_ipu.pipelining.training.accumulation import Accumulation
 
-Contents = dict[Key, list[Any]]
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Number
+
+Contents = dict[Key, list[tf.Tensor]]
 
 
 class Feeds(Protocol):
     """Where the first stage's elements come from, and where the last stage's results go."""
 
-    def take(self) -> list[Any]:
+    def take(self) -> list[tf.Tensor]:
         """The next element, flat."""
         ...
 
-    def give(self, outputs: Sequence[Any], loss: Any, sums: Sequence[Any]) -> list[Any]:
+    def give(self, outputs: Sequence[tf.Tensor], loss: tf.Tensor | None, sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Hands on the results of a micro-batch; returns the new sums."""
         ...
 
@@ -47,23 +50,23 @@ class View(Protocol):
     """What an operation sees of the memory while it runs, for its micro-batch."""
 
     @property
-    def micro_batch(self) -> Any:
+    def micro_batch(self) -> Number:
         """The number of its micro-batch in the pass, an integer scalar."""
         ...
 
-    def read(self, read: Read) -> list[Any]:
+    def read(self, read: Read) -> list[tf.Tensor]:
         """What it reads."""
         ...
 
-    def old(self, key: Key) -> list[Any]:
+    def old(self, key: Key) -> list[tf.Tensor]:
         """What one of its targets holds before, as a whole."""
         ...
 
-    def placed(self, buffer: Buffer, old: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    def placed(self, buffer: Buffer, old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Tensors of a buffer, with the micro-batch's entry replaced by `values`."""
         ...
 
-    def settled(self, values: Sequence[Any]) -> list[Any]:
+    def settled(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
         ...
 

@@ -12,10 +12,13 @@ program without such loops, and XLA runs several at once. Two things bound that:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu.pipelining.program.rings import Position, Sequencer
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 WINDOW = 2  # Instructions in flight. More are no faster on a few cores, and take more memory than a plan tells of.
 
@@ -23,7 +26,7 @@ WINDOW = 2  # Instructions in flight. More are no faster on a few cores, and tak
 class Overlap:
     """The instructions of one iteration, or of one region of it, in their order."""
 
-    def __init__(self, sequencer: Sequencer, begin: Position = None) -> None:
+    def __init__(self, sequencer: Sequencer, begin: Position | None = None) -> None:
         """Begins.
 
         Args:
@@ -31,7 +34,7 @@ class Overlap:
           begin: In a region that may be skipped, an int32 scalar that is 0, and that nothing may be computed ahead of.
         """
         self._sequencer = sequencer
-        self._begin: Any = 0 if begin is None else begin
+        self._begin: Position = 0 if begin is None else begin
         self._in_region = begin is not None
         self._fences: list[Position] = []  # Of the instructions so far.
         self._read: list[Buffer] = []  # The rings that the current instruction reads.
@@ -39,10 +42,10 @@ class Overlap:
 
     def run(
         self,
-        reads: Sequence[Any],
-        before: Sequence[Any],
-        body: Callable[[Position, Sequence[Any], Sequence[Any]], Sequence[Any]],
-    ) -> list[Any]:
+        reads: Sequence[tf.Tensor],
+        before: Sequence[tf.Tensor],
+        body: Callable[[Position, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+    ) -> list[tf.Tensor]:
         """Runs an instruction, as `Sequencer.once` does where nothing is skipped.
 
         Args:
@@ -50,7 +53,7 @@ class Overlap:
           before: What the results take the place of.
           body: From an int32 scalar that is 0, to be added to the positions of reads, `reads` and `before`, to the results.
         """
-        wait: Any = self._fences[-WINDOW] if len(self._fences) >= WINDOW else self._begin
+        wait: Position = self._fences[-WINDOW] if len(self._fences) >= WINDOW else self._begin
         if reads and (self._fences or self._in_region):
             _, reads = self._sequencer.fence(reads, wait)
         results = body(wait, reads, before)

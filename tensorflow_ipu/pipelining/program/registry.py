@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
 
 from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
@@ -79,7 +78,7 @@ def last_pipeline() -> TracedPipeline:
     return _last
 
 
-def pipelines_of(program: Any) -> tuple[TracedPipeline, ...]:
+def pipelines_of(program: functions.Function | functions.ConcreteFunction) -> tuple[TracedPipeline, ...]:
     """The pipelines of a program that has run, in the order in which it calls them.
 
     Args:
@@ -88,5 +87,5 @@ def pipelines_of(program: Any) -> tuple[TracedPipeline, ...]:
     Returns:
       Those of its latest trace; none if it was not traced, or has none.
     """
-    traces = [program] if hasattr(program, "graph") else functions.traces_of(program)
+    traces = functions.traces_of(program) if isinstance(program, functions.Function) else [program]
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()

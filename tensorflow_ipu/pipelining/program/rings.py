@@ -10,13 +10,14 @@ writes. At run time the token is always 0; XLA does not know that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu._tensorflow import xla
 
-Position = Any  # An int32 scalar.
+Position: TypeAlias = "int | tf.Tensor"  # An int32 scalar.
 
 
 class Sequencer:
@@ -26,7 +27,7 @@ class Sequencer:
       token: An int32 scalar that is 0, and depends on all that was run so far.
     """
 
-    def __init__(self, zero: Any, token: Any) -> None:
+    def __init__(self, zero: tf.Tensor, token: tf.Tensor) -> None:
         """Begins.
 
         Args:
@@ -38,11 +39,11 @@ class Sequencer:
 
     def once(
         self,
-        active: Any,
-        reads: Sequence[Any],
-        before: Sequence[Any],
-        body: Callable[[Position, Sequence[Any], Sequence[Any]], Sequence[Any]],
-    ) -> list[Any]:
+        active: tf.Tensor | bool,
+        reads: Sequence[tf.Tensor],
+        before: Sequence[tf.Tensor],
+        body: Callable[[Position, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+    ) -> list[tf.Tensor]:
         """Runs `body` after all that was run so far and before all that will be, or skips it.
 
         Args:
@@ -53,7 +54,7 @@ class Sequencer:
           body: From an int32 scalar that is 0, to be added to positions, `reads` and `before`, to the results.
         """
 
-        def iteration(count: Any, *values: Any) -> tuple[Any, ...]:
+        def iteration(count: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
             # Else XLA would find that what is computed from `reads` is the same in each iteration of this loop, which it
             # does not know to have but one, and move it ahead of the loop.
             here, *given = xla.barred([count, *reads])
@@ -69,7 +70,7 @@ class Sequencer:
         self.token = count - 1
         return results
 
-    def fence(self, values: Sequence[Any], behind: Any = 0) -> tuple[Position, list[Any]]:
+    def fence(self, values: Sequence[tf.Tensor], behind: Position = 0) -> tuple[Position, list[tf.Tensor]]:
         """Materialises values: what they were computed from is not read any more where they are used.
 
         Args:
@@ -80,7 +81,7 @@ class Sequencer:
           An int32 scalar that is 0, for the positions of what comes behind; the same tensors.
         """
 
-        def iteration(count: Any, *values: Any) -> Any:
+        def iteration(count: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
             barred = xla.barred([count, *values])
             return (barred[0] + 1, *barred[1:])
 
@@ -93,7 +94,7 @@ class Sequencer:
         return count - 1, values
 
 
-def opaque_zero(variables: Sequence[Any]) -> Any:
+def opaque_zero(variables: Sequence[tf.Variable]) -> tf.Tensor:
     """An int32 scalar that is 0, though XLA cannot know: whether a weight is infinite and no number at once.
 
     A plain constant where there is no weight of a floating type.
@@ -105,34 +106,34 @@ def opaque_zero(variables: Sequence[Any]) -> Any:
     return tf.constant(0)
 
 
-def empty_ring(specs: Sequence[tf.TensorSpec], depth: int) -> list[Any]:
+def empty_ring(specs: Sequence[tf.TensorSpec], depth: int) -> list[tf.Tensor]:
     """Zeros for `depth` micro-batches; without the axis of the micro-batches where there is only one."""
     return [tf.zeros(one.shape if depth == 1 else [depth, *one.shape], one.dtype) for one in specs]
 
 
-def read(ring: Sequence[Any], depth: int, position: Position) -> list[Any]:
+def read(ring: Sequence[tf.Tensor], depth: int, position: Position) -> list[tf.Tensor]:
     """What is at a position."""
     if depth == 1:
         return list(ring)
     return [_read(one, position) for one in ring]
 
 
-def written(ring: Sequence[Any], depth: int, position: Position, values: Sequence[Any]) -> list[Any]:
+def written(ring: Sequence[tf.Tensor], depth: int, position: Position, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The ring with values at a position."""
     if depth == 1:
         return list(values)
     return [_written(one, position, value) for one, value in zip(ring, values, strict=True)]
 
 
-def _start(tensor: Any, position: Position) -> Any:
+def _start(tensor: tf.Tensor, position: Position) -> tf.Tensor:
     return tf.stack([tf.cast(position, tf.int32), *[tf.constant(0)] * (tensor.shape.rank - 1)])
 
 
-def _read(ring: Any, position: Position) -> Any:
-    shape = ring.shape[1:]
+def _read(ring: tf.Tensor, position: Position) -> tf.Tensor:
+    shape = [known_size(ring, axis) for axis in range(1, ring.shape.rank)]
     there = xla.read_at(ring, _start(ring, position), tf.constant([1, *shape], tf.int32))
     return tf.reshape(there, shape)
 
 
-def _written(ring: Any, position: Position, value: Any) -> Any:
+def _written(ring: tf.Tensor, position: Position, value: tf.Tensor) -> tf.Tensor:
     return xla.written_at(ring, tf.expand_dims(value, 0), _start(ring, position))

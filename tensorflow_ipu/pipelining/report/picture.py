@@ -14,6 +14,8 @@ from tensorflow_ipu.pipelining.schedule.plan import Plan, Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
 _DRAWN = 110  # So many forward passes in a row are drawn at most: more are too narrow to be read.
@@ -100,7 +102,7 @@ def draw_plans(
     figure.savefig(str(path))
 
 
-def _matplotlib() -> tuple[type[Figure], Any]:
+def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
     """The classes of matplotlib that need no screen and no global state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -238,7 +240,7 @@ def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float) 
 class _Legend:
     """Explains the boxes that there are, on as many lines as it takes."""
 
-    def __init__(self, figure: Figure, renderer: Any, spans: Sequence[Span]) -> None:
+    def __init__(self, figure: Figure, renderer: RendererBase, spans: Sequence[Span]) -> None:
         kinds = {type(span.instruction) for span in spans}
         shown = [
             (Forward(0), "A0", "forward: stage A, micro-batch 0"),

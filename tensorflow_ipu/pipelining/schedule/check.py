@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,7 +187,7 @@ def _miscounted(
     return f"{_row(plan, table, tasks[-1])}: {why}"
 
 
-def _row(plan: Plan, table: Table, row: Any) -> str:
+def _row(plan: Plan, table: Table, row: SupportsIndex) -> str:
     stage, part = int(table.stage[row]), int(table.part[row])
     known = 0 <= stage < plan.stages and plan.concurrent[stage]
     micro_batch = int(table.micro_batch[row])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule import plan_arguments
@@ -80,7 +79,11 @@ def parallel_phases_plan(
 
 
 def _checked_plan(
-    execution: PhasedExecution, device_mapping: Any, micro_batches: Any, training: Any, repeat_count: Any
+    execution: PhasedExecution,
+    device_mapping: Sequence[int | Sequence[int]],
+    micro_batches: int,
+    training: bool,
+    repeat_count: int,
 ) -> Plan:
     faults = Faults()
     plan_arguments.checked_count("micro_batches", micro_batches, faults)

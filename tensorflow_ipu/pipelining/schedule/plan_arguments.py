@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensorflow_ipu._environment import MOST_IPUS
 from tensorflow_ipu._faults import Faults
@@ -18,12 +18,12 @@ ALL_IPUS = -1  # In the place of an IPU's number.
 Mapping = tuple[tuple[int, ...], ...]
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether a value is a whole number and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def checked_count(name: str, value: Any, faults: Faults, most: int = LARGEST_COUNT) -> None:
+def checked_count(name: str, value: object, faults: Faults, most: int = LARGEST_COUNT) -> None:
     """Records a fault where `value` is no whole number from 1 to the most that is possible."""
     if not is_count(value):
         faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
@@ -41,13 +41,13 @@ def checked_product(counts: dict[str, Any], faults: Faults) -> None:
         faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
 
 
-def checked_bool(name: str, value: Any, faults: Faults) -> None:
+def checked_bool(name: str, value: object, faults: Faults) -> None:
     """Records a fault where `value` is neither True nor False."""
     if not isinstance(value, bool):
         faults.add(TypeError, f"`{name}` must be True or False, but is {value!r}")
 
 
-def checked_mapping(name: str, mapping: Any, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
+def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
     """Brings a device mapping into its full form.
 
     Args:
@@ -76,7 +76,7 @@ def checked_mapping(name: str, mapping: Any, faults: Faults) -> tuple[Mapping, t
     return (tuple(found), concurrent) if sound else None
 
 
-def _mapping_fault(name: str, item: Any, ipus: tuple[Any, ...]) -> tuple[type[Exception], str] | None:
+def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type[Exception], str] | None:
     if not all(is_count(ipu) for ipu in ipus):
         return TypeError, f"`{name}` must be an IPU's number, or a list of them for concurrent parts, but is {item!r}"
     if not ipus:
@@ -97,7 +97,7 @@ def shared_ipus(mapping: Sequence[Sequence[int]]) -> list[int]:
 
 
 def checked_schedule(
-    schedule: Any,
+    schedule: object,
     mapping: Mapping | None,
     training: bool,
     batch_serialization_iterations: int,
@@ -133,7 +133,7 @@ def checked_schedule(
         )
 
 
-def checked_recomputation(mode: Any, schedule: Any, training: bool, faults: Faults) -> RecomputationMode | None:
+def checked_recomputation(mode: object, schedule: object, training: bool, faults: Faults) -> RecomputationMode | None:
     """Records a fault where a recomputation mode is none or does not go with the schedule.
 
     Returns:

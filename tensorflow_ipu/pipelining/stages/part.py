@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -16,7 +15,7 @@ from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
 Place = tuple[int, int | None]  # A stage's number, and that of one of its parts; None for a stage without parts.
 
 # From (gradient, variable) pairs of one micro-batch to those that are accumulated.
-PairsMap = Callable[[list[tuple[Any, Any]]], list[tuple[Any, Any]]]
+PairsMap = Callable[[list[tuple[tf.Tensor, tf.Variable]]], Sequence[tuple[tf.Tensor | None, tf.Variable]]]
 
 
 class StagePart:
@@ -47,20 +46,20 @@ class StagePart:
         self.stash: list[tf.TensorSpec] = []
         self.residuals: list[tf.TensorSpec] = []
         self.input_gradients: list[int] = []
-        self.variables: list[Any] = []
+        self.variables: list[tf.Variable] = []
         self.captures: dict[str, list[tf.TensorSpec]] = {}
-        self.handed: list[Any] = []
-        self.carried: list[Any] = []
+        self.handed: list[tf.Tensor] = []
+        self.carried: list[tf.Tensor] = []
         self._constants = [one for one in trace.constant if one is not None]
         self._backward: GraphFunction | None = None
         self._backward_graph: DerivedGraph | None = None
-        self._backward_results: list[Any] = []
+        self._backward_results: list[tf.Tensor] = []
         self._recompute: GraphFunction | None = None
         self._results = [*trace.flat_outputs, *([] if trace.loss is None else [trace.loss])]
         self._forward: GraphFunction | None = None
-        self._stashed: list[Any] = []
+        self._stashed: list[tf.Tensor] = []
         self._assigned: Collection[int] = ()
-        self._gradient_placeholders: list[Any] = []
+        self._gradient_placeholders: list[tf.Tensor] = []
 
     @property
     def varying_input_specs(self) -> list[tf.TensorSpec]:
@@ -68,11 +67,13 @@ class StagePart:
         return [spec_of(one) for one in self.varying_inputs]
 
     @property
-    def varying_inputs(self) -> list[Any]:
+    def varying_inputs(self) -> list[tf.Tensor]:
         """The placeholders of what differs from micro-batch to micro-batch."""
         return [one for one, fixed in zip(self._trace.inputs, self._trace.constant, strict=True) if fixed is None]
 
-    def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any, list[Any], list[Any]]:
+    def forward(
+        self, inputs: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor | None, list[tf.Tensor], list[tf.Tensor]]:
         """Runs forward.
 
         Args:
@@ -90,13 +91,13 @@ class StagePart:
         loss = None if self._trace.loss is None else next(found)
         return outputs, loss, list(itertools.islice(found, len(self.handed))), list(found)
 
-    def recompute(self, stash: Sequence[Any]) -> list[Any]:
+    def recompute(self, stash: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Computes the residuals from the stash."""
         return list(stash) if self._recompute is None else self._recompute(stash)
 
     def backward(
-        self, residuals: Sequence[Any], output_gradients: Sequence[Any]
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        self, residuals: Sequence[tf.Tensor], output_gradients: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
         """Runs backward.
 
         Args:
@@ -115,7 +116,7 @@ class StagePart:
         of_inputs, of_variables, captures = (list(itertools.islice(found, width)) for width in widths)
         return of_inputs, of_variables, captures, list(found)
 
-    def hand_back(self, tensors: Sequence[Any]) -> None:
+    def hand_back(self, tensors: Sequence[tf.Tensor]) -> None:
         """Has the backward pass give tensors of the graph too, for the backward passes of earlier stages.
 
         Args:
@@ -141,10 +142,10 @@ class StagePart:
     def differentiate(
         self,
         output_gradients: Collection[int] | None,
-        variables: Sequence[Any],
+        variables: Sequence[tf.Variable],
         assigned: Collection[int],
         pairs_map: PairsMap,
-        captured: Callable[[], dict[str, list[Any]]],
+        captured: Callable[[], dict[str, list[tf.Tensor]]],
         *,
         of_inputs: bool,
         recompute: bool,
@@ -167,7 +168,11 @@ class StagePart:
         """
         trace = self._trace
         self._assigned = assigned
-        ys = [trace.loss] if output_gradients is None else [trace.flat_outputs[at] for at in sorted(output_gradients)]
+        ys = (
+            [trace.loss_tensor]
+            if output_gradients is None
+            else [trace.flat_outputs[at] for at in sorted(output_gradients)]
+        )
         if not ys:
             return
         used = [(variable, inside) for variable in variables if (inside := trace.internal(variable)) is not None]
@@ -208,7 +213,7 @@ class StagePart:
         """The device of its variables; empty if it has none."""
         return next((variable.device for variable in self._trace.variables), "")
 
-    def passes(self) -> dict[str, tuple[Callable[..., Any], list[tf.TensorSpec]]]:
+    def passes(self) -> dict[str, tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]]:
         """What it runs, as functions of tensors without side effects that can be called outside of the program.
 
         Returns:
@@ -244,7 +249,7 @@ class StagePart:
         """The bytes of its variables."""
         return _bytes([spec_of(variable) for variable in self._trace.variables])
 
-    def _make_recompute(self, sources: Sources, wanted: list[Any]) -> None:
+    def _make_recompute(self, sources: Sources, wanted: list[tf.Tensor]) -> None:
         graph = DerivedGraph(f"{self._trace.graph.name}_recompute", sources, recompute=True)
         results = [graph.restored(one) for one in wanted]
         self._stashed = graph.stashed
@@ -264,7 +269,7 @@ def _bytes(specs: Sequence[tf.TensorSpec]) -> int:
     return sum((one.shape.num_elements() or 0) * one.dtype.size for one in specs)
 
 
-def _can_be_stashed(tensor: Any) -> bool:
+def _can_be_stashed(tensor: tf.Tensor) -> bool:
     return tensor.dtype not in (tf.variant, tf.resource) and tensor.shape.is_fully_defined()
 
 

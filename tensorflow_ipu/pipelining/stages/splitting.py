@@ -13,13 +13,16 @@ nothing, is decided here, for each tensor:
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import ShapeLike
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"
@@ -44,11 +47,11 @@ class Sources:
         }
         self._varies: dict[int, bool] = {}
 
-    def outside(self, tensor: Any) -> Any:
+    def outside(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor outside that a placeholder always is; None for any other tensor."""
         return self._outside.get(id(tensor), self._constants.get(id(tensor)))
 
-    def varies(self, tensor: Any) -> bool:
+    def varies(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor may differ from micro-batch to micro-batch."""
         waiting = [tensor]
         while waiting:  # No recursion: a stage can be deep.
@@ -67,7 +70,7 @@ class Sources:
                     self._varies[id(top)] = any(self._varies[id(each)] for each in top.op.inputs)
         return self._varies[id(tensor)]
 
-    def is_source(self, tensor: Any) -> bool:
+    def is_source(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor cannot be computed from others: an input, or what a side effect brought about."""
         op = tensor.op
         if op.type == "Placeholder":
@@ -80,20 +83,20 @@ class Sources:
         resources = [each for each in op.inputs if each.dtype == tf.resource]
         return not (functions and all(map(_only_reads, functions)) and all(map(self._is_lasting, resources)))
 
-    def _is_lasting(self, handle: Any) -> bool:
+    def _is_lasting(self, handle: tf.Tensor) -> bool:
         """Whether a handle is that of a resource which the pipeline does not change."""
         outside = self.outside(carried_from(handle))
         return outside is not None and id(outside) not in self._assigned
 
 
-def carried_from(handle: Any) -> Any:
+def carried_from(handle: tf.Tensor) -> tf.Tensor:
     """The handle that went into the loops whose output a handle is: loops hand resources on as they are."""
     while handle.op.type in ("While", "StatelessWhile"):
         handle = handle.op.inputs[handle.value_index]
     return handle
 
 
-def _functions_of(op: Any) -> list[Any]:
+def _functions_of(op: tf.Operation) -> list[Any]:
     """The functions that an operation calls: a call, a branch, a loop."""
     names = []
     for name in op.node_def.attr:
@@ -133,13 +136,13 @@ class DerivedGraph(graphs.FunctionGraph):
         self._sources = sources
         self._recompute = recompute
         self._loss = loss
-        self._here: dict[int, Any] = {}
-        self._kept: list[Any] = []  # Ids are those of living tensors.
-        self.stashed: list[Any] = []
-        self.placeholders: list[Any] = []
-        self.carried: list[tuple[Any, Any]] = []
+        self._here: dict[int, tf.Tensor] = {}
+        self._kept: list[tf.Tensor] = []  # Ids are those of living tensors.
+        self.stashed: list[tf.Tensor] = []
+        self.placeholders: list[tf.Tensor] = []
+        self.carried: list[tuple[tf.Tensor, tf.Tensor]] = []
 
-    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph as one of this graph."""
         graph = getattr(tensor, "graph", None)
         if graph is self._sources.trace.graph:
@@ -155,7 +158,7 @@ class DerivedGraph(graphs.FunctionGraph):
             )
         return super().capture(tensor, name=name, shape=shape)
 
-    def _of_last_stage(self, tensor: Any) -> Any:
+    def _of_last_stage(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the last stage, which comes with the gradients of the micro-batch that it belongs to."""
         for known, placeholder in self.carried:
             if known is tensor:
@@ -164,12 +167,12 @@ class DerivedGraph(graphs.FunctionGraph):
         self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
         return self.carried[-1][1]
 
-    def add_input(self, spec: tf.TensorSpec, name: str) -> Any:
+    def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
         """A new placeholder, which is no input of the graph yet."""
         with self.as_default(), tf.control_dependencies(None):
             return tf.compat.v1.placeholder(spec.dtype, spec.shape, name=name)
 
-    def restored(self, tensor: Any) -> Any:
+    def restored(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""
         waiting = [tensor]
         while waiting:  # No recursion: a stage can be deep.
@@ -190,7 +193,7 @@ class DerivedGraph(graphs.FunctionGraph):
             waiting.pop()
         return self._here[id(tensor)]
 
-    def _leaf(self, tensor: Any) -> Any:
+    def _leaf(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor of this graph for one that is not computed from others; None for one that is."""
         outside = self._sources.outside(carried_from(tensor) if tensor.dtype == tf.resource else tensor)
         if outside is not None:
@@ -214,7 +217,7 @@ class DerivedGraph(graphs.FunctionGraph):
         self.placeholders.append(placeholder)
         return placeholder
 
-    def _copy(self, op: Any) -> None:
+    def _copy(self, op: tf.Operation) -> None:
         """Copies an operation whose inputs are here."""
         for function in _functions_of(op):
             graphs.hold_function(self, function)
@@ -229,8 +232,8 @@ class DerivedGraph(graphs.FunctionGraph):
 
 
 def gradients(
-    graph: DerivedGraph, ys: list[Any], xs: list[Any], grad_ys: list[Any] | None, trace: StageTrace
-) -> list[Any]:
+    graph: DerivedGraph, ys: list[tf.Tensor], xs: list[tf.Tensor], grad_ys: list[tf.Tensor] | None, trace: StageTrace
+) -> list[tf.Tensor | None]:
     """The gradients of a stage's tensors, as dense tensors of `graph`; None where there is none."""
     with graph.as_default(), tf.device(None):
         found = between(ys, xs, grad_ys, trace.graph)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import scopes
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested, ShapeLike
 
 # Of how many elements a tensor made outside of the program may be to be a constant of a stage: as many as those that
 # TensorFlow's functions make constants of.
@@ -34,37 +37,43 @@ class StageTrace:
 
     name: str
     ipu: int
-    graph: Any
-    inputs: tuple[Any, ...]
-    constant: tuple[Any, ...]
-    outputs: Any
-    loss: Any
+    graph: graphs.FunctionGraph
+    inputs: tuple[tf.Tensor, ...]
+    constant: tuple[tf.Tensor | None, ...]
+    outputs: Nested
+    loss: tf.Tensor | None
 
     @property
-    def flat_outputs(self) -> list[Any]:
+    def loss_tensor(self) -> tf.Tensor:
+        """The loss, of a stage that has one."""
+        assert self.loss is not None
+        return self.loss
+
+    @property
+    def flat_outputs(self) -> list[tf.Tensor]:
         """The tensors that the function returned."""
         return flat_tensors(self.outputs)
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[tf.Variable]:
         """The variables that it uses, each once."""
-        found: dict[int, Any] = {}
+        found: dict[int, tf.Variable] = {}
         for variable in self.graph.variables:
             found.setdefault(id(variable.handle), variable)
         return list(found.values())
 
-    def outside(self, tensor: Any) -> Any:
+    def outside(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor outside that one of the graph stands for; None for one that is the graph's own."""
         return next((outside for outside, inside in self.graph.captures if inside is tensor), None)
 
-    def internal(self, variable: Any) -> Any:
+    def internal(self, variable: tf.Variable) -> tf.Tensor | None:
         """The handle of a variable as the graph sees it; None where the stage does not use it."""
         for outside, inside in self.graph.captures:
             if outside is variable.handle:
                 return inside
         return None
 
-    def assigned(self) -> list[Any]:
+    def assigned(self) -> list[tf.Tensor]:
         """The resources outside that it changes, not only reads."""
         inputs = self.graph.inputs
         read_only = set(graphs.read_only_inputs(self.graph))
@@ -72,12 +81,12 @@ class StageTrace:
         return [outside for outside, inside in self.graph.captures if id(inside) in changed]
 
 
-def flat_tensors(structure: Any) -> list[Any]:
+def flat_tensors(structure: Nested) -> list[Any]:
     """The tensors of a structure, without its Nones."""
     return [tensor for tensor in tf.nest.flatten(structure) if tensor is not None]
 
 
-def spec_of(tensor: Any) -> tf.TensorSpec:
+def spec_of(tensor: tf.Tensor | tf.Variable) -> tf.TensorSpec:
     """The shape and type of a tensor."""
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
@@ -91,9 +100,11 @@ class _StageGraph(graphs.FunctionGraph):
     def __init__(self, name: str) -> None:
         """Makes an empty graph."""
         super().__init__(name)
-        self._taken: dict[int, tuple[Any, Any]] = {}  # Each tensor, so that its id stays its own, with its constant.
+        self._taken: dict[
+            int, tuple[tf.Tensor, tf.Tensor]
+        ] = {}  # Each tensor, so that its id stays its own, with its constant.
 
-    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph, or of none, as one of this graph."""
         if not _is_small_value(tensor):
             return super().capture(tensor, name, shape)
@@ -103,7 +114,7 @@ class _StageGraph(graphs.FunctionGraph):
         return self._taken[id(tensor)][1]
 
 
-def check_static(tensor: Any) -> None:
+def check_static(tensor: tf.Tensor) -> None:
     """Refuses a tensor that an optimizer uses and whose shape is not known."""
     if not tensor.shape.is_fully_defined():
         raise ValueError(
@@ -112,12 +123,12 @@ def check_static(tensor: Any) -> None:
         )
 
 
-def is_of_stage(graph: Any) -> bool:
+def is_of_stage(graph: object) -> bool:
     """Whether a graph is that of a stage."""
     return isinstance(graph, _StageGraph)
 
 
-def _is_small_value(tensor: Any) -> bool:
+def _is_small_value(tensor: tf.Tensor) -> bool:
     """Whether a tensor has a value already, of few enough elements for a constant."""
     if hasattr(tensor, "graph") or tensor.dtype in (tf.resource, tf.variant, tf.string):
         return False
@@ -125,14 +136,14 @@ def _is_small_value(tensor: Any) -> bool:
 
 
 def trace_stage(
-    function: Callable[..., Any],
+    function: Callable[..., Nested],
     name: str,
     ipu: int,
     *,
-    constants: Sequence[Any] = (),
-    positional: Sequence[Any] = (),
-    named: Mapping[str, Any] | None = None,
-    loss_of: Callable[..., Any] | None = None,
+    constants: Sequence[Nested] = (),
+    positional: Sequence[Nested] = (),
+    named: Mapping[str, Nested] | None = None,
+    loss_of: Callable[..., tf.Tensor] | None = None,
 ) -> StageTrace:
     """Traces a stage, or a part of one.
 
@@ -152,7 +163,7 @@ def trace_stage(
     graph = _StageGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
     body = user_code(function)
 
-    def traced(args: Any, by_name: Any) -> tuple[Any, Any]:
+    def traced(args: Nested, by_name: Mapping[str, Nested]) -> tuple[Nested, tf.Tensor | None]:
         outputs = _without_operations(body(*args, **by_name))
         if loss_of is None:
             return outputs, None
@@ -163,7 +174,7 @@ def trace_stage(
     _check_call(function, name, (*constants, *positional), named or {})
     with scopes.ipu_shard(ipu):
         graphs.trace_into(graph, traced, ((*fixed, *positional), dict(named or {})))
-    returned: Any = graph.structured_outputs
+    returned: Nested = graph.structured_outputs
     outputs, loss = returned
     inputs = graph.inputs[: len(graph.inputs) - len(graph.captures)]
     outside = tf.nest.flatten(list(constants))
@@ -179,7 +190,7 @@ def trace_stage(
     )
 
 
-def as_arguments(outputs: Any) -> tuple[list[Any], dict[str, Any]]:
+def as_arguments(outputs: Nested) -> tuple[list[Nested], dict[str, Nested]]:
     """What a stage returned, as the arguments of the next one: by position, or by name where it is a dict."""
     if outputs is None:
         return [], {}
@@ -190,7 +201,7 @@ def as_arguments(outputs: Any) -> tuple[list[Any], dict[str, Any]]:
     return [outputs], {}
 
 
-def _without_operations(returned: Any) -> Any:
+def _without_operations(returned: Nested) -> Nested:
     """What a function returned, less the operations: those run by themselves."""
     if isinstance(returned, tf.Operation):
         return None
@@ -199,7 +210,9 @@ def _without_operations(returned: Any) -> Any:
     return returned
 
 
-def _check_call(function: Callable[..., Any], name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_call(
+    function: Callable[..., Nested], name: str, positional: Sequence[Nested], named: Mapping[str, Nested]
+) -> None:
     try:
         signature = inspect.signature(getattr(function, "python_function", function))
     except (TypeError, ValueError):  # A function of C, which says nothing about itself.
@@ -214,7 +227,7 @@ def _check_call(function: Callable[..., Any], name: str, positional: Sequence[An
         ) from exc
 
 
-def _check_captures(graph: Any, name: str) -> None:
+def _check_captures(graph: graphs.FunctionGraph, name: str) -> None:
     for outside, _ in graph.captures:
         if outside.dtype != tf.resource:
             what = f"`{outside.name}`" if hasattr(outside, "graph") else f"of {outside.dtype.name}{outside.shape}"

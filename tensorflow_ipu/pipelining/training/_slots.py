@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -18,7 +17,12 @@ from tensorflow_ipu._tensorflow.optimizers import take_over_slots
 _ATTRIBUTE = "_ipu_slots_of_pipelines"
 
 
-def take_over(optimizer: Any, function: Callable[..., Any], stage: Any, variables: Sequence[Any]) -> None:
+def take_over(
+    optimizer: tf.compat.v1.train.Optimizer,
+    function: Callable[..., object],
+    stage: tf.Graph,
+    variables: Sequence[tf.Variable],
+) -> None:
     """Gives an optimizer that was made in this trace the slots of the one that the trace before made at the same point.
 
     Args:
@@ -40,7 +44,7 @@ def take_over(optimizer: Any, function: Callable[..., Any], stage: Any, variable
         take_over_slots(one, known, (code, at, type(one)))
 
 
-def _chain(optimizer: Any) -> Iterator[Any]:
+def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.train.Optimizer]:
     """An optimizer, and those that it wraps."""
     yield optimizer
     for value in vars(optimizer).values():

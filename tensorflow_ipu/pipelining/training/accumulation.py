@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
 
-DTypeOf = Any  # None, a dtype, or a function from a variable to either.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import TypeIs
+
+    from tensorflow_ipu._types import DTypeLike, DTypeOf, Number
 
 
-def dtype_for(choice: DTypeOf, tensor: Any) -> tf.DType:
+def dtype_for(choice: DTypeOf, tensor: tf.Tensor | tf.Variable) -> tf.DType:
     """The type to accumulate in: that of the variable or tensor, one for all, or what a function says.
 
     Raises:
@@ -22,7 +27,7 @@ def dtype_for(choice: DTypeOf, tensor: Any) -> tf.DType:
     return tf.as_dtype(tensor.dtype if chosen is None else chosen)
 
 
-def is_function(choice: DTypeOf) -> bool:
+def is_function(choice: object) -> TypeIs[Callable[..., DTypeLike | None]]:
     """Whether it is a function, and not a dtype, which can be called too."""
     return callable(choice) and not isinstance(choice, (tf.DType, type))
 
@@ -33,7 +38,7 @@ class Accumulation:
     def __init__(
         self,
         method: GradientAccumulationReductionMethod,
-        count: Any,
+        count: int | tf.Tensor,
         dtype: DTypeOf = None,
         *,
         sum_captured: bool = True,
@@ -51,15 +56,15 @@ class Accumulation:
         self._dtype = dtype
         self._sum_captured = sum_captured
 
-    def zeros(self, variables: Sequence[Any]) -> list[Any]:
+    def zeros(self, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
         """The accumulators before the first micro-batch."""
         return [tf.zeros(one.shape, one.dtype) for one in self.specs(variables)]
 
-    def specs(self, variables: Sequence[Any]) -> list[tf.TensorSpec]:
+    def specs(self, variables: Sequence[tf.Variable]) -> list[tf.TensorSpec]:
         """Shapes and types of the accumulators."""
         return [tf.TensorSpec(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
 
-    def add(self, sums: Sequence[Any], gradients: Sequence[Any], micro_batch: Any) -> list[Any]:
+    def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
         """The accumulators after one more micro-batch.
 
         Args:
@@ -72,7 +77,7 @@ class Accumulation:
             for total, gradient in zip(sums, gradients, strict=True)
         ]
 
-    def captured(self, before: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+    def captured(self, before: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The captured gradients after one more micro-batch, whose `gradients` they are."""
         if not self._sum_captured:
             return list(gradients)

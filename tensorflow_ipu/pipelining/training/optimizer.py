@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -11,6 +11,11 @@ from tensorflow_ipu._checks import tf_variable
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace
 from tensorflow_ipu.pipelining.training import _slots
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput, OptimizerKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorflow_ipu._types import Variable
 
 
 class Training:
@@ -47,7 +52,7 @@ class Training:
                 + ". Use weights in the stages, or leave `optimizer_function` out to infer alone"
             )
 
-    def mapped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> Sequence[tuple[tf.Tensor | None, tf.Variable]]:
         """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`.
 
         An optimizer may scale the loss there, or clip, average and capture gradients. It takes a loss and differentiates it
@@ -62,18 +67,18 @@ class Training:
         found = self._output.opt.compute_gradients(loss, *self._args, var_list=variables, **self._kwargs)
         return [(None if one is None else tf.convert_to_tensor(one), variable) for one, variable in found]
 
-    def captured(self) -> dict[str, list[Any]]:
+    def captured(self) -> dict[str, list[tf.Tensor]]:
         """The gradients that were captured last, by their tags; none where nothing captures."""
         capturing = self._output.capturing
         return {} if capturing is None else capturing.captured_gradients
 
-    def finish(self, captured: dict[str, list[Any]]) -> None:
+    def finish(self, captured: dict[str, list[tf.Tensor]]) -> None:
         """Hands on the captured gradients of a pass."""
         queue = self._output.captured_gradient_outfeed
         if queue is not None and captured:
             queue.enqueue(captured)
 
-    def prepare(self, function: Callable[..., Any], stage: Any) -> None:
+    def prepare(self, function: Callable[..., OptimizerFunctionOutput], stage: tf.Graph) -> None:
         """Has the optimizer have its variables, ahead of any loop.
 
         Args:
@@ -86,13 +91,13 @@ class Training:
         elif self._output.kind is OptimizerKind.KERAS and not optimizer.built:
             optimizer.build([self._given.get(id(each.handle), each) for each in variables])
 
-    def update(self, gradients: Sequence[tuple[Any, Any]]) -> None:
+    def update(self, gradients: Sequence[tuple[tf.Tensor, tf.Variable]]) -> None:
         """Updates the variables.
 
         Args:
           gradients: Pairs of accumulated gradient and variable; a variable that several stages share comes several times.
         """
-        sums: dict[int, Any] = {}
+        sums: dict[int, tf.Tensor] = {}
         for gradient, variable in gradients:
             key = id(variable.handle)
             sums[key] = sums[key] + gradient if key in sums else gradient
@@ -107,11 +112,13 @@ class Training:
         output.opt.apply_gradients(pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs)
 
 
-def _distinct(variables: Sequence[Any]) -> list[Any]:
+def _distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
     return list({id(variable.handle): variable for variable in variables}.values())
 
 
-def _without_var_list(output: OptimizerFunctionOutput) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+def _without_var_list(
+    output: OptimizerFunctionOutput,
+) -> tuple[tuple[Any, ...], dict[str, Any], Sequence[Variable] | None]:
     """The further arguments of `compute_gradients`, and the list of variables that was among them."""
     args = output.compute_gradients_args
     kwargs = dict(output.compute_gradients_kwargs)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
 
@@ -23,7 +26,7 @@ class OptimizerKind(enum.Enum):
     LEGACY_KERAS = enum.auto()
 
     @classmethod
-    def of(cls, optimizer: Any) -> OptimizerKind | None:
+    def of(cls, optimizer: object) -> OptimizerKind | None:
         """The kind of an optimizer; None for what is none."""
         keras_optimizer: Any = tf.keras.optimizers.Optimizer
         kinds = {tf.compat.v1.train.Optimizer: cls.V1, keras_optimizer: cls.KERAS}
@@ -45,13 +48,13 @@ class OptimizerFunctionOutput:
 
     def __init__(
         self,
-        opt: Any,
-        loss: Any,
+        opt: Optimizer,
+        loss: tf.Tensor,
         compute_gradients_args: tuple[Any, ...] | None = None,
         compute_gradients_kwargs: dict[str, Any] | None = None,
         apply_gradients_args: tuple[Any, ...] | None = None,
         apply_gradients_kwargs: dict[str, Any] | None = None,
-        variables: Sequence[Any] | None = None,
+        variables: Sequence[Variable] | None = None,
         tape: tf.GradientTape | None = None,
         gradient_capture_context: GradientCaptureContext | None = None,
         captured_gradient_outfeed: IPUOutfeedQueue | None = None,
@@ -81,7 +84,7 @@ class OptimizerFunctionOutput:
           TypeError: A value is of a wrong kind.
           ValueError: Two values do not go together.
         """
-        self._variables: tuple[Any, ...] = ()
+        self._variables: tuple[Variable, ...] = ()
         self._tape: tf.GradientTape | None = None
         self._gradient_capture_context: GradientCaptureContext | None = None
         self.opt = opt
@@ -106,12 +109,12 @@ class OptimizerFunctionOutput:
         return self._kind is not OptimizerKind.V1
 
     @property
-    def opt(self) -> Any:
+    def opt(self) -> Optimizer:
         """The optimizer."""
         return self._opt
 
     @opt.setter
-    def opt(self, value: Any) -> None:
+    def opt(self, value: Optimizer) -> None:
         kind = OptimizerKind.of(value)
         if kind is None:
             raise TypeError(
@@ -121,12 +124,12 @@ class OptimizerFunctionOutput:
         self._opt, self._kind = value, kind
 
     @property
-    def loss(self) -> Any:
+    def loss(self) -> tf.Tensor:
         """The loss."""
         return self._loss
 
     @loss.setter
-    def loss(self, value: Any) -> None:
+    def loss(self, value: tf.Tensor) -> None:
         if not isinstance(value, tf.Tensor):
             raise TypeError(f"`{_NAME}.loss` must be a `tf.Tensor`, but is {value!r}")
         self._loss = value
@@ -170,12 +173,12 @@ class OptimizerFunctionOutput:
         self._apply_gradients_kwargs = _dict("apply_gradients_kwargs", value)
 
     @property
-    def variables(self) -> tuple[Any, ...]:
+    def variables(self) -> tuple[Variable, ...]:
         """The variables to train; empty where the tape says, or nothing does."""
         return self._variables
 
     @variables.setter
-    def variables(self, value: Sequence[Any] | None) -> None:
+    def variables(self, value: Sequence[Variable] | None) -> None:
         if value is not None and not isinstance(value, (tuple, list)):
             raise TypeError(f"`{_NAME}.variables` must be a tuple or a list, but is {value!r}")
         if value and not self.is_keras:
@@ -245,7 +248,7 @@ class OptimizerFunctionOutput:
             return self._gradient_capture_context
         return self._tape if isinstance(self._tape, GradientCaptureTape) else None
 
-    def _check_not_keras(self, name: str, value: Any) -> None:
+    def _check_not_keras(self, name: str, value: object) -> None:
         if value and self.is_keras:
             raise ValueError(
                 f"`{_NAME}.{name}` goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self._opt!r} has"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import ShapeLike
 
 
 class _UpdateGraph(graphs.FunctionGraph):
@@ -23,11 +26,11 @@ class _UpdateGraph(graphs.FunctionGraph):
         """Makes an empty graph, for an update behind the stage of `trace`."""
         super().__init__("pipeline_update")
         self._trace = trace
-        self._here: dict[int, Any] = {}
-        self.handed: list[Any] = []
-        self.placeholders: list[Any] = []
+        self._here: dict[int, tf.Tensor] = {}
+        self.handed: list[tf.Tensor] = []
+        self.placeholders: list[tf.Tensor] = []
 
-    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph as one of this graph."""
         if getattr(tensor, "graph", None) is not self._trace.graph:
             return super().capture(tensor, name, shape)
@@ -51,7 +54,7 @@ class WeightUpdate:
     """
 
     def __init__(
-        self, apply: Callable[[Sequence[Any]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
+        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
     ) -> None:
         """Traces an update.
 
@@ -65,6 +68,6 @@ class WeightUpdate:
         self.handed = graph.handed
         self._function = GraphFunction(graph, [*graph.inputs[: len(gradients)], *graph.placeholders], [])
 
-    def __call__(self, gradients: Sequence[Any], handed: Sequence[Any]) -> None:
+    def __call__(self, gradients: Sequence[tf.Tensor], handed: Sequence[tf.Tensor]) -> None:
         """Updates the weights by gradients, with the values that `handed` has."""
         self._function([*gradients, *handed])
