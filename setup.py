@@ -17,7 +17,7 @@ class BuildKernels(Command):
     """Brings the kernel library in the source tree up to date."""
 
     description = "build the C++ kernels against the installed TensorFlow"
-    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+    user_options: ClassVar[list[tuple[str, str, str]] | list[tuple[str, str | None, str]]] = []
 
     def initialize_options(self) -> None:
         """Does nothing: there are no options."""

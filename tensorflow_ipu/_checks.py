@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import tensorflow as tf
 
 from tensorflow_ipu._faults import Faults
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -42,7 +45,7 @@ def _no_bool(argument: str, value: object, choices: str) -> str:
     return f"`{argument}` must be True{choices or ' or False'}, but is {value!r}"
 
 
-def is_function(dtype: object) -> TypeGuard[Callable[..., Any]]:
+def is_function(dtype: object) -> TypeIs[Callable[..., Any]]:
     """Whether what was given as a dtype is a function that gives one: dtypes and types can be called too."""
     return callable(dtype) and not isinstance(dtype, (tf.DType, type))
 
@@ -54,7 +57,7 @@ def known_size(tensor: tf.Tensor, axis: int) -> int:
     return size
 
 
-def tf_variable(variable: Any) -> Any:
+def tf_variable(variable: object) -> Any:
     """The variable of TensorFlow in which Keras keeps one of its own; any other value as it is."""
     if isinstance(variable, tf.Variable):
         return variable

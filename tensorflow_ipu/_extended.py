@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,8 +12,11 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import devices, distribute, graphs
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Gradient, Nested
 
-def reduction(reduce_op: Any) -> Any:
+
+def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
     """The `tf.distribute.ReduceOp` that a user named, by itself or by its name.
 
     Raises:
@@ -31,7 +34,7 @@ def reduction(reduce_op: Any) -> Any:
 class IPUReplicaContext(tf.distribute.ReplicaContext):
     """The context in which a program is traced."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         super().__init__(strategy, replica_id_in_sync_group=0)
 
     @property
@@ -40,11 +43,16 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         return (self._strategy.extended.ipu_device,)
 
     @property
-    def replica_id_in_sync_group(self) -> Any:
+    def replica_id_in_sync_group(self) -> int | tf.Tensor:
         """Which replica runs: an int32 scalar in a program, 0 outside of one."""
         return replication_ops.replication_index() if reductions.in_program() else 0
 
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+    def all_reduce(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value: Nested,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Nested:
         """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`.
 
         Raises:
@@ -58,7 +66,7 @@ class _AsReplica:
 
     __slots__ = ("_mode",)
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._mode = distribute.mode_of(IPUReplicaContext(strategy))
 
     def __enter__(self) -> None:
@@ -71,7 +79,7 @@ class _AsReplica:
 class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     """The side of `IPUStrategy` that TensorFlow's own library code calls."""
 
-    def __init__(self, strategy: Any, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> None:
         super().__init__(strategy)
         self.ordinal = ordinal
         self.ipu_device = devices.full_name(f"/device:IPU:{ordinal}")
@@ -92,7 +100,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     # Variables.
 
-    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         colocate_with = kwargs.pop("colocate_with", None)
         initial_value = kwargs.get("initial_value")
         if callable(initial_value):
@@ -103,17 +111,17 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         with tf.device(device):
             return next_creator(**kwargs)
 
-    def _on_host(self, initial_value: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_host(self, initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
         with _beside_nothing(), tf.device(self.cpu_device), replicas.on_host():
             return initial_value(*args, **kwargs)
 
-    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+    def _validate_colocate_with_variable(self, colocate_with_variable: tf.Variable) -> None:
         distribute.check_colocated(colocate_with_variable, self)
 
-    def read_var(self, replica_local_var: Any) -> Any:
+    def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
         return tf.identity(replica_local_var)
 
-    def value_container(self, value: Any) -> Any:
+    def value_container(self, value: Nested) -> Nested:
         return value
 
     # Calls.
@@ -124,27 +132,29 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
             self._as_replica = _AsReplica(self._container_strategy())
         return self._as_replica
 
-    def call_on_device(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call_on_device(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
         """Calls `fn` where a program is traced: on the IPU device, in the context of a replica."""
         with tf.device(self.ipu_device), IPUReplicaContext(self._container_strategy()):
             return fn(*args, **kwargs)
 
-    def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _call_for_each_replica(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
         return self.call_on_device(fn, args, kwargs)
 
-    def _update(self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:
+    def _update(self, var: tf.Variable, fn: Callable[..., Nested], args: Nested, kwargs: Nested, group: bool) -> Nested:
         return self._update_non_slot(var, fn, (var, *args), kwargs, group)
 
-    def _update_non_slot(self, colocate_with: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:
+    def _update_non_slot(
+        self, colocate_with: object, fn: Callable[..., Nested], args: Nested, kwargs: Nested, group: bool
+    ) -> Nested:
         del colocate_with  # All variables are on the one device.
         with tf.device(self.ipu_device), distribute.updating(self.ipu_device):
             result = fn(*args, **kwargs)
             return result if group else tf.nest.map_structure(self._local_results, result)
 
-    def _local_results(self, value: Any) -> tuple[Any, ...]:
+    def _local_results(self, value: Nested) -> tuple[Nested, ...]:
         return (value,)
 
-    def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> Any:
+    def _get_local_replica_id(self, replica_id_in_sync_group: int | tf.Tensor) -> int | tf.Tensor:
         return replica_id_in_sync_group
 
     def _use_merge_call(self) -> bool:
@@ -153,26 +163,53 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     # Reductions.
 
-    def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+    def reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value: Nested,
+        destinations: object,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Nested:
         return super().reduce_to(reduction(reduce_op), value, destinations, options)
 
-    def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Iterable[Any], options: Any = None) -> list[Any]:
+    def batch_reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value_destination_pairs: Iterable[tuple[Nested, object]],
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> list[Nested]:
         return super().batch_reduce_to(reduction(reduce_op), value_destination_pairs, options)
 
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+    def _reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value: Nested,
+        destinations: object,
+        options: tf.distribute.experimental.CommunicationOptions | None,
+    ) -> Nested:
         del destinations, options
         return self._reduced(reduce_op, value)
 
-    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list[Any]:
+    def _batch_reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value_destination_pairs: Iterable[tuple[Nested, object]],
+        options: tf.distribute.experimental.CommunicationOptions | None,
+    ) -> list[Nested]:
         del options
         return self._reduced(reduce_op, [value for value, _ in value_destination_pairs])
 
-    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+    def _replica_ctx_all_reduce(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value: Nested,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Nested:
         del options
         reduced = self._reduced(reduce_op, value)
         return tf.nest.map_structure(_identity, value) if reduced is value else reduced
 
-    def _reduced(self, reduce_op: Any, value: Any) -> Any:
+    def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
         """Reduces all tensors of a structure over the replicas, in one meeting of theirs; on the host, there is one."""
         if not reductions.in_program():
             return value
@@ -182,15 +219,23 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         reduced = reductions.all_reduce(dense, reduction(reduce_op) is tf.distribute.ReduceOp.MEAN)
         return tf.nest.pack_sequence_as(value, reduced)
 
-    def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
+    def _gather_to_implementation(
+        self,
+        value: Nested,
+        destinations: object,
+        axis: int,
+        options: tf.distribute.experimental.CommunicationOptions | None,
+    ) -> Nested:
         del destinations, axis, options
         return value
 
-    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+    def _broadcast_to(self, tensor: Nested, destinations: object) -> Nested:
         del destinations
         return tensor
 
-    def _experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
+    def _experimental_distribute_values_from_function(
+        self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Nested]
+    ) -> Nested:
         return value_fn(tf.distribute.experimental.ValueContext())
 
     # The shape of the system, as the host sees it.
@@ -207,7 +252,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def parameter_devices(self) -> tuple[str, ...]:
         return (self.ipu_device,)
 
-    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
+    def non_slot_devices(self, var_list: object) -> tuple[str, ...]:
         del var_list
         return (self.ipu_device,)
 
@@ -231,14 +276,14 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return False
 
 
-def _beside_nothing() -> Any:
+def _beside_nothing() -> contextlib.AbstractContextManager[None]:
     """A block in which a graph does not place the initial value of a variable on the variable's device."""
     if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
     return graphs.attributed({"_class": None})
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: Gradient) -> Gradient:
     if isinstance(value, tf.IndexedSlices):
         return value
     return tf.identity(value)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._extended import IPUExtended
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
 
 
 class PreparedProgram:
@@ -16,7 +19,7 @@ class PreparedProgram:
     It is for the system that was configured when it was prepared. It holds tensors, and keeps no queue of data alive.
     """
 
-    def __init__(self, extended: IPUExtended, prepared: Any, target: replicas.Target) -> None:
+    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
         """Takes a program and its flat inputs, as they were found for `target`."""
         self._extended = extended
         self._prepared = prepared
@@ -27,7 +30,7 @@ class PreparedProgram:
         """Whether the system is configured as it was: otherwise another program has to be prepared."""
         return self._extended.target == self._target
 
-    def run(self) -> Any:
+    def run(self) -> Nested:
         """Runs it, and returns what its function returns.
 
         Raises:

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-# What `tf.convert_to_tensor` makes a tensor of.
-TensorLike: TypeAlias = "tf.Tensor | tf.Variable | np.ndarray | np.number | float | str | Sequence[TensorLike]"
+# What `tf.convert_to_tensor` makes a tensor of; and of that, what is no list or tuple.
+OneTensorLike: TypeAlias = "tf.Tensor | tf.Variable | np.ndarray | np.number | float"
+TensorLike: TypeAlias = "OneTensorLike | str | Sequence[TensorLike]"
 
 # Tensors, or what they are made of, in lists, tuples, dicts, and whatever else `tf.nest` takes apart, at any depth. No type
 # can say which: what comes out has the structure of what went in.
@@ -34,9 +35,6 @@ LearningRate: TypeAlias = (
     "float | tf.Tensor | keras.optimizers.schedules.LearningRateSchedule | Callable[[], TensorLike]"
 )
 
-# A `tf.function`.
-TFFunction: TypeAlias = "tf.types.experimental.PolymorphicFunction"
-
 # A whole number that is known while a program is traced, or that the run alone knows: an integer scalar.
 Number: TypeAlias = "int | tf.Tensor"
 
@@ -56,7 +54,7 @@ Constraint: TypeAlias = "str | Config | keras.constraints.Constraint | Callable[
 Activation: TypeAlias = "str | Config | Callable[[tf.Tensor], tf.Tensor] | None"
 
 # The shape of one input of a Keras layer.
-Shape: TypeAlias = "tuple[int | None, ...]"
+Shape: TypeAlias = "Sequence[int | None]"
 
 # What Keras tells callbacks: losses and metrics by name.
 Logs: TypeAlias = "dict[str, TensorLike]"

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -14,10 +14,13 @@ from tensorflow_ipu import _environment, _extended, _tracebacks, replicas
 from tensorflow_ipu._tensorflow import devices, functions, graphs
 from tensorflow_ipu.ops import random_streams
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+
 __all__ = ["compile"]
 
 
-def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None) -> Any:  # noqa: A001
+def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None = None) -> Nested:  # noqa: A001
     """Has `computation` run as one program on the IPU device on which its operations are placed.
 
         with ipu_scope("/device:IPU:0"):
@@ -50,7 +53,7 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     arguments = _arguments(computation, inputs)
     results: list[_Results] = []
 
-    def traced(*values: Any) -> list[Any]:
+    def traced(*values: tf.Tensor) -> list[tf.Tensor]:
         with _as_replica(), tf.variable_creator_scope(_make_outside):
             results.append(_Results(computation(*tf.nest.pack_sequence_as(arguments, values))))
         return results[-1].fetched()
@@ -67,7 +70,9 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
     return results[-1].packed(_called(program, flat, _device_inside(program) or around, host_kernels))
 
 
-def _called(program: Any, values: list[Any], device: str | None, host_kernels: bool) -> list[Any]:
+def _called(
+    program: functions.ConcreteFunction, values: list[tf.Tensor], device: str | None, host_kernels: bool
+) -> list[tf.Tensor]:
     """Runs the program on its device, or puts it into the graph; without a device, as a plain function."""
     if device is None:
         plain = functions.not_compiled(program)
@@ -83,11 +88,11 @@ def _called(program: Any, values: list[Any], device: str | None, host_kernels: b
 class _Results:
     """What a computation returned, and how it is handed on."""
 
-    def __init__(self, returned: Any) -> None:
+    def __init__(self, returned: Nested) -> None:
         if returned is None:
             returned = []
         is_list = isinstance(returned, (list, tuple))
-        self._structure: Any = None
+        self._structure: Nested = None
         if tf.nest.is_nested(returned) and not (is_list and not any(map(tf.nest.is_nested, returned))):
             self._structure = returned
         flat = tf.nest.flatten(returned)
@@ -104,19 +109,19 @@ class _Results:
             )
         self._tensors = [tf.convert_to_tensor(value) for value in tensors]
 
-    def fetched(self) -> list[Any]:
+    def fetched(self) -> list[tf.Tensor]:
         """The tensors that the program returns: at least one, since a session fetches through it."""
         with tf.control_dependencies(self._operations):
             return [tf.identity(tensor) for tensor in self._tensors] or [tf.constant(0)]
 
-    def packed(self, values: list[Any]) -> Any:
+    def packed(self, values: list[tf.Tensor]) -> Nested:
         """What the user gets for the values of the fetched tensors."""
         if self._tensors:
             return list(values) if self._structure is None else tf.nest.pack_sequence_as(self._structure, values)
         return None if tf.executing_eagerly() else values[0].op
 
 
-def _make_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+def _make_outside(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
     """Makes a variable of the kind that programs can use, even where its initial value is a tensor of the program."""
     kwargs["use_resource"] = True
     value = kwargs.get("initial_value")
@@ -130,12 +135,12 @@ def _make_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
     return next_creator(**kwargs)
 
 
-def _on_host(initial_value: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _on_host(initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
     with replicas.on_host():
         return initial_value(*args, **kwargs)
 
 
-def _arguments(computation: Any, inputs: Any) -> list[Any]:
+def _arguments(computation: Callable[..., Nested], inputs: Nested) -> list[Nested]:
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"`inputs` must be a list of the computation's arguments, but is {inputs!r}")
     if not callable(computation):
@@ -173,7 +178,7 @@ def _as_replica() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def _device_inside(program: Any) -> str | None:
+def _device_inside(program: functions.ConcreteFunction) -> str | None:
     """The one IPU device that a program names for its operations; None if it names none."""
     operations = program.graph.get_operations()
     specs = [tf.DeviceSpec.from_string(operation.device) for operation in operations]

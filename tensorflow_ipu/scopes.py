@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,6 +13,9 @@ from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._tensorflow import graphs, keras_shapes, xla
 from tensorflow_ipu.ops import host_parts
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeLike
 
 __all__ = [
     "ALL_IPUS",
@@ -53,7 +56,7 @@ def ipu_scope(device: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ipu_jit_scope(ipu_scope: Any) -> Iterator[None]:
+def ipu_jit_scope(ipu_scope: object) -> Iterator[None]:
     """Accepted and of no effect: `compiler.compile` and `IPUStrategy.run` say what becomes one program.
 
     Args:
@@ -63,7 +66,7 @@ def ipu_jit_scope(ipu_scope: Any) -> Iterator[None]:
     yield
 
 
-def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractContextManager[Any]:
+def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractContextManager[object]:
     """Has operations in the midst of a program run on the host, by TensorFlow's own kernels.
 
     There is all that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the host. The block is
@@ -164,7 +167,7 @@ def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[Non
     return frontend_attribute("ipu_stochastic_rounding", "on" if override else "off")
 
 
-def partials_type(override_type: Any) -> contextlib.AbstractContextManager[None]:
+def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager[None]:
     """Records the type in which products inside are to be summed up; the emulator leaves it to XLA.
 
     Args:
@@ -180,7 +183,7 @@ def partials_type(override_type: Any) -> contextlib.AbstractContextManager[None]
     return frontend_attribute("ipu_partials_type", partials)
 
 
-def _check_device(device: Any) -> None:
+def _check_device(device: str) -> None:
     try:
         kind = tf.DeviceSpec.from_string(device).device_type
     except (ValueError, TypeError, AttributeError) as exc:

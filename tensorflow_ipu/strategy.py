@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
@@ -20,6 +20,7 @@ from tensorflow_ipu.feeds import dataset_iteration
 
 if TYPE_CHECKING:
     from tensorflow_ipu import machine as machine_model
+    from tensorflow_ipu._types import Nested
 
 __all__ = ["IPUStrategy", "IPUStrategyV1", "report"]
 
@@ -94,7 +95,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
 
-    def scope(self) -> Any:
+    def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
         """Makes this strategy the current one for a `with` block.
 
         Returns:
@@ -104,11 +105,11 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
 
     def run(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        fn: Callable[..., Nested],
+        args: Sequence[Nested] = (),
+        kwargs: Mapping[str, Nested] | None = None,
         options: tf.distribute.RunOptions | None = None,
-    ) -> Any:
+    ) -> Nested:
         """Runs `fn` as one program on the IPU device, and returns when it has ended.
 
         Args:
@@ -141,7 +142,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             return replicas.run(self._prepare(call, extended.target), extended.ipu_device, extended.ordinal)
 
     def prepare(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, fn: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
     ) -> PreparedProgram:
         """Traces the program that `run` would run with these arguments, or finds it, for any number of runs.
 
@@ -169,7 +170,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         with tf.device(self.extended.ipu_device):
             return PreparedProgram(self.extended, self._prepare((fn, args, kwargs or {}), target), target)
 
-    def _check_traceable(self, fn: Callable[..., Any]) -> None:
+    def _check_traceable(self, fn: Callable[..., Nested]) -> None:
         """Refuses a plain function, in eager execution."""
         if not replicas.is_graph_function(fn):
             raise ValueError(
@@ -177,7 +178,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
                 " Decorate it with `@tf.function(jit_compile=True)`, or call `run` inside of a `tf.function`"
             )
 
-    def _prepare(self, call: tuple[Any, Sequence[Any], Mapping[str, Any]], target: replicas.Target) -> Any:
+    def _prepare(
+        self, call: tuple[Callable[..., Nested], Sequence[Nested], Mapping[str, Nested]], target: replicas.Target
+    ) -> replicas.Prepared:
         """Finds or traces the program of a function and its arguments. The caller has entered the device."""
         extended = self.extended
         with extended.as_replica():
@@ -192,10 +195,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
 
     def report(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        machine: Any = None,
+        fn: Callable[..., Nested],
+        args: Sequence[Nested] = (),
+        kwargs: Mapping[str, Nested] | None = None,
+        machine: machine_model.System | machine_model.Machine | str | None = None,
         trip_counts: Mapping[str, int] | None = None,
     ) -> machine_model.Report:
         """Predicts what a real machine would make of a program: whether it fits, and how long a step takes.
@@ -248,7 +251,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             lines=replicas.user_lines(program),
         )
 
-    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+    def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
         """Reduces what `run` returned: on the host, where there is one replica, so that only `axis` leaves work to do.
 
         Args:
@@ -261,7 +264,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         """
         return super().reduce(reduction(reduce_op), value, axis)
 
-    def experimental_run_v2(self, *args: Any, **kwargs: Any) -> Any:
+    def experimental_run_v2(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Always raises: `run` took its place.
 
         Raises:
@@ -270,7 +273,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         del args, kwargs
         raise RuntimeError("`experimental_run_v2` is no more. Call `run`, which takes the same arguments")
 
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> tf.data.Dataset:
         """Returns the dataset: queues hand its elements to the replicas.
 
         Args:
@@ -280,7 +285,11 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         del options
         return dataset
 
-    def distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any = None) -> Any:
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None = None,
+    ) -> tf.data.Dataset:
         """Returns `dataset_fn(tf.distribute.InputContext())`.
 
         Args:
@@ -302,10 +311,10 @@ IPUStrategy = IPUStrategyV1
 
 
 def report(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    machine: Any = None,
+    fn: Callable[..., Nested],
+    args: Sequence[Nested] = (),
+    kwargs: Mapping[str, Nested] | None = None,
+    machine: machine_model.System | machine_model.Machine | str | None = None,
     trip_counts: Mapping[str, int] | None = None,
 ) -> machine_model.Report:
     """Predicts what a real machine would make of a program, for the strategy whose scope this is, else a new one.
@@ -329,10 +338,10 @@ def _check_call(fn: object, args: object, kwargs: object) -> None:
 
 
 # What upper layers add to a scope.
-_scope_extensions: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+_scope_extensions: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
 
 
-def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
     """Has each scope of a strategy with Keras extensions hold what `extension()` gives, for as long as the scope lasts.
 
     Args:
@@ -364,7 +373,7 @@ class _Scope:
         self._entered.pop().__exit__(kind, error, traceback)
 
 
-def _ordinal(argument: str, value: Any, kind: str) -> int:
+def _ordinal(argument: str, value: object, kind: str) -> int:
     """The number in the name of a device of this process."""
     name = rf"(/job:localhost/replica:0/task:0)?/?(device:)?{kind}(:(?P<ordinal>\d+))?"
     found = re.fullmatch(name, value, re.IGNORECASE) if isinstance(value, str) else None

@@ -6,7 +6,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -15,6 +15,11 @@ from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 from tensorflow_ipu.compat._optimizers import for_keras
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensorflow_ipu._types import Gradient, LearningRate, Shape, Variable
 
 # The modules of Keras in which `tf.keras` has kept more of the old names than `keras`, such as `metrics.MSE`.
 _FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
@@ -50,7 +55,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
     """`steps_per_execution` may be a tensor, such as `dataset.cardinality()`, and the optimizer one of TensorFlow 1."""
 
     @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+    def compile(self: keras.Model, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
         if args:
             args = (for_keras(args[0]), *args[1:])
         elif "optimizer" in kwargs:
@@ -66,7 +71,7 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
     """Optimizers may be given `lr` for `learning_rate`."""
 
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, *args: Any, **kwargs: Any) -> None:
         if "lr" in kwargs:
             # By now an optimizer has put its default learning rate beside it, as an argument by name.
             kwargs["learning_rate"] = kwargs.pop("lr")
@@ -80,7 +85,10 @@ def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply_gradients(
-        self: Any, grads_and_vars: Any, name: str | None = None, experimental_aggregate_gradients: bool = True
+        self: keras.optimizers.Optimizer,
+        grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
     ) -> Any:
         del name, experimental_aggregate_gradients
         return original(self, grads_and_vars)
@@ -92,7 +100,7 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
     """`Input(shape=80)`, as it comes of `shape=(80)`, means `Input(shape=(80,))`."""
 
     @functools.wraps(original)
-    def init(self: Any, shape: Any = None, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, shape: Shape | int | None = None, *args: Any, **kwargs: Any) -> None:
         if isinstance(shape, int) and not isinstance(shape, bool):
             shape = (shape,)
         original(self, shape, *args, **kwargs)
@@ -102,11 +110,11 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-def _learning_rate(optimizer: Any) -> Any:
+def _learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | keras.Variable:
     return optimizer.learning_rate
 
 
-def _set_learning_rate(optimizer: Any, value: Any) -> None:
+def _set_learning_rate(optimizer: keras.optimizers.Optimizer, value: LearningRate) -> None:
     optimizer.learning_rate = value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -11,6 +11,11 @@ import tensorflow as tf
 from tensorflow_ipu import optimizers
 from tensorflow_ipu._tensorflow import old_keras
 from tensorflow_ipu._tensorflow.optimizers import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Initializer, Variable
 
 _train: Any = tf.compat.v1.train
 
@@ -22,7 +27,7 @@ _ACCUMULATING = (
 )
 
 
-def for_keras(optimizer: Any) -> Any:
+def for_keras(optimizer: object) -> Any:
     """The Keras optimizer for a model that is compiled with `optimizer`.
 
     Args:
@@ -48,7 +53,7 @@ def for_keras(optimizer: Any) -> Any:
     return equal(optimizer)
 
 
-def _way_out(optimizer: Any) -> str:
+def _way_out(optimizer: object) -> str:
     if isinstance(optimizer, _ACCUMULATING):
         return "; call `model.set_gradient_accumulation_options(...)` and give `compile` the optimizer inside"
     if isinstance(optimizer, optimizers.CrossReplicaOptimizer):
@@ -60,11 +65,11 @@ def _way_out(optimizer: Any) -> str:
     )
 
 
-def _adadelta(old: Any) -> Any:
+def _adadelta(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     return keras.optimizers.Adadelta(_number(old, "lr"), rho=_number(old, "rho"), epsilon=_number(old, "epsilon"))
 
 
-def _adagrad(old: Any) -> Any:
+def _adagrad(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     # TensorFlow 1 adds nothing to what it takes the root of.
     return keras.optimizers.Adagrad(
         _number(old, "learning_rate"),
@@ -73,7 +78,7 @@ def _adagrad(old: Any) -> Any:
     )
 
 
-def _adam(old: Any) -> Any:
+def _adam(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(
         _number(old, "lr"),
         beta_1=_number(old, "beta1"),
@@ -82,7 +87,7 @@ def _adam(old: Any) -> Any:
     )
 
 
-def _ftrl(old: Any) -> Any:
+def _ftrl(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     names = (
         "learning_rate_power",
         "initial_accumulator_value",
@@ -95,17 +100,17 @@ def _ftrl(old: Any) -> Any:
     return keras.optimizers.Ftrl(_number(old, "learning_rate"), **settings)
 
 
-def _gradient_descent(old: Any) -> Any:
+def _gradient_descent(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(_number(old, "learning_rate"))
 
 
-def _momentum(old: Any) -> Any:
+def _momentum(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(
         _number(old, "learning_rate"), momentum=_number(old, "momentum"), nesterov=setting(old, "use_nesterov")
     )
 
 
-def _rmsprop(old: Any) -> Any:
+def _rmsprop(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
     new: Any = keras.optimizers.RMSprop(
         _number(old, "learning_rate"),
         rho=_number(old, "decay"),
@@ -115,7 +120,9 @@ def _rmsprop(old: Any) -> Any:
     )
     add = new.add_optimizer_variables
 
-    def add_variables(variables: Any, name: Any, initializer: Any = "zeros") -> Any:
+    def add_variables(
+        variables: Sequence[Variable], name: str | Sequence[str], initializer: Initializer = "zeros"
+    ) -> list[keras.Variable]:
         # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
         return add(variables, name, initializer="ones" if name == "velocity" else initializer)
 
@@ -123,7 +130,7 @@ def _rmsprop(old: Any) -> Any:
     return new
 
 
-_EQUALS: dict[type, Callable[[Any], Any]] = {
+_EQUALS: dict[type, Callable[[tf.compat.v1.train.Optimizer], keras.optimizers.Optimizer]] = {
     _train.AdadeltaOptimizer: _adadelta,
     _train.AdagradOptimizer: _adagrad,
     _train.AdamOptimizer: _adam,
@@ -134,7 +141,7 @@ _EQUALS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _number(optimizer: Any, name: str) -> float:
+def _number(optimizer: tf.compat.v1.train.Optimizer, name: str) -> float:
     """A hyperparameter, which TensorFlow 1 keeps as it was given.
 
     Raises:

@@ -22,7 +22,7 @@ class Effect(Enum):
     RECORDED = "The emulator checks it and records it, and nothing changes by it."
 
 
-def conforms(value: object, hint: Any) -> bool:
+def conforms(value: object, hint: object) -> bool:
     """Whether `value` has exactly the type `hint`: subclasses do not count, so `True` is no `int`.
 
     Args:
@@ -47,9 +47,9 @@ class AttributeMetadata:
         doc: str = "",
         depth: int = 0,
         *,
-        default: Any = None,
+        default: object = None,
         deprecated_msg: str | None = None,
-        attr_type: Any = None,
+        attr_type: object = None,
         effect: Effect | None = None,
     ) -> None:
         """Describes an attribute.

@@ -29,7 +29,7 @@ class IpuOptions:
     options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, device_ordinal: int, ipu_count: int, values: Mapping[str, Any]) -> IpuOptions:
+    def of(cls, device_ordinal: int, ipu_count: int, values: Mapping[str, object]) -> IpuOptions:
         """Freezes a copy of `values`."""
         return cls(
             device_ordinal, ipu_count, MappingProxyType({name: _frozen(value) for name, value in values.items()})
@@ -48,11 +48,11 @@ class IpuOptions:
         return f"IpuOptions(device_ordinal={self.device_ordinal}, ipu_count={self.ipu_count})"
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     if isinstance(value, dict):
         return MappingProxyType(copy.deepcopy(value))
     return tuple(value) if isinstance(value, list) else value
 
 
-def _thawed(value: Any) -> Any:
+def _thawed(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else value

@@ -47,7 +47,7 @@ class Option(Generic[T]):
         doc: str,
         *,
         effect: Effect = Effect.RECORDED,
-        hint: Any = None,
+        hint: object = None,
         canonical: Callable[[Any], Any] = lambda value: value,
         at_least: float | None = None,
         at_most: float | None = None,
@@ -242,7 +242,7 @@ class Category:
             raise UnknownAttributeError(f"`{name}` is not an attribute of the configuration")
         self._refuse(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in members_of(type(self)):
             self._refuse(name)
         object.__setattr__(self, name, value)
@@ -295,7 +295,7 @@ def options_of(category: Category) -> Iterator[tuple[str, Option[Any], Category]
             yield prefix_of(category) + name, member, category
 
 
-def _comparable(category: Category) -> dict[str, Any]:
+def _comparable(category: Category) -> dict[str, object]:
     return {name: option.canonical(getattr(at, option.name)) for name, option, at in options_of(category)}
 
 

@@ -9,14 +9,14 @@ from enum import Enum
 from typing import Any
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> Any:
     """Plain data for `value`: the name of an enumerator, a list for a tuple, otherwise a copy."""
     if isinstance(value, Enum):
         return str(value)
     return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
 
 
-def decode(name: str, value: Any, hint: Any) -> Any:
+def decode(name: str, value: object, hint: object) -> Any:
     """The value of attribute `name` that `encode` wrote as `value`.
 
     Args:
@@ -56,6 +56,6 @@ def listing(names: Iterable[str], most: int = 12) -> str:
     return text if len(unique) <= most else f"{text} and {len(unique) - most} more"
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """`value` as a user would write it."""
     return str(value) if isinstance(value, Enum) else repr(value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.config._checks import check_host_device
 from tensorflow_ipu.config._devices import device_ordinal
 from tensorflow_ipu.config._enums import SyntheticDataCategory
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 __all__ = [
     "get_num_of_ipus_in_device",
@@ -88,7 +91,7 @@ def reset_ipu_seed(
     tf.random.set_seed(number - 2**64 if number >= 2**63 else number)
 
 
-def move_variable_initialization_to_cpu(graph: Any = None) -> None:
+def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
     """Does nothing, since the emulator computes the initial values of variables on the host anyway.
 
     Args:

@@ -103,5 +103,5 @@ def _storable(array: np.ndarray) -> np.ndarray:
     return array.view(np.dtype(f"u{array.dtype.itemsize}"))
 
 
-def _restored(array: np.ndarray, dtype: Any) -> np.ndarray:
+def _restored(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
     return array if array.dtype == dtype else array.view(dtype)

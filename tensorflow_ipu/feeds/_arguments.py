@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -10,8 +10,11 @@ from tensorflow_ipu import _environment
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.errors import DeviceLimitError
 
+if TYPE_CHECKING:
+    from tensorflow_ipu.feeds._feed import Queue
 
-def device_of(device_ordinal: Any) -> str:
+
+def device_of(device_ordinal: int | None) -> str:
     """The IPU device of a queue.
 
     Args:
@@ -40,7 +43,7 @@ def device_of(device_ordinal: Any) -> str:
     return f"/device:IPU:{device_ordinal}"
 
 
-def check_same_device(queue: Any, device: str) -> None:
+def check_same_device(queue: Queue, device: str) -> None:
     """Refuses a queue in a program that is being traced for another device.
 
     Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -35,7 +33,7 @@ def check_count(argument: str, value: object) -> None:
         raise ValueError(f"`{argument}` must be at most {tf.int64.max}, but is {value}")
 
 
-def check_elements(dataset: Any) -> None:
+def check_elements(dataset: tf.data.Dataset) -> None:
     """Refuses a dataset whose elements are not dense tensors of numbers.
 
     Raises:
@@ -54,7 +52,7 @@ def check_elements(dataset: Any) -> None:
         )
 
 
-def check_sizes(dataset: Any) -> None:
+def check_sizes(dataset: tf.data.Dataset) -> None:
     """Refuses a dataset whose elements no feed could carry, since they hold nothing.
 
     Raises:
@@ -71,7 +69,7 @@ def check_sizes(dataset: Any) -> None:
         )
 
 
-def dataset_of(argument: str, infeed_queue: object) -> Any:
+def dataset_of(argument: str, infeed_queue: object) -> tf.data.Dataset:
     """The dataset of an infeed queue.
 
     Raises:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu.feeds import _advice
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
 
 # What the machine's streams carry from the host.
 DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
@@ -22,7 +25,7 @@ class ElementSpec:
       shapes: Their shapes, likewise.
     """
 
-    def __init__(self, nested: Any) -> None:
+    def __init__(self, nested: Nested) -> None:
         """Takes a dataset's `element_spec`.
 
         Raises:
@@ -61,12 +64,12 @@ class ElementSpec:
                     f" and {_advice.for_type(dtype)}",
                 )
 
-    def pack(self, tensors: list[Any]) -> Any:
+    def pack(self, tensors: list[tf.Tensor]) -> Nested:
         """Gives flat tensors the structure of an element."""
         return tf.nest.pack_sequence_as(self.nested, tensors)
 
 
-def arguments(element: Any) -> tuple[list[Any], dict[str, Any]]:
+def arguments(element: Nested) -> tuple[list[Nested], dict[str, Nested]]:
     """How a loop's body gets an element: a tuple by position, a dict by name, a tensor as one argument.
 
     A tuple that holds one dict counts as the dict. A dict among others is one positional argument.
@@ -80,11 +83,11 @@ def arguments(element: Any) -> tuple[list[Any], dict[str, Any]]:
     return [element], {}
 
 
-def _is_named(element: Any) -> bool:
+def _is_named(element: Nested) -> bool:
     return isinstance(element, Mapping) and all(isinstance(key, str) for key in element)
 
 
-def _nested_sequences(nested: Any) -> list[Any]:
+def _nested_sequences(nested: Nested) -> list[Nested]:
     """The lists and tuples inside of a structure, at any depth, but for the structure itself."""
     inner = nested.values() if isinstance(nested, Mapping) else nested
     parts = list(inner) if isinstance(nested, (Mapping, tuple, list)) else []
@@ -93,7 +96,7 @@ def _nested_sequences(nested: Any) -> list[Any]:
     ]
 
 
-def _faults(nested: Any) -> list[str]:
+def _faults(nested: Nested) -> list[str]:
     faults = [
         f"Nested list/tuple input shapes are not supported: the dataset's `element_spec` has {part} inside of it. Map"
         " the dataset to flat tuples, or to dicts"

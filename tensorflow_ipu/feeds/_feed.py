@@ -45,10 +45,10 @@ class Feed:
         self.keep = keep
         self._per_step = per_step
         # A device: the state's handle, for eager execution. Weak, since the handle keeps this object.
-        self._states: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._states: weakref.WeakValueDictionary[str, tf.Tensor] = weakref.WeakValueDictionary()
         # A device, lane and lanes: another handle of the same state, to destroy it by.
-        self._twins: dict[tuple[str, int, int], Any] = {}
-        self._graph_states: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._twins: dict[tuple[str, int, int], tf.Tensor] = {}
+        self._graph_states: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Tensor]] = weakref.WeakKeyDictionary()
         self._drop = drop
         patches.FUNCTION_CALLS.apply_while(self)
         weakref.finalize(self, _release, number, drop, self._twins).atexit = False  # All are shut down then.
@@ -58,7 +58,7 @@ class Feed:
         if os.getpid() == _owner:
             self._drop(self.number)
 
-    def state(self, device: str, lane: int = 0, lanes: int = 1) -> Any:
+    def state(self, device: str, lane: int = 0, lanes: int = 1) -> tf.Tensor:
         """The resource that names this feed to a program on `device`, for the graph being built or eager execution.
 
         Args:
@@ -74,7 +74,7 @@ class Feed:
                 state = self._states.get(device)
                 if state is None:
                     state = self._make_state(device, 0, 1)
-                    state._ipu_feed = self
+                    state._ipu_feed = self  # pyright: ignore[reportAttributeAccessIssue]
                     self._states[device] = state
                     self._twin(device, 0, 1)
                 return state
@@ -86,13 +86,13 @@ class Feed:
                 graph._ipu_feeds = [*getattr(graph, "_ipu_feeds", ()), self]
             return states[device]
 
-    def _twin(self, device: str, lane: int, lanes: int) -> Any:
+    def _twin(self, device: str, lane: int, lanes: int) -> tf.Tensor:
         twin = self._twins.get((device, lane, lanes))
         if twin is None:
             twin = self._twins[device, lane, lanes] = self._make_state(device, lane, lanes)
         return twin
 
-    def _make_state(self, device: str, lane: int, lanes: int) -> Any:
+    def _make_state(self, device: str, lane: int, lanes: int) -> tf.Tensor:
         per_step = self._per_step and not tf.executing_eagerly()
         with tf.device(device):
             return ops.ipu_feed_state(initial=tf.constant([self.number, lane, lanes, 0], tf.int64), per_step=per_step)
@@ -103,11 +103,12 @@ class Queue:
 
     _device: str
     _feed: Feed | None
-    _handle: Any
+    _handle: tf.Tensor | None
 
-    def _state(self) -> Any:
+    def _state(self) -> tf.Tensor:
         """The resource that names the queue to the program being traced."""
         if self._feed is None:
+            assert self._handle is not None
             return self._handle
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return in_function(self._feed.state(self._device))
@@ -116,7 +117,7 @@ class Queue:
         return self._handle if tf.executing_eagerly() else in_function(self._handle)
 
 
-def _release(number: int, drop: Callable[[int], object], states: dict[Any, Any]) -> None:
+def _release(number: int, drop: Callable[[int], object], states: dict[tuple[str, int, int], tf.Tensor]) -> None:
     if os.getpid() != _owner:
         return  # A forked child has none of the threads, one of which may have held a lock when the fork came.
     drop(number)

@@ -6,11 +6,14 @@ A program knows its outfeed by value alone, so what it enqueues says by a number
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu.feeds import _advice, _structure
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
 
 # What a program can hand to the host. float64 is missing on an IPU, and strings and such in a program.
 _REFUSED = (tf.float64, tf.complex64, tf.complex128, tf.string, tf.resource, tf.variant)
@@ -29,7 +32,7 @@ class Layout:
       number: The same for equal layouts, in any process; never 0.
     """
 
-    def __init__(self, nested: Any) -> None:
+    def __init__(self, nested: Nested) -> None:
         """Takes a structure of `tf.TensorSpec`."""
         flat = tf.nest.flatten(nested)
         self.nested = nested
@@ -39,12 +42,12 @@ class Layout:
         digest = hashlib.blake2b(_structure.describe(nested).encode(), digest_size=8).digest()
         self.number = int.from_bytes(digest, "little") % (2**63 - 1) + 1
 
-    def pack(self, tensors: list[Any]) -> Any:
+    def pack(self, tensors: list[tf.Tensor]) -> Nested:
         """Gives flat tensors the structure of an element."""
         return tf.nest.pack_sequence_as(self.nested, tensors)
 
 
-def of(tensors: Any) -> tuple[Layout, list[Any]]:
+def of(tensors: Nested) -> tuple[Layout, list[tf.Tensor]]:
     """The layout of an element that is being enqueued, and its flat tensors.
 
     Args:

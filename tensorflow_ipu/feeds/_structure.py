@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
 
-def describe(nested: Any) -> str:
+
+def describe(nested: Nested) -> str:
     """Describes a structure: its containers by their types, its tensors by dtype and shape.
 
     Dicts are equal in whatever order they were filled. A named tuple is no tuple, though Python has the two be equal.

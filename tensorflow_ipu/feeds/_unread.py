@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -16,14 +15,14 @@ class Unread:
 
     def __init__(self) -> None:
         """There is nothing at first."""
-        self._leaves: list[list[Any]] = []
+        self._leaves: list[list[tf.Tensor]] = []
         self._next = 0
         self._count = 0
 
     def __len__(self) -> int:
         return self._count - self._next
 
-    def fill(self, leaves: list[Any]) -> None:
+    def fill(self, leaves: list[tf.Tensor]) -> None:
         """Takes a chunk in place of what there is.
 
         Args:
@@ -35,7 +34,7 @@ class Unread:
         self._next = 0
         self._count = len(self._leaves[0])
 
-    def pop(self) -> list[Any]:
+    def pop(self) -> list[tf.Tensor]:
         """Takes the first element: a tensor for each leaf."""
         element = [rows[self._next] for rows in self._leaves]
         self._drop(1)
@@ -46,7 +45,7 @@ class Unread:
         if self._next == self._count:
             self.clear()
 
-    def pop_before(self, take: Callable[[int | None], list[Any]], most: int | None) -> list[Any]:
+    def pop_before(self, take: Callable[[int | None], list[tf.Tensor]], most: int | None) -> list[tf.Tensor]:
         """Takes elements from here first, then a chunk, and returns all together.
 
         Args:
@@ -81,6 +80,6 @@ class Unread:
         self._next = self._count = 0
 
 
-def _rows(leaf: Any) -> Iterator[Any]:
+def _rows(leaf: tf.Tensor) -> Iterator[tf.Tensor]:
     """The rows of a tensor, in its own memory as far as TensorFlow can: there is none left for others."""
     return (leaf[i] for i in range(len(leaf)))

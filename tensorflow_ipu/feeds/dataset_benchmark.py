@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
@@ -121,7 +119,7 @@ def infeed_benchmark(
 
 def _measure(
     *,
-    dataset: Any,
+    dataset: tf.data.Dataset,
     types: list[tf.DType],
     shapes: list[tf.TensorShape],
     queue_depth: int | None,

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,11 @@ from tensorflow_ipu._checks import check_bool, tf_variable
 from tensorflow_ipu._tensorflow import data, variables
 from tensorflow_ipu.feeds import _archive, _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike, Variable
+
+_T = TypeVar("_T")
 
 _HOST = "/device:CPU:0"
 
@@ -75,7 +80,7 @@ def dataset_extractor(
         return _run(write, tf.nest.flatten(whole.get_single_element()))
 
 
-def get_variable_handles(variables: Sequence[Any]) -> list[Any]:
+def get_variable_handles(variables: Sequence[Variable]) -> list[tf.Tensor]:
     """The resource handles of variables, which `export_variables` takes in their place.
 
     Args:
@@ -88,10 +93,10 @@ def get_variable_handles(variables: Sequence[Any]) -> list[Any]:
 
 
 def export_variables(
-    variables: Sequence[Any],
+    variables: Sequence[Variable | tf.Tensor],
     names: Sequence[str],
     filename: str,
-    metadata: Any = None,
+    metadata: object = None,
     print_stats: bool = True,
 ) -> tf.Operation | None:
     """Writes the values of variables to a file.
@@ -135,7 +140,7 @@ def export_variables(
 
 
 def import_variables(
-    variables: Sequence[Any] | Mapping[str, Any],
+    variables: Sequence[Variable] | Mapping[str, Variable],
     filenames: str | Sequence[str],
     is_input: bool = True,
     strict: bool = True,
@@ -230,7 +235,9 @@ def export_dataset_to_file(
         _in_session(operation, {})
 
 
-def export_inputs_to_file(inputs: Sequence[Any], output_filename: str, feed_dict: Mapping[Any, Any]) -> None:
+def export_inputs_to_file(
+    inputs: Sequence[tf.Tensor | tf.TensorSpec], output_filename: str, feed_dict: Mapping[Any, TensorLike]
+) -> None:
     """Writes the values of a program's inputs to a file, at once, each under its input's name (without a `:0`).
 
     Args:
@@ -273,7 +280,7 @@ def export_inputs_to_file(inputs: Sequence[Any], output_filename: str, feed_dict
     _write(output_filename, dict(zip(names, arrays, strict=True)), print_stats=False, kind="inputs")
 
 
-def _run(write: Callable[..., None], tensors: list[Any]) -> tf.Operation | None:
+def _run(write: Callable[..., None], tensors: list[tf.Tensor]) -> tf.Operation | None:
     """Calls `write` with the tensors' values: now, or when the returned operation runs."""
     if tf.executing_eagerly():
         write(*(tensor.numpy() for tensor in tensors))
@@ -294,7 +301,7 @@ def _no_elements(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros([0, *shape], spec.dtype)
 
 
-def _in_session(fetches: Any, feed_dict: Mapping[Any, Any]) -> Any:
+def _in_session(fetches: object, feed_dict: Mapping[Any, TensorLike]) -> Any:
     session = tf.compat.v1.get_default_session()
     if session is not None:
         return session.run(fetches, feed_dict=dict(feed_dict))
@@ -321,7 +328,7 @@ def _too_short(there: int, wanted: int) -> tf.errors.OutOfRangeError:
     )
 
 
-def _named(variables: Any) -> list[tuple[str, Any]]:
+def _named(variables: Sequence[Variable] | Mapping[str, Variable]) -> list[tuple[str, tf.Variable]]:
     if isinstance(variables, Mapping):
         return [(name, _tf_variable("variables", variable)) for name, variable in variables.items()]
     found = _list("variables", variables)
@@ -329,12 +336,12 @@ def _named(variables: Any) -> list[tuple[str, Any]]:
     return [(getattr(each, "path", each.name), _tf_variable("variables", each)) for each in map(_check_variable, found)]
 
 
-def _check_variable(variable: Any) -> Any:
+def _check_variable(variable: Variable) -> Variable:
     _tf_variable("variables", variable)
     return variable
 
 
-def _tf_variable(argument: str, variable: Any) -> Any:
+def _tf_variable(argument: str, variable: Variable) -> tf.Variable:
     """The variable of TensorFlow that it is, or in which Keras keeps it."""
     inner = tf_variable(variable)
     if isinstance(inner, tf.Variable):
@@ -342,7 +349,7 @@ def _tf_variable(argument: str, variable: Any) -> Any:
     raise TypeError(f"`{argument}` must hold variables of TensorFlow or Keras, but holds {variable!r}")
 
 
-def _value(argument: str, variable: Any) -> Any:
+def _value(argument: str, variable: Variable | tf.Tensor) -> tf.Tensor:
     if tf.is_tensor(variable) and not isinstance(variable, tf.Variable) and variable.dtype == tf.resource:
         known = variables.type_behind(variable)
         if known is not None and known.is_set and len(known.shape_and_type) == 1:
@@ -350,7 +357,7 @@ def _value(argument: str, variable: Any) -> Any:
     return _tf_variable(argument, variable).read_value()
 
 
-def _list(argument: str, value: Any) -> list[Any]:
+def _list(argument: str, value: Sequence[_T]) -> list[_T]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"`{argument}` must be a list or tuple, but is {value!r}")
     if not value:

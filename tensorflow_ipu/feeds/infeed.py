@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
@@ -14,6 +14,11 @@ from tensorflow_ipu._tensorflow import data
 from tensorflow_ipu._tensorflow.composite import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Nested
 
 _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
@@ -27,7 +32,7 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
 
     __slots__ = ("_device", "_element_spec", "_structure")
 
-    def __init__(self, element_spec: Any, device: str) -> None:
+    def __init__(self, element_spec: Nested, device: str) -> None:
         """Describes queues of these elements on this device."""
         self._element_spec = element_spec
         self._device = device
@@ -39,26 +44,26 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
         return IPUInfeedQueue
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nested:
         """The structure of `tf.TensorSpec` of an element."""
         return self._element_spec
 
-    def _serialize(self) -> tuple[Any, ...]:
+    def _serialize(self) -> tuple[Nested, ...]:
         # TensorFlow compares these, and takes a named tuple for a tuple; the text tells them apart.
         return (self._element_spec, self._device, self._structure)
 
     @classmethod
-    def _deserialize(cls, serialization: tuple[Any, ...]) -> IPUInfeedQueueSpec:
+    def _deserialize(cls, serialization: tuple[Nested, ...]) -> IPUInfeedQueueSpec:
         return cls(*serialization[:2])
 
     @property
     def _component_specs(self) -> list[tf.TensorSpec]:
         return [tf.TensorSpec([], tf.resource)]
 
-    def _to_components(self, value: Any) -> list[Any]:
+    def _to_components(self, value: IPUInfeedQueue) -> list[tf.Tensor]:
         return [value._state()]
 
-    def _from_components(self, components: Any) -> IPUInfeedQueue:
+    def _from_components(self, components: Sequence[tf.Tensor]) -> IPUInfeedQueue:
         queue = IPUInfeedQueue.__new__(IPUInfeedQueue)
         queue._adopt(self, components[0])
         return queue
@@ -124,17 +129,17 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             raise TypeError(f"`replica_groups` must be a `ReplicaGroups`, but is {replica_groups!r}")
         sharing = replica_groups or ReplicaGroups(1)
         self._element = _element.ElementSpec(dataset.element_spec)
-        self._dataset: Any = _without_injected_prefetch(dataset)
+        self._dataset: tf.data.Dataset | None = _without_injected_prefetch(dataset)
         self._name = _feed.unique_name("infeed")
         number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal)
         # The dataset's Python functions live as long as the dataset's object.
         self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=self._dataset)
-        self._handle: Any = None
+        self._handle: tf.Tensor | None = None
         self._dequeued = False
         self._initialized = False
         self._spec: IPUInfeedQueueSpec | None = None
 
-    def _adopt(self, spec: IPUInfeedQueueSpec, handle: Any) -> None:
+    def _adopt(self, spec: IPUInfeedQueueSpec, handle: tf.Tensor) -> None:
         """Makes this the queue of a traced argument: elements and a state, without a dataset."""
         self._spec = spec
         self._device = spec._device
@@ -157,7 +162,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return self._spec
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nested:
         """The structure of `tf.TensorSpec` of an element."""
         return self._element.nested
 
@@ -183,7 +188,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return len(positional) + len(named)
 
     @property
-    def initializer(self) -> Any:
+    def initializer(self) -> tf.Operation | None:
         """Starts to read the dataset from its first element: eagerly with each access, in a graph with the returned op.
 
         Raises:
@@ -207,8 +212,9 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         self._initialized = True
         return self._start()
 
-    def _start(self) -> Any:
+    def _start(self) -> tf.Operation | None:
         assert self._feed is not None
+        assert self._dataset is not None
         with tf.device(_HOST):
             return ops.ipu_infeed_start(
                 tf.constant(self._feed.number, tf.int64),
@@ -218,7 +224,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             )
 
     @property
-    def deleter(self) -> Any:
+    def deleter(self) -> tf.Operation | None:
         """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
 
         An element that is being read is waited for, a second at most: no code of the dataset runs later, but for code that
@@ -233,7 +239,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         with tf.device(_HOST):
             return ops.ipu_infeed_stop(tf.constant(self._feed.number, tf.int64))
 
-    def get_next(self) -> Any:
+    def get_next(self) -> NoReturn:
         """Always raises: a loop takes elements from the queue that it is given.
 
         Raises:
@@ -244,7 +250,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             " an `IPUIterator`"
         )
 
-    def _dequeue(self) -> Any:
+    def _dequeue(self) -> Nested:
         """Takes the next element in the program being traced, with the structure that the dataset gave it."""
         _arguments.check_same_device(self, self._device)
         self._dequeued = True
@@ -265,7 +271,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return f"<IPUInfeedQueue {self._name} on {self._device}, elements {self._element.nested}>"
 
 
-def _without_injected_prefetch(dataset: Any) -> Any:
+def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset without the buffer that TensorFlow adds to its end: the queue is one, with a thread of its own."""
     given = data.options_of(dataset)
     if given.experimental_optimization.inject_prefetch is not None:
@@ -284,7 +290,7 @@ def _check_names(given: Iterable[str]) -> None:
         )
 
 
-def _prefetch_depth(value: Any) -> int:
+def _prefetch_depth(value: int | None) -> int:
     if value is not None and not is_int(value):
         raise ValueError(f"`prefetch_depth` must be an integer, but it is {value!r}")
     depth = _DEFAULT_PREFETCH_DEPTH if value is None else value

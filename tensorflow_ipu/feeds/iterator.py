@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow.data import OwnedIterator
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Nested
 
 
 class IPUIteratorSpec(tf.TypeSpec):
@@ -25,17 +30,17 @@ class IPUIteratorSpec(tf.TypeSpec):
         """`IPUIterator`."""
         return IPUIterator
 
-    def _serialize(self) -> tuple[Any, ...]:
+    def _serialize(self) -> tuple[IPUInfeedQueueSpec, ...]:
         return (self._infeed_spec,)
 
     @property
     def _component_specs(self) -> list[IPUInfeedQueueSpec]:
         return [self._infeed_spec]
 
-    def _to_components(self, value: Any) -> list[Any]:
+    def _to_components(self, value: IPUIterator) -> list[IPUInfeedQueue]:
         return [value._infeed_queue]
 
-    def _from_components(self, components: Any) -> IPUIterator:
+    def _from_components(self, components: Sequence[IPUInfeedQueue]) -> IPUIterator:
         iterator = IPUIterator.__new__(IPUIterator)
         iterator._infeed_queue = components[0]
         return iterator
@@ -58,7 +63,7 @@ class IPUIterator(OwnedIterator):
         self,
         dataset: tf.data.Dataset | None = None,
         infeed_spec: IPUInfeedQueueSpec | None = None,
-        element_spec: Any = None,
+        element_spec: Nested = None,
         **kwargs: Any,
     ) -> None:
         """Creates and starts the iterator's own queue.
@@ -86,11 +91,11 @@ class IPUIterator(OwnedIterator):
         self._initializer = self._infeed_queue.initializer
 
     @property
-    def _type_spec(self) -> IPUIteratorSpec:
+    def _type_spec(self) -> IPUIteratorSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
         return IPUIteratorSpec(self._infeed_queue._type_spec)
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nested:
         """The structure of `tf.TensorSpec` of an element."""
         return self._infeed_queue.element_spec
 
@@ -102,18 +107,18 @@ class IPUIterator(OwnedIterator):
     def __iter__(self) -> IPUIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Nested:
         return self._next_internal()
 
-    def next(self) -> Any:
+    def next(self) -> Nested:
         """The same as `next(iterator)`."""
         return self._next_internal()
 
-    def get_next(self) -> Any:
+    def get_next(self) -> Nested:
         """The same as `next(iterator)`."""
         return self._next_internal()
 
-    def _next_internal(self) -> Any:
+    def _next_internal(self) -> Nested:
         if tf.executing_eagerly():
             raise RuntimeError(
                 "Accessing dataset elements can not be accessed in eager mode when inside `IPUStrategy`: the elements go"
@@ -122,7 +127,7 @@ class IPUIterator(OwnedIterator):
             )
         return self._infeed_queue._dequeue()
 
-    def get_next_as_optional(self) -> Any:
+    def get_next_as_optional(self) -> NoReturn:
         """Always raises: a program cannot ask whether there is an element.
 
         Raises:
@@ -133,13 +138,13 @@ class IPUIterator(OwnedIterator):
             " Loop over `tf.range(n)` and call `next(iterator)`"
         )
 
-    def _gather_saveables_for_checkpoint(self) -> Any:
+    def _gather_saveables_for_checkpoint(self) -> NoReturn:
         raise NotImplementedError("an IPU dataset iterator is not saveable: leave it out of the checkpoint")
 
-    def _serialize_to_tensors(self) -> Any:
+    def _serialize_to_tensors(self) -> NoReturn:
         return self._gather_saveables_for_checkpoint()
 
-    def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+    def _restore_from_tensors(self, restored_tensors: object) -> NoReturn:
         del restored_tensors
         return self._gather_saveables_for_checkpoint()
 
@@ -154,7 +159,7 @@ class IPUOwnedIterator(IPUIterator):
         self,
         dataset: tf.data.Dataset | None = None,
         infeed_spec: IPUInfeedQueueSpec | None = None,
-        element_spec: Any = None,
+        element_spec: Nested = None,
         **kwargs: Any,
     ) -> None:
         """See `IPUIterator`."""

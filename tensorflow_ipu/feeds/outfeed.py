@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,11 @@ from tensorflow_ipu._tensorflow.composite import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds._unread import Unread
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Nested
 
 _logger = logging.getLogger(__name__)
 _HOST = "/device:CPU:0"
@@ -56,17 +61,17 @@ class IPUOutfeedQueueSpec(tf.TypeSpec):
         """`IPUOutfeedQueue`."""
         return IPUOutfeedQueue
 
-    def _serialize(self) -> tuple[Any, ...]:
+    def _serialize(self) -> tuple[str, ...]:
         return (self._mode, self._device)
 
     @property
     def _component_specs(self) -> list[tf.TensorSpec]:
         return [tf.TensorSpec([], tf.resource)]
 
-    def _to_components(self, value: Any) -> list[Any]:
+    def _to_components(self, value: IPUOutfeedQueue) -> list[tf.Tensor]:
         return [value._state()]
 
-    def _from_components(self, components: Any) -> IPUOutfeedQueue:
+    def _from_components(self, components: Sequence[tf.Tensor]) -> IPUOutfeedQueue:
         queue = IPUOutfeedQueue.__new__(IPUOutfeedQueue)
         queue._adopt(self, components[0])
         return queue
@@ -127,16 +132,16 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._name = _feed.unique_name("outfeed")
         number = native.ipu_outfeed_new(self._name.encode(), int(mode is IPUOutfeedMode.LAST))
         self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_outfeed_drop)
-        self._handle: Any = None
+        self._handle: tf.Tensor | None = None
         self._layout: _layout.Layout | None = None  # Of the latest trace that captured the queue.
         self._held: _layout.Layout | None = None  # Of what programs have enqueued: the same for all of it.
         self._reading = threading.Lock()
         self._unread = Unread()  # Guarded by the lock.
-        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
 
-    def _adopt(self, spec: IPUOutfeedQueueSpec, handle: Any) -> None:
+    def _adopt(self, spec: IPUOutfeedQueueSpec, handle: tf.Tensor) -> None:
         """Makes this the queue of a traced argument."""
         self._buffer_depth = None
         self._mode = IPUOutfeedMode(spec._mode)
@@ -174,7 +179,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         return self._current_layout() is not None
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nested:
         """The structure of an element, with a `tf.TensorSpec` for each tensor; None before a program that enqueues."""
         layout = self._current_layout()
         return None if layout is None else layout.nested
@@ -187,7 +192,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 self._held = _layout.numbered(number)
         return self._held or self._layout
 
-    def enqueue(self, tensors: Any) -> tf.Operation:
+    def enqueue(self, tensors: Nested) -> tf.Operation:
         """Hands an element to the host, each time that the program comes by.
 
         Args:
@@ -213,7 +218,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._enqueuing_thread = threading.get_ident()
         synthetic = _environment.poplar_flags().synthetic("outfeed")
 
-        def put(*leaves: Any) -> Any:
+        def put(*leaves: tf.Tensor) -> tf.Operation:
             order = program_order.of(self._device)
             return ops.ipu_outfeed_enqueue(self._state(), leaves, order, layout=layout.number, synthetic=synthetic)
 
@@ -222,7 +227,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         with tf.device(self._device):
             return insert_operation(put, flat, self._device)
 
-    def _check_first_in(self, graph: Any) -> None:
+    def _check_first_in(self, graph: tf.Graph) -> None:
         around = set(graphs.around(graph))
         for earlier in self._graphs:
             if earlier in around or graph in graphs.around(earlier):
@@ -232,7 +237,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 )
         self._graphs.add(graph)
 
-    def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Any:
+    def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Nested:
         """Takes what has been enqueued and not dequeued.
 
         The result is a copy: for as long as it is made, the elements are in memory twice. Where there is too little for
@@ -276,7 +281,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         with self._reading:
             return layout.pack(self._unread.pop_before(lambda most: self._take(layout, most), max_elements))
 
-    def _check_most(self, most: Any) -> None:
+    def _check_most(self, most: object) -> None:
         if most is None:
             return
         if not isinstance(most, (int, np.integer)) or isinstance(most, bool):
@@ -288,7 +293,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 f"`max_elements` is {most}, but a queue of mode `IPUOutfeedMode.LAST` has one element: leave it out"
             )
 
-    def _next_element(self) -> Any:
+    def _next_element(self) -> Nested:
         """Takes the first element that is there; raises `StopIteration` where there is none."""
         with self._reading:
             layout = self._current_layout()
@@ -310,7 +315,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_lanes(self._feed.number))
         return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
 
-    def _take(self, layout: _layout.Layout, most: int | None = None) -> list[Any]:
+    def _take(self, layout: _layout.Layout, most: int | None = None) -> list[tf.Tensor]:
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"
@@ -328,7 +333,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             )
 
     @property
-    def deleter(self) -> Any:
+    def deleter(self) -> tf.Operation | None:
         """Ends the queue and drops what is unread: eagerly with each access, in a graph with the returned op.
 
         Raises:
@@ -381,7 +386,7 @@ class IPUOutfeedQueueIterator(Iterator):
     def __iter__(self) -> IPUOutfeedQueueIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Nested:
         return self._queue._next_element()
 
 

@@ -15,11 +15,14 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.feeds import _feed
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _numbers = itertools.count(-1, -1)  # Those of feeds are above 0.
 _thread = threading.local()
@@ -27,7 +30,7 @@ _thread = threading.local()
 _captured: dict[str, _feed.Feed] = {}
 
 
-def of(device: str) -> list[Any]:
+def of(device: str) -> list[tf.Tensor]:
     """What an op that uses a feed takes for its input `order`: nothing, or the order of the program being traced.
 
     Nothing in the condition of a loop, where XLA lets nobody assign, and in a block of `apart`.
@@ -41,7 +44,7 @@ def of(device: str) -> list[Any]:
         _captured[device] = _new()
     state = _captured[device].state(device)
     if not hasattr(state, "graph"):
-        state._ipu_of_thread = lambda: _of_thread(device)
+        state._ipu_of_thread = lambda: _of_thread(device)  # pyright: ignore[reportAttributeAccessIssue]
     return [replicas.in_function(state)]
 
 
@@ -57,7 +60,7 @@ def apart() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def joined(*queues: Any) -> Iterator[None]:
+def joined(*queues: _feed.Queue | None) -> Iterator[None]:
     """A block of `apart`: all before it comes before the uses of these queues in it, and they before all behind it.
 
     Args:
@@ -70,13 +73,13 @@ def joined(*queues: Any) -> Iterator[None]:
     _join(used)
 
 
-def _join(queues: list[Any]) -> None:
-    order = of(queues[0].device) if queues else []
+def _join(queues: list[_feed.Queue]) -> None:
+    order = of(queues[0]._device) if queues else []
     if order:
         ops.ipu_join_orders([*order, *(queue._state() for queue in queues)])
 
 
-def _of_thread(device: str) -> Any:
+def _of_thread(device: str) -> tf.Tensor:
     """The order of this thread's runs on a device."""
     states = vars(_thread).setdefault("states", {})
     if device not in states:

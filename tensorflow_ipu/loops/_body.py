@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested, TensorLike
 
-def carried_values(inputs: Any) -> list[Any]:
+
+def carried_values(inputs: Nested) -> list[tf.Tensor]:
     """The first carried values as tensors, from a list, a tuple, one value, or None for none."""
     if inputs is None:
         return []
@@ -22,13 +25,15 @@ def carried_values(inputs: Any) -> list[Any]:
 class Body:
     """Calls the user's body with the carried values and the next element, and checks what it returns."""
 
-    def __init__(self, body: Callable[..., Any], carried: list[Any], infeed_queue: IPUInfeedQueue | None) -> None:
+    def __init__(
+        self, body: Callable[..., Nested], carried: list[tf.Tensor], infeed_queue: IPUInfeedQueue | None
+    ) -> None:
         """Takes a body whose signature was checked."""
         self._body = user_code(body)
         self._types = [value.dtype for value in carried]
         self._queue = infeed_queue
 
-    def __call__(self, counter: Any, *values: Any) -> tuple[Any, ...]:
+    def __call__(self, counter: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Runs an iteration.
 
         Args:
@@ -52,13 +57,13 @@ class Body:
             return tuple(tf.identity(tensor) for tensor in (counter, *tensors))
 
 
-def _split(returned: Any) -> tuple[list[Any], list[Any]]:
+def _split(returned: Nested) -> tuple[list[tf.Tensor], list[tf.Operation]]:
     """The tensors and the operations that a body returned."""
     if returned is None:
         returned = []
     flat = list(returned) if isinstance(returned, (list, tuple)) else [returned]
-    tensors: list[Any] = []
-    operations: list[Any] = []
+    tensors: list[tf.Tensor] = []
+    operations: list[tf.Operation] = []
     for value in flat:
         if isinstance(value, tf.Operation):
             operations.append(value)
@@ -72,7 +77,7 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     return tensors, operations
 
 
-def _tensor(where: str, value: Any) -> Any:
+def _tensor(where: str, value: TensorLike) -> tf.Tensor:
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError) as exc:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,15 +12,20 @@ from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.loops import _signature
 from tensorflow_ipu.loops._body import Body, carried_values
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Nested, Number, TensorLike
+
 
 def while_loop(
-    condition: Callable[..., Any],
-    body: Callable[..., Any],
-    inputs: Any = None,
+    condition: Callable[..., TensorLike],
+    body: Callable[..., Nested],
+    inputs: Sequence[TensorLike] | TensorLike | None = None,
     infeed_queue: IPUInfeedQueue | None = None,
-    maximum_iterations: Any = None,
+    maximum_iterations: Number | None = None,
     use_while_v1: bool = True,
-) -> Any:
+) -> Nested:
     """Repeats `body` while `condition` holds.
 
     Args:
@@ -64,12 +69,12 @@ def while_loop(
 
 
 def repeat(
-    n: Any,
-    body: Callable[..., Any],
-    inputs: Any = None,
+    n: TensorLike,
+    body: Callable[..., Nested],
+    inputs: Sequence[TensorLike] | TensorLike | None = None,
     infeed_queue: IPUInfeedQueue | None = None,
     use_while_v1: bool = True,
-) -> Any:
+) -> Nested:
     """Repeats `body` `n` times.
 
     Args:
@@ -106,7 +111,7 @@ def repeat(
     return _result(last)
 
 
-def _result(last: Any) -> Any:
+def _result(last: Sequence[tf.Tensor]) -> Nested:
     """What a loop returns: the carried values without the counter."""
     counter, *values = last
     if not values:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.feeds import IPUInfeedQueue, body_arguments
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested, TensorLike
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ def note_while_version(use_while_v1: bool) -> None:
         _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
 
 
-def iterations(argument: str, value: Any, most: int = tf.int64.max) -> Any:
+def iterations(argument: str, value: TensorLike, most: int = tf.int64.max) -> tf.Tensor:
     """A number of iterations, which may be as high as `most`, as an integer scalar.
 
     Raises:
@@ -46,7 +49,7 @@ def iterations(argument: str, value: Any, most: int = tf.int64.max) -> Any:
     return count
 
 
-def most_iterations(value: Any) -> Any:
+def most_iterations(value: TensorLike) -> tf.Tensor:
     """`maximum_iterations` as an int32 scalar, the type in which TensorFlow counts them."""
     most = iterations("maximum_iterations", value, tf.int32.max)
     if most.dtype.max > tf.int32.max:
@@ -54,7 +57,7 @@ def most_iterations(value: Any) -> Any:
     return tf.cast(most, tf.int32)
 
 
-def limit(count: Any) -> int | None:
+def limit(count: tf.Tensor) -> int | None:
     """The most iterations that TensorFlow need be told of, for a number from `iterations`: None if it is not static.
 
     With a limit, XLA knows how much the gradient of a loop has to keep.
@@ -63,7 +66,7 @@ def limit(count: Any) -> int | None:
     return None if value is None or value > tf.int32.max else max(0, int(value))
 
 
-def truth(value: Any) -> Any:
+def truth(value: TensorLike) -> tf.Tensor:
     """What a loop's condition returned, as a bool scalar.
 
     Raises:
@@ -78,7 +81,7 @@ def truth(value: Any) -> Any:
     return tensor
 
 
-def check_queue(infeed_queue: Any) -> None:
+def check_queue(infeed_queue: object) -> None:
     """Refuses what is no infeed queue.
 
     Raises:
@@ -91,7 +94,7 @@ def check_queue(infeed_queue: Any) -> None:
         )
 
 
-def check_condition(condition: Callable[..., Any], carried: int) -> None:
+def check_condition(condition: Callable[..., TensorLike], carried: int) -> None:
     """Checks that the condition can be called with the carried values.
 
     Raises:
@@ -105,7 +108,7 @@ def check_condition(condition: Callable[..., Any], carried: int) -> None:
         )
 
 
-def check_body(body: Callable[..., Any], carried: int, infeed_queue: IPUInfeedQueue | None) -> None:
+def check_body(body: Callable[..., Nested], carried: int, infeed_queue: IPUInfeedQueue | None) -> None:
     """Checks that the body can be called with the carried values and an element.
 
     Raises:
@@ -123,7 +126,7 @@ def check_body(body: Callable[..., Any], carried: int, infeed_queue: IPUInfeedQu
     )
 
 
-def _misfit(function: Callable[..., Any], positional: int, names: Sequence[str]) -> str | None:
+def _misfit(function: Callable[..., Nested], positional: int, names: Sequence[str]) -> str | None:
     """None if the function can be called so; else which arguments it takes, in words."""
     if not callable(function):
         return f"none, since it is {function!r}"

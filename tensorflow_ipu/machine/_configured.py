@@ -14,7 +14,7 @@ _VERSIONS = {"ipu1": GC2, "ipu2": GC200, "ipu21": BOW, "": GC200}
 _PROPORTION = 0.6  # The default of PopLibs.
 
 
-def configured_system(machine: Any, options: Mapping[str, Any] | None) -> System:
+def configured_system(machine: System | Machine | str | None, options: Mapping[str, Any] | None) -> System:
     """The system to predict for: what the caller asks for, with what the configuration says of its tiles.
 
     Args:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorflow_ipu.machine._hlo import Product
 from tensorflow_ipu.machine._machine import Machine
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 # The grain of the matrix unit: outputs, and inputs by the bytes of an element.
 _OUTPUTS = 16
@@ -106,7 +109,7 @@ def best_grid(product: Product, machine: Machine, proportion: float) -> Grid:
     chosen = np.where(fits, cycles, np.inf) if fits.any() else np.where(used <= tiles, memory, np.inf)
     at = np.unravel_index(int(np.argmin(chosen)), chosen.shape)
 
-    def of(values: Any) -> float:
+    def of(values: ArrayLike) -> float:
         return float(np.broadcast_to(values, chosen.shape)[at])
 
     count = int(of(splits))

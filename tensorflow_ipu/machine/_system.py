@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
 
@@ -100,7 +99,7 @@ def systems() -> dict[str, System]:
     return {system.name: system for system in _SYSTEMS}
 
 
-def system_of(machine: Any) -> System:
+def system_of(machine: System | Machine | str) -> System:
     """The system that a name, a machine or a system stands for.
 
     Args:

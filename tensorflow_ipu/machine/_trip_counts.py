@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu.machine._hlo import Computation, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # They pass on a scalar as it is.
 _PASSING = frozenset({"copy", "reshape", "bitcast", "convert", "broadcast", "opt-barrier"})
@@ -73,7 +76,7 @@ def _constant(operation: Operation, frame: Frame) -> int | None:
     return None
 
 
-_FOLDED: dict[str, Any] = {
+_FOLDED: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def ctc_loss_v2(
     labels: TensorLike,
     logits: TensorLike,
-    label_length: tf.Tensor,
-    logit_length: tf.Tensor,
+    label_length: TensorLike,
+    logit_length: TensorLike,
     blank_index: int,
     out_dtype: DTypeLike | None = None,
     name: str | None = None,
@@ -42,8 +42,8 @@ def ctc_loss_v2(
 def ctc_loss_with_log_probs(
     labels: TensorLike,
     data: TensorLike,
-    label_length: tf.Tensor,
-    data_length: tf.Tensor,
+    label_length: TensorLike,
+    data_length: TensorLike,
     blank_index: int,
     out_dtype: DTypeLike | None = None,
     name: str | None = None,
@@ -73,8 +73,8 @@ def _loss(
     are_log_probs: bool,
     labels: TensorLike,
     data: TensorLike,
-    label_length: tf.Tensor,
-    data_length: tf.Tensor,
+    label_length: TensorLike,
+    data_length: TensorLike,
     blank_index: int,
     out_dtype: DTypeLike | None,
     name: str | None,
@@ -88,7 +88,12 @@ def _loss(
         # A loss adds many logarithms up, which half precision cannot.
         values = tf.cast(data, tf.float32) if data.dtype == tf.float16 else data
         loss = tf.nn.ctc_loss(
-            tf.cast(labels, tf.int32), values, label_length, data_length, logits_time_major=True, blank_index=blank
+            tf.cast(labels, tf.int32),
+            values,
+            label_length,  # pyright: ignore[reportArgumentType]  # The stub has tensors alone.
+            data_length,  # pyright: ignore[reportArgumentType]
+            logits_time_major=True,
+            blank_index=blank,
         )
         if are_log_probs:
             # `tf.nn.ctc_loss` divides by the sum of each step's probabilities; this takes it back, in the value alone.

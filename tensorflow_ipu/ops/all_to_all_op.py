@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import tensorflow as tf
 
@@ -11,7 +11,9 @@ from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import OneTensorLike, TensorLike
 
 __all__ = ["all_gather", "all_to_all"]
 
@@ -62,6 +64,12 @@ def all_to_all(
     return _collectives.all_to_all("all_to_all", [value], (split_dimension, concat_dimension), groups, name)[0]
 
 
+@overload
+def all_gather(x: OneTensorLike, replication_factor: int | ReplicaGroups, name: str | None = ...) -> tf.Tensor: ...
+@overload
+def all_gather(
+    x: Sequence[TensorLike], replication_factor: int | ReplicaGroups, name: str | None = ...
+) -> list[tf.Tensor]: ...
 def all_gather(
     x: TensorLike, replication_factor: int | ReplicaGroups, name: str | None = None
 ) -> tf.Tensor | list[tf.Tensor]:

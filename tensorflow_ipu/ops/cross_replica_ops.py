@@ -11,13 +11,13 @@ from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested, TensorLike
+    from tensorflow_ipu._types import Gradient, Nested, TensorLike
 
 __all__ = ["assume_equal_across_replicas", "cross_replica_broadcast", "cross_replica_mean", "cross_replica_sum"]
 
 
 def cross_replica_sum(
-    x: TensorLike, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+    x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
     """Sums a tensor over the replicas.
 
@@ -45,7 +45,7 @@ def cross_replica_sum(
 
 
 def cross_replica_mean(
-    x: TensorLike, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+    x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
     """Takes the mean of a tensor over the replicas: their sum, divided by their number.
 
@@ -57,7 +57,10 @@ def cross_replica_mean(
 
 
 def cross_replica_broadcast(
-    x: TensorLike, root: int = 0, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
+    x: TensorLike | Gradient,
+    root: int = 0,
+    replica_group_size: int | ReplicaGroups | None = None,
+    name: str | None = None,
 ) -> tf.Tensor:
     """Gives all replicas the tensor of one of them.
 
@@ -106,7 +109,11 @@ def assume_equal_across_replicas(tensors: Nested, inplace: bool = False) -> Nest
 
 
 def _reduce(
-    function: str, x: TensorLike, reduction: str, replica_group_size: int | ReplicaGroups | None, name: str | None
+    function: str,
+    x: TensorLike | Gradient,
+    reduction: str,
+    replica_group_size: int | ReplicaGroups | None,
+    name: str | None,
 ) -> tf.Tensor:
     groups = _groups.optional("replica_group_size", replica_group_size)
     value = tf.convert_to_tensor(x, name="x")

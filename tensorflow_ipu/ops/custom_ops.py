@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -23,10 +23,6 @@ from tensorflow_ipu.ops import _sites
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import DTypeLike, Gradient, ShapeLike, TensorLike
-
-    class _Outputs(TypedDict):
-        output_types: Sequence[DTypeLike]
-        output_shapes: Sequence[ShapeLike]
 
 
 __all__ = ["compile_user_operation", "cpu_user_operation"]
@@ -41,7 +37,7 @@ _functions: dict[tuple[str, str], _feed.Feed] = {}
 def cpu_user_operation(
     inputs: Sequence[TensorLike],
     library_path: str | os.PathLike[str],
-    outs: _Outputs | None = None,
+    outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None = None,
     name: str = "UserOp",
     op_name: str = "Callback",
     separate_gradients: bool = False,
@@ -168,12 +164,13 @@ def _find(library: ctypes.CDLL, path: str, function: str) -> None:
     _functions[path, function] = _feed.Feed(native.ipu_user_function_new(address), native.ipu_user_function_drop)
 
 
-def _results(outs: _Outputs | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
+def _results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
     if outs is None:
         return [], []
+    given: Mapping[str, Any] = outs
     try:
-        types = [tf.as_dtype(one) for one in outs["output_types"]]
-        shapes = [tf.TensorShape(one) for one in outs["output_shapes"]]
+        types = [tf.as_dtype(one) for one in given["output_types"]]
+        shapes = [tf.TensorShape(one) for one in given["output_shapes"]]
     except (KeyError, TypeError) as exc:
         raise ValueError(
             f"`outs` must be a dict with the lists `output_types` and `output_shapes`, but is {outs!r}"

@@ -79,7 +79,7 @@ class QuarterTensor:
         """The bits as an array, and the metadata."""
         return [self.data.numpy(), self.metadata]
 
-    def assign(self, new_values: Sequence[_Data], **kwargs: Any) -> None:
+    def assign(self, new_values: Sequence[TensorLike], **kwargs: Any) -> None:
         """Takes other bits and metadata.
 
         Args:
@@ -90,7 +90,7 @@ class QuarterTensor:
           TypeError: The bits are not uint8.
         """
         del kwargs
-        self.data = _bits(new_values[0])
+        self.data = _bits(new_values[0])  # pyright: ignore[reportArgumentType]  # An array comes first.
         self.metadata = new_values[1]
 
     @property

@@ -166,7 +166,7 @@ class HostPart(graphs.FunctionGraph):
         self.call = call.op
         self._passed = list(self.call.inputs)[1 : 1 + len(self._passed)]
         # Lives as long as the program does. A graph takes attributes, though it shows no `__dict__`.
-        self.program._ipu_parts = {**getattr(self.program, "_ipu_parts", {}), self.call.name: self}  # pyright: ignore[reportAttributeAccessIssue]
+        self.program._ipu_parts = {**getattr(self.program, "_ipu_parts", {}), self.call.name: self}
         _pending.parts.append(weakref.ref(self))
 
     def result(self, tensor: tf.Tensor) -> tf.Tensor:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import tensorflow as tf
 
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._types import OneTensorLike, TensorLike
 
 __all__ = ["reduce_scatter"]
 
 
+@overload
+def reduce_scatter(
+    x: OneTensorLike, replication_factor: int | ReplicaGroups, op: str = ..., name: str | None = ...
+) -> tf.Tensor: ...
+@overload
+def reduce_scatter(
+    x: Sequence[TensorLike], replication_factor: int | ReplicaGroups, op: str = ..., name: str | None = ...
+) -> list[tf.Tensor]: ...
 def reduce_scatter(
     x: TensorLike, replication_factor: int | ReplicaGroups, op: str = "COLLECTIVE_OP_ADD", name: str | None = None
 ) -> tf.Tensor | list[tf.Tensor]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers._weighted_sum import accumulated, weights
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Gradient, Nested
 
 
 class Accumulator:
@@ -18,7 +21,11 @@ class Accumulator:
     """
 
     def __init__(
-        self, counter: Any, totals: Sequence[Any], number: int, reduction: GradientAccumulationReductionMethod
+        self,
+        counter: tf.Variable,
+        totals: Sequence[tf.Variable],
+        number: int,
+        reduction: GradientAccumulationReductionMethod,
     ) -> None:
         """Uses variables, all of them zero at first.
 
@@ -33,7 +40,7 @@ class Accumulator:
         self._number = number
         self._reduction = reduction
 
-    def step(self, gradients: Sequence[Any], update: Callable[[list[Any]], Any]) -> Any:
+    def step(self, gradients: Sequence[Gradient], update: Callable[[list[tf.Tensor]], Nested]) -> tf.Operation:
         """Adds the gradients of a mini-batch, and updates if it is the last one.
 
         Args:
@@ -47,7 +54,7 @@ class Accumulator:
         with tf.control_dependencies(done):
             count = self._counter.assign_add(1, read_value=True)
 
-        def complete(_: Any) -> Any:
+        def complete(_: tf.Tensor) -> tf.Tensor:
             reduced = [total.read_value() for total in self._totals]
             with tf.control_dependencies(_operations(update(reduced))):
                 cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in self._totals]
@@ -60,7 +67,7 @@ class Accumulator:
         due = tf.equal(count, self._number)
         return tf.group(tf.while_loop(lambda due: due, complete, [due], parallel_iterations=1))
 
-    def _add(self, total: Any, gradient: Any) -> Any:
+    def _add(self, total: tf.Variable, gradient: Gradient) -> tf.Operation:
         index = self._counter.read_value()
         if not isinstance(gradient, tf.IndexedSlices):
             new = accumulated(total.read_value(), gradient, index, self._number, self._reduction)
@@ -73,6 +80,6 @@ class Accumulator:
             return total.scatter_add(tf.IndexedSlices(values, gradient.indices)).op
 
 
-def _operations(updated: Any) -> list[Any]:
+def _operations(updated: Nested) -> list[tf.Operation | tf.Tensor]:
     """What can be waited for in what an update returned."""
     return [value for value in tf.nest.flatten(updated) if isinstance(value, (tf.Operation, tf.Tensor))]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu.optimizers import _reduced
 from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Gradient
 
-def apply_cross_replica_op_single(grad: Any, var: Any) -> tuple[Any, Any]:
+
+def apply_cross_replica_op_single(grad: Gradient | None, var: tf.Variable) -> tuple[tf.Tensor | None, tf.Variable]:
     """Takes the mean of a gradient over the replicas.
 
     Args:
@@ -27,7 +30,9 @@ def apply_cross_replica_op_single(grad: Any, var: Any) -> tuple[Any, Any]:
     return apply_cross_replica_op([(grad, var)])[0]
 
 
-def apply_cross_replica_op(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def apply_cross_replica_op(
+    grads_and_vars: Iterable[tuple[Gradient | None, tf.Variable]],
+) -> list[tuple[tf.Tensor | None, tf.Variable]]:
     """Takes the means of gradients over the replicas, all in one exchange.
 
     Args:
@@ -62,7 +67,12 @@ class CrossReplicaOptimizer(IpuOptimizer):
         """
         super().__init__(opt, name)
 
-    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Gradient | None, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
         """Takes the means of the gradients, and has the wrapped optimizer update the variables.
 
         Args:

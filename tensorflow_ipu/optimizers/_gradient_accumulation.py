@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -14,6 +14,11 @@ from tensorflow_ipu.optimizers._cross_replica import CrossReplicaOptimizer
 from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
 from tensorflow_ipu.optimizers._options import AccumulationOptions
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from tensorflow_ipu._types import DTypeOf, Gradient, ShapeLike
 
 
 class _Accumulating(IpuOptimizer):
@@ -26,14 +31,19 @@ class _Accumulating(IpuOptimizer):
         self._options = options
         self._verify_usage = verify_usage
         # The variables that a call of `apply_gradients` has gradients for: where those accumulate.
-        self._accumulators: dict[tuple[Any, ...], Accumulator] = {}
+        self._accumulators: dict[tuple[Hashable, ...], Accumulator] = {}
 
     @property
     def options(self) -> AccumulationOptions:
         """How gradients accumulate, as the constructor was told."""
         return self._options
 
-    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Gradient | None, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
         """Adds the gradients to the accumulators; the last mini-batch has the wrapped optimizer update the variables.
 
         Args:
@@ -56,13 +66,13 @@ class _Accumulating(IpuOptimizer):
         if self._verify_usage:
             _loop_check.note(type(self).__name__, self._options.num_mini_batches)
 
-        def update(reduced: list[Any]) -> Any:
+        def update(reduced: list[tf.Tensor]) -> tf.Operation:
             return self._opt.apply_gradients(list(zip(reduced, variables, strict=True)), global_step=global_step)
 
         with tf.name_scope(name or self._name):
             return self._accumulator(variables).step(gradients, update)
 
-    def _accumulator(self, variables: Sequence[Any]) -> Accumulator:
+    def _accumulator(self, variables: Sequence[tf.Variable]) -> Accumulator:
         key = tuple(variable.ref() for variable in variables)
         if key not in self._accumulators:
             # Not in the loop, nor in the program, but with the variables.
@@ -73,7 +83,7 @@ class _Accumulating(IpuOptimizer):
             self._accumulators[key] = Accumulator(counter, totals, number, reduction)
         return self._accumulators[key]
 
-    def _total(self, variable: Any) -> Any:
+    def _total(self, variable: tf.Variable) -> tf.Variable:
         dtype = self._options.accumulator_dtype(variable)
         return _zeros(variable.shape, dtype, f"{variable.name.split(':')[0]}/{self._name}", variable)
 
@@ -99,8 +109,8 @@ class GradientAccumulationOptimizerV2(_Accumulating):
         num_mini_batches: int,
         offload_weight_update_variables: bool | None = None,
         replicated_optimizer_state_sharding: bool = False,
-        dtype: Any = None,
-        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        dtype: DTypeOf = None,
+        reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "GradientAccumulationOptimizerV2",
     ) -> None:
         """Wraps `opt`.
@@ -144,8 +154,8 @@ class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV
         num_mini_batches: int,
         offload_weight_update_variables: bool | None = None,
         replicated_optimizer_state_sharding: bool = False,
-        dtype: Any = None,
-        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        dtype: DTypeOf = None,
+        reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "CrossReplicaGradientAccumulationOptimizerV2",
     ) -> None:
         """Wraps `opt`; see `GradientAccumulationOptimizerV2` for the arguments, and for what is raised."""
@@ -207,6 +217,6 @@ class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         super().__init__(CrossReplicaOptimizer(opt), num_mini_batches, verify_usage, name)
 
 
-def _zeros(shape: Any, dtype: Any, name: str, beside: Any) -> Any:
+def _zeros(shape: ShapeLike, dtype: tf.DType, name: str, beside: tf.Variable) -> tf.Variable:
     with tf.device(beside.device):
         return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, name=name)

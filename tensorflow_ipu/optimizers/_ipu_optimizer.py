@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tensorflow_ipu._types import Gradient, TensorLike
 
 
 class IpuOptimizer(tf.compat.v1.train.Optimizer):
@@ -31,7 +36,9 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         super().__init__(False, name or type(self).__name__)
         self._opt = opt
 
-    def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(
+        self, loss: TensorLike | Callable[[], TensorLike], var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
+    ) -> list[tuple[Gradient | None, tf.Variable]]:
         """The wrapped optimizer's pairs of gradient and variable.
 
         Args:
@@ -41,7 +48,12 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         """
         return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
 
-    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Gradient | None, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
         """Has the wrapped optimizer update the variables.
 
         Args:
@@ -58,7 +70,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         """The wrapped optimizer's name."""
         return self._opt.get_name()
 
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+    def get_slot(self, *args: Any, **kwargs: Any) -> tf.Variable | None:
         """The wrapped optimizer's slot of a variable."""
         return self._opt.get_slot(*args, **kwargs)
 
@@ -66,7 +78,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         """The names of the wrapped optimizer's slots."""
         return self._opt.get_slot_names(*args, **kwargs)
 
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[tf.Variable]:
         """The wrapped optimizer's variables."""
         return self._opt.variables()
 

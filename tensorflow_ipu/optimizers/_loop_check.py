@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, patches
@@ -34,7 +32,7 @@ def note(optimizer: str, num_mini_batches: int) -> None:
         patches.ACCUMULATION_LOOPS.apply_while(graph)
 
 
-def _check(graph: Any) -> None:
+def _check(graph: graphs.FunctionGraph) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
     # The loop may be in the function around, whose turn is yet to come.
     if not graphs.is_function(graph.outer_graph):
@@ -42,7 +40,7 @@ def _check(graph: Any) -> None:
             raise _outside(demand)
 
 
-def _outside_loops(graph: Any, known: dict[int, list[_Demand]]) -> list[_Demand]:
+def _outside_loops(graph: graphs.FunctionGraph, known: dict[int, list[_Demand]]) -> list[_Demand]:
     """The demands of a graph and of the functions that it calls which are in no loop of theirs; checks the others."""
     if id(graph) in known:
         return known[id(graph)]
@@ -61,14 +59,14 @@ def _outside_loops(graph: Any, known: dict[int, list[_Demand]]) -> list[_Demand]
     return found
 
 
-def _noted(operation: Any) -> list[_Demand]:
+def _noted(operation: tf.Operation) -> list[_Demand]:
     if _ATTRIBUTE not in operation.node_def.attr:
         return []
     optimizer, number = operation.get_attr(_ATTRIBUTE).decode().split()
     return [(optimizer, int(number))]
 
 
-def _callees(operation: Any) -> list[Any]:
+def _callees(operation: tf.Operation) -> list[graphs.FunctionGraph]:
     attributes = operation.node_def.attr.values()
     names = [attribute.func.name for attribute in attributes if attribute.HasField("func")]
     names += [function.name for attribute in attributes for function in attribute.list.func]

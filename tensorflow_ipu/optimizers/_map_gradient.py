@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._types import Gradient, TensorLike
 
 
 class MapGradientOptimizer(IpuOptimizer):
@@ -19,7 +24,7 @@ class MapGradientOptimizer(IpuOptimizer):
     def __init__(
         self,
         wrapped_optimizer: tf.compat.v1.train.Optimizer,
-        gradient_mapping_function: Callable[[Any, Any], Any],
+        gradient_mapping_function: Callable[[Gradient, tf.Tensor], Gradient],
         name: str = "MapGradientOptimizer",
     ) -> None:
         """Wraps `wrapped_optimizer`.
@@ -38,7 +43,9 @@ class MapGradientOptimizer(IpuOptimizer):
             raise TypeError(f"`gradient_mapping_function` must be a function, but is {gradient_mapping_function!r}")
         self._map = gradient_mapping_function
 
-    def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(
+        self, loss: TensorLike | Callable[[], TensorLike], var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
+    ) -> list[tuple[Gradient | None, tf.Variable]]:
         """The wrapped optimizer's pairs, each gradient mapped. Variables that the loss does not reach keep None."""
         pairs = super().compute_gradients(loss, var_list=var_list, **kwargs)
         return [(gradient if gradient is None else self._map(gradient, var.value()), var) for gradient, var in pairs]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.optimizers._options import AccumulationOptions
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeLike, Optimizer, Variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,7 @@ class UpdateMemory:
 
 
 def update_memory(
-    optimizer: Any, variables: Iterable[Any], replicas: int = 1, minimum_remote_tensor_size: int = 128
+    optimizer: Optimizer, variables: Iterable[Variable], replicas: int = 1, minimum_remote_tensor_size: int = 128
 ) -> UpdateMemory:
     """Tells what memory a replica needs for its weights and their updates, as the options of the optimizer place it.
 
@@ -78,7 +81,7 @@ def update_memory(
     return UpdateMemory(sum(_bytes(weight, weight.dtype) for weight in weights), accumulators, on_chip, off_chip)
 
 
-def _state(optimizer: Any) -> list[Any]:
+def _state(optimizer: Any) -> list[Variable]:
     """The variables of the optimizer that updates the weights, inside of all its wrappers."""
     while hasattr(optimizer, "inner_optimizer"):  # Those of Keras's wrappers have the wrappers' own as well.
         optimizer = optimizer.inner_optimizer
@@ -88,6 +91,6 @@ def _state(optimizer: Any) -> list[Any]:
     return list(state) if isinstance(state, list) else list(state())
 
 
-def _bytes(tensor: Any, dtype: Any, parts: int = 1) -> int:
+def _bytes(tensor: Variable, dtype: DTypeLike, parts: int = 1) -> int:
     """Of one of so many equal parts, the last of which is filled up."""
-    return math.ceil(math.prod(tensor.shape) / parts) * tf.as_dtype(dtype).size
+    return math.ceil(math.prod(tensor.shape) / parts) * tf.as_dtype(dtype).size  # pyright: ignore[reportArgumentType, reportCallIssue]  # Known.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._checks import is_function, is_int, note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import DTypeOf, Variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +32,10 @@ class AccumulationOptions:
     num_mini_batches: int
     offload_weight_update_variables: bool | None = None
     replicated_optimizer_state_sharding: bool = False
-    dtype: Any = None
+    dtype: DTypeOf = None
     reduction_method: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.SUM
 
-    def accumulator_dtype(self, variable: Any) -> tf.DType:
+    def accumulator_dtype(self, variable: Variable) -> tf.DType:
         """The type of the accumulator of a variable.
 
         Raises:
@@ -43,19 +46,20 @@ class AccumulationOptions:
         if not is_function(self.dtype):
             return tf.as_dtype(self.dtype)
         returned = self.dtype(variable)
-        if _floating(returned) is None:
+        kind = _floating(returned)
+        if kind is None:
             raise TypeError(
                 f"`dtype` must return a floating-point type, but returned {returned!r} for `{variable.name}`"
             )
-        return tf.as_dtype(returned)
+        return kind
 
 
 def checked(
-    num_mini_batches: Any,
-    offload_weight_update_variables: Any = None,
-    replicated_optimizer_state_sharding: Any = False,
-    dtype: Any = None,
-    reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+    num_mini_batches: int,
+    offload_weight_update_variables: bool | None = None,
+    replicated_optimizer_state_sharding: bool = False,
+    dtype: DTypeOf = None,
+    reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
 ) -> AccumulationOptions:
     """The options of an optimizer, from the arguments of its constructor.
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import distribute
 from tensorflow_ipu.ops import reductions
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
-def mean(gradients: Sequence[Any]) -> list[Any]:
+    from tensorflow_ipu._types import Gradient, Nested
+
+
+def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
     """The means of gradients over all replicas, in one meeting of theirs.
 
     Args:
@@ -40,23 +45,23 @@ def as_they_are() -> Iterator[None]:
 class _SumsNothing(tf.distribute.ReplicaContext):
     """The context of a replica, as optimizers see it, but for its sums."""
 
-    def __init__(self, around: Any) -> None:
+    def __init__(self, around: tf.distribute.ReplicaContext) -> None:
         super().__init__(around.strategy, replica_id_in_sync_group=0)
         self._around = around
 
     @property
-    def replica_id_in_sync_group(self) -> Any:
+    def replica_id_in_sync_group(self) -> int | tf.Tensor:
         return self._around.replica_id_in_sync_group
 
     @property
     def devices(self) -> tuple[str, ...]:
         return self._around.devices
 
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+    def all_reduce(self, reduce_op: object, value: Nested, options: object = None) -> Nested:
         del reduce_op, options
         return value
 
-    def _merge_call(self, merge_fn: Any, args: Any, kwargs: Any) -> Any:
+    def _merge_call(self, merge_fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
         distribute.enter_mode(distribute.cross_replica_mode(self._strategy))
         try:
             return merge_fn(_Strategy(self._strategy), *args, **kwargs)
@@ -67,7 +72,7 @@ class _SumsNothing(tf.distribute.ReplicaContext):
 class _Strategy:
     """A strategy that `merge_call` hands on, whose sums are the gradients as they are."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self.extended = _Extended(strategy.extended)
 
@@ -76,10 +81,12 @@ class _Strategy:
 
 
 class _Extended:
-    def __init__(self, extended: Any) -> None:
+    def __init__(self, extended: tf.distribute.StrategyExtended) -> None:
         self._extended = extended
 
-    def batch_reduce_to(self, reduce_op: Any, pairs: Any, options: Any = None) -> list[Any]:
+    def batch_reduce_to(
+        self, reduce_op: object, pairs: Iterable[tuple[Nested, object]], options: object = None
+    ) -> list[Nested]:
         del reduce_op, options
         return [value for value, _ in pairs]
 

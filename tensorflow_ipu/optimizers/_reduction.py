@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 
 class GradientAccumulationReductionMethod(enum.Enum):
@@ -18,7 +17,7 @@ class GradientAccumulationReductionMethod(enum.Enum):
     RUNNING_MEAN = 2
 
     @classmethod
-    def parse(cls, reduction_method: Any) -> GradientAccumulationReductionMethod:
+    def parse(cls, reduction_method: object) -> GradientAccumulationReductionMethod:
         """Takes a method, or its name in any case.
 
         Raises:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LOOPS = ("While", "StatelessWhile")
 
@@ -17,7 +20,7 @@ LOOPS = ("While", "StatelessWhile")
 _Line = tuple[int, int]
 
 # What a loop's counter and its limits are computed with.
-_FOLDS: dict[str, Callable[..., Any]] = {
+_FOLDS: dict[str, Callable[..., np.ndarray]] = {
     "Add": np.add,
     "AddV2": np.add,
     "FloorDiv": np.floor_divide,
@@ -31,18 +34,18 @@ _FOLDS: dict[str, Callable[..., Any]] = {
 _COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual")
 
 
-def graph_of(function: str, graph: Any) -> Any:
+def graph_of(function: str, graph: tf.Graph) -> graphs.FunctionGraph | None:
     """The graph of a function that an operation of `graph` calls by this name; None if it has none."""
     known = graphs.function_named(graph, function)
     return getattr(known, "graph", None)  # One of TensorFlow 1's functions has none.
 
 
-def body_of(loop: Any) -> Any:
+def body_of(loop: tf.Operation) -> graphs.FunctionGraph | None:
     """The graph of a loop's body."""
     return _part(loop, "body")
 
 
-def trip_count(loop: Any) -> int | None:
+def trip_count(loop: tf.Operation) -> int | None:
     """The number of a loop's iterations.
 
     Args:
@@ -61,12 +64,12 @@ def trip_count(loop: Any) -> int | None:
 class _Loop:
     """Reads a loop whose condition compares counters with limits."""
 
-    def __init__(self, loop: Any, body: Any, condition: Any) -> None:
+    def __init__(self, loop: tf.Operation, body: graphs.FunctionGraph, condition: graphs.FunctionGraph) -> None:
         self._initial = list(loop.inputs)
         self._body = body
         self._condition = condition
 
-    def holds(self, tensor: Any, for_good: bool = False) -> float | None:
+    def holds(self, tensor: tf.Tensor, for_good: bool = False) -> float | None:
         """For how many iterations, counted from the first, a bool of the condition is true; None if it is not known.
 
         With `for_good`, it is not known either where the bool would become true again.
@@ -87,7 +90,7 @@ class _Loop:
         value = _constant(tensor)
         return None if value is None else (math.inf if value else 0)
 
-    def _line(self, tensor: Any) -> _Line | None:
+    def _line(self, tensor: tf.Tensor) -> _Line | None:
         tensor = _through(tensor)
         at = _position(tensor, self._condition.inputs)
         if at is None:
@@ -122,29 +125,29 @@ def _iterations(kind: str, left: _Line, right: _Line, for_good: bool) -> float |
     return math.inf if change >= 0 else -(gap // change)
 
 
-def _part(loop: Any, name: str) -> Any:
+def _part(loop: tf.Operation, name: str) -> graphs.FunctionGraph | None:
     graph = getattr(loop, f"_{name}_graph", None)
     return graph_of(loop.get_attr(name).name, loop.graph) if graph is None else graph
 
 
-def _through(tensor: Any) -> Any:
+def _through(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that this one has its value from unchanged."""
     while tensor.op.type == "Identity" or (tensor.op.type == "Cast" and tensor.dtype.is_integer):
         tensor = tensor.op.inputs[0]
     return tensor
 
 
-def _position(tensor: Any, tensors: Any) -> int | None:
+def _position(tensor: tf.Tensor, tensors: Iterable[tf.Tensor]) -> int | None:
     return next((at for at, other in enumerate(tensors) if other is tensor), None)
 
 
-def _integer(value: Any) -> int | None:
+def _integer(value: np.ndarray | None) -> int | None:
     if value is None or np.ndim(value) != 0 or not np.issubdtype(np.asarray(value).dtype, np.integer):
         return None
     return int(value)
 
 
-def _constant(tensor: Any) -> Any:
+def _constant(tensor: tf.Tensor) -> np.ndarray | None:
     """The value of a tensor as an array, if the graphs around say it; else None."""
     value = tf.get_static_value(tensor)
     if value is not None or not hasattr(tensor, "graph"):

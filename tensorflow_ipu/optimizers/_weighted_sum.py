@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod as Method
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Number
+
 
 class Weights(NamedTuple):
     """The factors of one addition, `total * keep + gradient * scale`: scalars of the total's dtype, None for 1."""
 
-    keep: Any
-    scale: Any
+    keep: tf.Tensor | None
+    scale: tf.Tensor | None
 
 
-def weights(method: Method, index: Any, count: Any, dtype: tf.DType) -> Weights:
+def weights(method: Method, index: Number, count: Number, dtype: tf.DType) -> Weights:
     """The factors with which a gradient is added to what has accumulated before it.
 
     With gradients g(0), ..., g(N - 1), the total t(n) after gradient n is
@@ -49,7 +52,7 @@ def weights(method: Method, index: Any, count: Any, dtype: tf.DType) -> Weights:
     return Weights(tf.cast(before / (before + 1), dtype), tf.cast(1 / (before + 1), dtype))
 
 
-def accumulated(total: Any, gradient: Any, index: Any, count: Any, method: Method) -> Any:
+def accumulated(total: tf.Tensor, gradient: tf.Tensor, index: Number, count: Number, method: Method) -> tf.Tensor:
     """What has accumulated after one more gradient.
 
     Args:

@@ -6,7 +6,7 @@ from tensorflow_ipu.replicas._captures import in_condition, in_function, in_plai
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._program import Target, find, is_graph_function, trace
+from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, wait_until_idle
@@ -16,6 +16,7 @@ from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_hos
 __all__ = [
     "ALL_IPUS",
     "SHARD_ATTRIBUTE",
+    "Prepared",
     "ReplicaGroups",
     "Target",
     "active",

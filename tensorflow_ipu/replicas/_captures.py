@@ -12,7 +12,7 @@ from tensorflow_ipu._tensorflow import graphs, patches
 STATE_OP = "IpuFeedState"
 
 
-def in_function(state: Any) -> Any:
+def in_function(state: tf.Tensor) -> tf.Tensor:
     """Has the function around loops and branches capture the state, for those to capture it from there.
 
     What the gradient of a loop captures straight from eager execution, TensorFlow forgets among the loop's results. And
@@ -22,7 +22,7 @@ def in_function(state: Any) -> Any:
     return graph.capture(state) if graphs.is_function(graph) else state
 
 
-def source_of(tensor: Any) -> Any:
+def source_of(tensor: tf.Tensor) -> tf.Tensor:
     """Where a tensor comes from that functions captured one from the other: as far out as they did."""
     while hasattr(tensor, "graph") and graphs.is_function(tensor.graph):
         outside = next((outside for outside, inside in tensor.graph.captures if inside is tensor), None)
@@ -45,7 +45,7 @@ def in_plain_graph() -> bool:
 def _calling(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Puts the call of a function into a graph, with the states that it captured captured as those of others are."""
 
-    def call(function: Any, inputs: Sequence[Any], attributes: Any) -> Any:
+    def call(function: Any, inputs: Sequence[tf.Tensor], attributes: object) -> Any:
         if graphs.is_control_flow(tf.compat.v1.get_default_graph()):
             inputs = [in_function(one) if _names_a_feed(one) else one for one in inputs]
         return plain(function, inputs, attributes)
@@ -53,7 +53,7 @@ def _calling(plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _names_a_feed(tensor: Any) -> bool:
+def _names_a_feed(tensor: tf.Tensor) -> bool:
     if tensor.dtype != tf.resource:
         return False
     return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_feed")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow import functions
 
 # The program, the device, and the positions of inputs that are handles of state.
 _Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
@@ -16,7 +19,7 @@ _Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
 _passed: dict[int, _Passed] = {}
 
 
-def check(program: Any, inputs: Sequence[Any], device: str) -> None:
+def check(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
     """Checks a program, once for a device, and what it is called with.
 
     Args:
@@ -36,7 +39,7 @@ def check(program: Any, inputs: Sequence[Any], device: str) -> None:
         _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
 
 
-def _check_program(program: Any, count: int, device: str) -> _Passed:
+def _check_program(program: functions.ConcreteFunction, count: int, device: str) -> _Passed:
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
@@ -50,7 +53,7 @@ def _check_program(program: Any, count: int, device: str) -> _Passed:
     return known
 
 
-def _check_types(kind: str, tensors: list[Any]) -> None:
+def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
     for tensor in tensors:
         if tensor.dtype == tf.float64:
             raise TypeError(

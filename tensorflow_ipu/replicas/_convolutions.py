@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import known_size
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs, patches, xla
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
@@ -22,10 +23,10 @@ from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 _SHORT_ROW = 256 << 10  # Elements of a convolution of one dimension, for fewer of which XLA is the fastest.
 
 
-def _gradient(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
     """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but where XLA would be slow."""
 
-    def gradient(op: Any, upstream: Any) -> Any:
+    def gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         slow = is_tracing() and not _served(op) and graphs.in_loop(tf.compat.v1.get_default_graph())
         geometry = _geometry(op, upstream) if slow else None
         if geometry is None:
@@ -36,7 +37,7 @@ def _gradient(plain: Callable[..., Any]) -> Callable[..., Any]:
     return gradient
 
 
-def _served(op: Any) -> bool:
+def _served(op: tf.Operation) -> bool:
     """Whether TensorFlow's own gradients are fast, by kernels of the host or as products."""
     if not wants_host_kernels():
         return False
@@ -58,11 +59,11 @@ class _Axis:
       at: Which axis it is of the input and output; it is the one before that of the filter.
     """
 
-    def __init__(self, op: Any, upstream: Any, at: int) -> None:
+    def __init__(self, op: tf.Operation, upstream: tf.Tensor, at: int) -> None:
         self.at = at
-        self.size = op.inputs[0].shape[at]
-        self.kernel = op.inputs[1].shape[at - 1]
-        self.out = upstream.shape[at]
+        self.size = known_size(op.inputs[0], at)
+        self.kernel = known_size(op.inputs[1], at - 1)
+        self.out = known_size(upstream, at)
         self.stride = op.get_attr("strides")[at]
         self.dilation = op.get_attr("dilations")[at]
         spread = (self.out - 1) * self.stride + 1  # The outputs, with gaps.
@@ -76,7 +77,7 @@ class _Axis:
         self.gradient_pad = (reach - before, self.size - spread + before)
 
 
-def _geometry(op: Any, upstream: Any) -> list[_Axis] | None:
+def _geometry(op: tf.Operation, upstream: tf.Tensor) -> list[_Axis] | None:
     """The axes of space; None where the gradient stays TensorFlow's own."""
     inputs, weights = op.inputs
     shapes = (inputs.shape, weights.shape, upstream.shape)
@@ -88,7 +89,7 @@ def _geometry(op: Any, upstream: Any) -> list[_Axis] | None:
     return axes if all(min(axis.gradient_pad) >= 0 and axis.pad[0] >= 0 for axis in axes) else None
 
 
-def _of_weights(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> Any:
+def _of_weights(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
     """A convolution of the inputs by the upstream gradients, with features for the batch and the batch for features."""
     # What is left of the input behind the last place of the filter has no gradient.
     rows, columns = (axis.size + min(axis.pad[1], 0) for axis in axes)
@@ -98,17 +99,17 @@ def _of_weights(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> 
         swapped,
         by,
         strides=[axis.dilation for axis in axes],
-        padding=_padding([(axis.pad[0], max(axis.pad[1], 0)) for axis in axes]),
+        padding=_padding([(axis.pad[0], max(axis.pad[1], 0)) for axis in axes]),  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit one.
         dilations=[axis.stride for axis in axes],
     )
     return tf.ensure_shape(tf.transpose(result, [1, 2, 0, 3]), weights.shape)
 
 
-def _of_inputs(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> Any:
+def _of_inputs(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
     """A convolution of the upstream gradients, with gaps as the stride skips, by the filter turned around."""
 
     @tf.custom_gradient
-    def convolve(weights: Any, upstream: Any) -> Any:
+    def convolve(weights: tf.Tensor, upstream: tf.Tensor) -> Any:
         result = xla.convolution(
             upstream,
             tf.transpose(tf.reverse(weights, [0, 1]), [0, 1, 3, 2]),
@@ -117,12 +118,12 @@ def _of_inputs(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> A
             kernel_gaps=[axis.dilation for axis in axes],
         )
 
-        def backward(second: Any) -> tuple[Any, Any]:
+        def backward(second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             forward = tf.nn.conv2d(
                 second,
                 weights,
                 strides=[axis.stride for axis in axes],
-                padding=_padding([(axis.pad[0], max(axis.pad[1], 0)) for axis in axes]),
+                padding=_padding([(axis.pad[0], max(axis.pad[1], 0)) for axis in axes]),  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit one.
                 dilations=[axis.dilation for axis in axes],
             )
             return _of_weights(second, weights, upstream, axes), forward
@@ -132,7 +133,7 @@ def _of_inputs(inputs: Any, weights: Any, upstream: Any, axes: list[_Axis]) -> A
     return convolve(weights, upstream)
 
 
-def _padding(pads: list[tuple[int, int]]) -> Any:
+def _padding(pads: list[tuple[int, int]]) -> list[list[int]]:
     return [[0, 0], *(list(pad) for pad in pads), [0, 0]]
 
 

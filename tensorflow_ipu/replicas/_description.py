@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -12,7 +11,7 @@ from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.replicas._user_code import user_frame
 
 
-def hlo(program: Any, inputs: Sequence[Any], device: str) -> bytes:
+def hlo(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bytes:
     """The program as XLA gets it, before any optimisation; nothing is run.
 
     Args:
@@ -30,7 +29,7 @@ def hlo(program: Any, inputs: Sequence[Any], device: str) -> bytes:
         return functions.hlo_of(program, inputs, device)
 
 
-def user_lines(program: Any) -> dict[str, str]:
+def user_lines(program: functions.ConcreteFunction) -> dict[str, str]:
     """The innermost line of the user's code behind each operation of a program.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._checks import check_bool, is_int
@@ -40,7 +39,7 @@ class ReplicaGroups:
         check_bool("orthogonal", self.orthogonal)
 
 
-def check_size(argument: str, size: Any, optional: bool) -> None:
+def check_size(argument: str, size: object, optional: bool) -> None:
     """Checks the size of a group of replicas.
 
     Raises:

@@ -34,14 +34,14 @@ _mark = _WHERE_FASTER
 def _marking(plain: Callable[..., None]) -> Callable[..., None]:
     """What TensorFlow calls with each operation that it has put into a graph."""
 
-    def create(self: Any, op: Any, compute_device: bool = True) -> None:
+    def create(self: tf.Graph, op: tf.Operation, compute_device: bool = True) -> None:
         plain(self, op, compute_device)
         _mark_if_wanted(self, op)
 
     return create
 
 
-def _mark_if_wanted(graph: Any, op: Any) -> None:
+def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
         if _tracing.wants_host_kernels():
             graphs.set_attribute(op, ATTRIBUTE, _mark)
@@ -54,7 +54,7 @@ def _mark_if_wanted(graph: Any, op: Any) -> None:
             graphs.set_attribute(op, _TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
 
 
-def _text(tensor: Any) -> bytes:
+def _text(tensor: tf.Tensor) -> bytes:
     """The text that a tensor is, where it is one that is known."""
     if tensor.dtype.name != "string":
         return b""

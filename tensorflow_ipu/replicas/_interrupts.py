@@ -78,7 +78,7 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
         return program()
     pressed = False
 
-    def note(*_: Any) -> None:
+    def note(*_: object) -> None:
         nonlocal pressed
         pressed = True
 
@@ -122,7 +122,7 @@ class _Beside:
       failure: What it raised instead.
     """
 
-    def __init__(self, program: Callable[[], Any]) -> None:
+    def __init__(self, program: Callable[[], object]) -> None:
         self._program = program
         self._device = devices.of_eager_thread()
         self._begun = threading.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import tensorflow as tf
 
@@ -14,13 +14,18 @@ from tensorflow_ipu.replicas import _replicated, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorflow_ipu._types import Nested
+
 _MUST_COMPILE = "_XlaMustCompile"
 
 # A function that the user does not compile has a twin that is compiled, made at its first run.
-_twins: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_twins: weakref.WeakKeyDictionary[Function | ConcreteFunction, Function] = weakref.WeakKeyDictionary()
 
 # A program and its flat inputs, without those that it captured.
-Prepared = tuple[Any, list[Any]]
+Prepared = tuple[ConcreteFunction, list[tf.Tensor]]
 
 
 class Target(NamedTuple):
@@ -40,7 +45,7 @@ def is_graph_function(fn: object) -> bool:
     return isinstance(fn, (Function, ConcreteFunction))
 
 
-def compiled(fn: Any) -> Any:
+def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
     """The function itself if it is compiled whole, else its twin that is.
 
     Args:
@@ -63,7 +68,7 @@ def compiled(fn: Any) -> Any:
     return twin
 
 
-def _twin(fn: Any) -> Any:
+def _twin(fn: Function | ConcreteFunction) -> Function:
     if isinstance(fn, Function):
         return functions.compiled_twin(fn)
     reference = weakref.ref(fn)  # The table must not keep its own key alive.
@@ -80,7 +85,12 @@ class _Untraced(Exception):  # noqa: N818  (No error: the answer of a look-up.)
     """There is no program for these arguments yet."""
 
 
-def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target) -> Prepared | None:
+def find(
+    fn: Callable[..., Nested] | Function | ConcreteFunction,
+    args: Sequence[Nested],
+    kwargs: Mapping[str, Nested],
+    target: Target,
+) -> Prepared | None:
     """Finds the program of `fn` for these arguments.
 
     It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
@@ -109,7 +119,12 @@ def find(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
     return program, functions.flat_inputs(program, bound)
 
 
-def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Target) -> Prepared:
+def trace(
+    fn: Callable[..., Nested] | Function | ConcreteFunction,
+    args: Sequence[Nested],
+    kwargs: Mapping[str, Nested],
+    target: Target,
+) -> Prepared:
     """Finds or traces the program of `fn` for these arguments.
 
     This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
@@ -146,14 +161,14 @@ def trace(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: Targe
     return program, functions.flat_inputs(program, bound)
 
 
-def _options(function: Any, config: Any, target: Target, look_up: bool = False) -> Any:
+def _options(function: Function, config: Any, target: Target, look_up: bool = False) -> Any:
     """What the program for a target is traced by, or with `look_up`, found by: then it raises instead."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
     # TensorFlow's own key is for the target that the function was first traced for.
     vars(function).setdefault("_ipu_first", target)
     known = getattr(function, "_ipu_options", None)
     if known is None or known[0] is not config:
-        known = function._ipu_options = (config, {})
+        known = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
     options = known[1].get((target, look_up))
     if options is None:
         options = config
@@ -165,16 +180,16 @@ def _options(function: Any, config: Any, target: Target, look_up: bool = False) 
     return options
 
 
-def _miss(*_args: Any, **_kwargs: Any) -> Any:
+def _miss(*_args: Any, **_kwargs: Any) -> NoReturn:
     raise _Untraced
 
 
-def _with_own_orders(captured: list[Any]) -> list[Any]:
+def _with_own_orders(captured: list[tf.Tensor]) -> list[tf.Tensor]:
     """What a program captured, with this thread's in the place of what each thread has of its own."""
     return [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
 
 
-def call(program: Any, inputs: list[Any], ordinal: int) -> Any:
+def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Nested:
     """Executes a program, or puts its execution into the graph. The caller has entered the device.
 
     Args:

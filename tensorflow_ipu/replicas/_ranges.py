@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow import graphs
 
 
-def leave_out(graph: Any) -> None:
+def leave_out(graph: graphs.FunctionGraph) -> None:
     """Has the function that TensorFlow is about to make of a graph do without the ranges that nothing uses.
 
     `for _ in tf.range(n)` becomes a loop over numbers, and leaves the tensor of `tf.range` behind. XLA has to know the
@@ -21,7 +26,7 @@ def leave_out(graph: Any) -> None:
         graph.get_operations = lambda: [op for op in operations() if not _is_left_over(op)]
 
 
-def _is_left_over(op: Any) -> bool:
+def _is_left_over(op: tf.Operation) -> bool:
     if op.type != "Range" or op.outputs[0].consumers():
         return False
     return not any(op.outputs[0] is output for output in op.graph.outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -14,10 +14,13 @@ from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Gradient, Nested
+
 _TRUE = tf.compat.v1.AttrValue(b=True)
 
 # A program: the IPUs of one replica, once it has run.
-_shards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_shards: weakref.WeakKeyDictionary[functions.ConcreteFunction, int] = weakref.WeakKeyDictionary()
 
 
 def ipus_or_one(ordinal: int) -> int:
@@ -26,7 +29,7 @@ def ipus_or_one(ordinal: int) -> int:
     return ipus[ordinal] if ordinal < len(ipus) else 1
 
 
-def wanted(program: Any, ordinal: int) -> bool:
+def wanted(program: functions.ConcreteFunction, ordinal: int) -> bool:
     """Whether a program on this device is to run on replicas.
 
     Eagerly, a device of one IPU runs a program of one IPU by itself. A graph may be run when the system is another, so
@@ -43,7 +46,7 @@ def _is_part_of_a_program() -> bool:
     return graphs.is_compiled(tf.compat.v1.get_default_graph())
 
 
-def ipus_of_replica(program: Any) -> int:
+def ipus_of_replica(program: functions.ConcreteFunction) -> int:
     """How many IPUs one replica of the program uses: the next power of two of its pipeline stages' or shards' IPUs."""
     shards = _shards.get(program)
     if shards is None:
@@ -51,7 +54,7 @@ def ipus_of_replica(program: Any) -> int:
     return shards
 
 
-def call(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
+def call(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:
     """Runs the program on all replicas at once, or puts that into the graph, for as many as there are when it runs.
 
     Replicas have their own lanes in feeds, and their own copies of variables; other inputs are the same for all.
@@ -72,7 +75,7 @@ def call(program: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> Any:
     return functions.results_of(program, results)
 
 
-def _run(program: Any, arguments: Sequence[Any]) -> list[Any]:
+def _run(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The operation that runs the program, eagerly or in the graph."""
     results = ops.ipu_replicated_run(
         arguments,
@@ -85,18 +88,18 @@ def _run(program: Any, arguments: Sequence[Any]) -> list[Any]:
     return list(results) if isinstance(results, (list, tuple)) else []
 
 
-def _insert(program: Any, arguments: Sequence[Any]) -> list[Any]:
+def _insert(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Puts the run into the graph, with the gradient that TensorFlow has of any function's call.
 
     It has one where the program turns out to run alone. So a run whose gradient was asked for fails on replicas.
     """
     of_call = gradients.of_call(program)
 
-    def gradient(op: Any, *upstream: Any) -> Any:
+    def gradient(op: tf.Operation, *upstream: Gradient | None) -> tuple[Gradient | None, ...]:
         graphs.set_attribute(op, "differentiated", _TRUE)
         return of_call(op, *upstream)
 
-    graph: Any = tf.compat.v1.get_default_graph()
+    graph: tf.Graph = tf.compat.v1.get_default_graph()
     with gradients.overridden(graph, "IpuReplicatedRun", gradient), gradients.unrecorded():
         results = _run(program, arguments)
     for result, output in zip(results, program.outputs, strict=True):
@@ -109,7 +112,7 @@ def _insert(program: Any, arguments: Sequence[Any]) -> list[Any]:
 
 
 @tf.RegisterGradient("IpuReplicatedRun")
-def _refuse(op: Any, *upstream: Any) -> None:
+def _refuse(op: tf.Operation, *upstream: Gradient | None) -> None:
     """What a tape around a run asks for."""
     del op, upstream
     raise NotImplementedError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -15,6 +15,12 @@ from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.replicas import _checks, _program, _runs, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorflow_ipu._tensorflow.functions import ConcreteFunction
+    from tensorflow_ipu._types import Nested
 
 _forked = False
 
@@ -27,7 +33,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def run(prepared: Prepared, device: str, ordinal: int) -> Any:
+def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     """Runs a program, and returns when it has ended. The caller has entered the device.
 
     Args:
@@ -66,8 +72,12 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Any:
 
 
 def insert(
-    fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, host_kernels: bool | None = None
-) -> Any:
+    fn: Callable[..., Nested] | ConcreteFunction,
+    args: Sequence[Nested],
+    kwargs: Mapping[str, Nested],
+    device: str,
+    host_kernels: bool | None = None,
+) -> Nested:
     """Puts `fn` as one compiled program into the graph that is being built.
 
     The caller has entered the device and the context in which `fn` is to be traced. What depends on the configured
@@ -98,7 +108,7 @@ def insert(
     return _program.call(program, inputs, tf.DeviceSpec.from_string(device).device_index or 0)
 
 
-def _place_variables(tensors: Sequence[Any], device: str) -> None:
+def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
     """Puts variables that were made without a device, outside of any scope, where the program is.
 
     TensorFlow does so for what an operation uses, but not for what the function of a call uses: it stays on the host.
@@ -110,14 +120,14 @@ def _place_variables(tensors: Sequence[Any], device: str) -> None:
             graphs.place(tensor.op, device)
 
 
-def insert_operation(fn: Any, args: Sequence[Any], device: str) -> tf.Operation:
+def insert_operation(fn: Callable[..., tf.Operation], args: Sequence[Nested], device: str) -> tf.Operation:
     """Puts what makes an operation into the graph as a program of its own; see `insert`.
 
     Returns:
       The operation that runs the program.
     """
 
-    def program(*values: Any) -> Any:
+    def program(*values: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([fn(*values)]):
             return tf.constant(0)  # For the session to fetch the program through.
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu._tensorflow import graphs
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow import functions
 
 # Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
 SHARD_ATTRIBUTE = "_IpuShard"
@@ -27,7 +32,7 @@ def note_shards(index: int) -> None:
         setattr(graph, ATTRIBUTE, max(getattr(graph, ATTRIBUTE, 1), index + 1))
 
 
-def shards_of(program: Any) -> int:
+def shards_of(program: functions.ConcreteFunction | tf.Graph) -> int:
     """How many IPUs one replica of a program uses: the highest number noted and 1; 1 where nothing was noted.
 
     Args:

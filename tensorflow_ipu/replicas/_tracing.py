@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
 from tensorflow_ipu.replicas import _ranges
 
 # Graphs of functions that hold a program.
-_callers: weakref.WeakSet[Any] = weakref.WeakSet()
+_callers: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
 
 
 class _Kind(NamedTuple):
@@ -48,7 +48,7 @@ class _Mark(graphs.XlaContext):
             super().__init__()
         self.kind = kind
 
-    def RequiresUniqueFunctionRetracing(self) -> bool:  # noqa: N802  (TensorFlow's name.)
+    def RequiresUniqueFunctionRetracing(self) -> bool:  # noqa: N802  (TensorFlow's name.)  # pyright: ignore[reportIncompatibleMethodOverride]
         return True
 
 
@@ -60,7 +60,7 @@ def _marked(kind: _Kind) -> contextlib.AbstractContextManager[None]:
     return graphs.in_compilation_context(_marks.get(kind) or _marks.setdefault(kind, _Mark(kind)))
 
 
-def _mark_of(graph: Any) -> _Mark | None:
+def _mark_of(graph: tf.Graph) -> _Mark | None:
     """The innermost mark on a graph or one around it."""
     for one in graphs.around(graph):
         for context in graphs.compilation_contexts(one):
@@ -132,13 +132,13 @@ def _note_callers() -> None:
         patches.COMPILED_CALLERS.apply_while(graph)
 
 
-def _transform(graph: Any) -> None:
+def _transform(graph: graphs.FunctionGraph) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
     if _mark_of(graph) is not None:
         _ranges.leave_out(graph)
 
 
-def _release(function: Any) -> None:
+def _release(function: functions.ConcreteFunction) -> None:
     """Called with each traced function: one that holds a program is not compiled.
 
     Keras, for one, compiles the steps of its own loops where a model is to be compiled. TensorFlow would compile them,

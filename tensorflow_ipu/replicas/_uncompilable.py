@@ -6,13 +6,16 @@ import functools
 import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.replicas._user_code import user_frame
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow import functions
 
 # A frame of a Keras layer that is being called.
 _LAYER_CALL = "/keras/src/layers/layer.py"
@@ -35,11 +38,11 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 class _Found(NamedTuple):
     """An operation, and the scope of the calls that lead to it."""
 
-    operation: Any
+    operation: tf.Operation
     scope: tuple[str, ...]
 
 
-def refuse(program: Any) -> None:
+def refuse(program: functions.ConcreteFunction) -> None:
     """Refuses a program that is to go into a graph, where its compilation would fail far from here.
 
     Args:
@@ -55,7 +58,7 @@ def refuse(program: Any) -> None:
         raise tf.errors.InvalidArgumentError(None, None, _words(found))
 
 
-def why(program: Any, error: str) -> str | None:
+def why(program: functions.ConcreteFunction, error: str) -> str | None:
     """What of a program XLA could not compile.
 
     Args:
@@ -72,7 +75,7 @@ def why(program: Any, error: str) -> str | None:
     return _words(found) if found else _unknown_shape(program, error)
 
 
-def _unknown_shape(program: Any, error: str) -> str | None:
+def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | None:
     """The message for an operation whose shape, or axis, depends on data; None if it failed for another reason."""
     name, position = _CONVERTED.search(error), _NOT_CONSTANT.search(error)
     if name is None or position is None:
@@ -92,10 +95,10 @@ def _unknown_shape(program: Any, error: str) -> str | None:
 # The operations.
 
 
-def _needed(graph: Any, outputs: Sequence[Any], scope: tuple[str, ...]) -> Iterator[_Found]:
+def _needed(graph: graphs.FunctionGraph, outputs: Sequence[tf.Tensor], scope: tuple[str, ...]) -> Iterator[_Found]:
     """What cannot be compiled of what `outputs` and side effects need, and what XLA cannot fold to a constant."""
     operations = graph.get_operations()
-    constant: set[Any] = set()
+    constant: set[tf.Operation] = set()
     for operation in operations:
         kind = operation.type
         if (
@@ -116,7 +119,9 @@ def _needed(graph: Any, outputs: Sequence[Any], scope: tuple[str, ...]) -> Itera
         run.update(operation.control_inputs)
 
 
-def _of_operation(graph: Any, operation: Any, wanted: Sequence[bool], scope: tuple[str, ...]) -> Iterator[_Found]:
+def _of_operation(
+    graph: graphs.FunctionGraph, operation: tf.Operation, wanted: Sequence[bool], scope: tuple[str, ...]
+) -> Iterator[_Found]:
     for function in _functions(graph, operation):
         outputs = function.outputs
         if operation.type in _CALLS:
@@ -126,18 +131,18 @@ def _of_operation(graph: Any, operation: Any, wanted: Sequence[bool], scope: tup
         yield _Found(operation, scope)
 
 
-def _all(graph: Any, scope: tuple[str, ...]) -> Iterator[_Found]:
+def _all(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
     return (one for one in _operations(graph, scope) if not _compiles(one.operation.graph, one.operation))
 
 
-def _operations(graph: Any, scope: tuple[str, ...]) -> Iterator[_Found]:
+def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
     for operation in graph.get_operations():
         for function in _functions(graph, operation):
             yield from _operations(function, _scope(operation, scope) if operation.type in _CALLS else scope)
         yield _Found(operation, scope)
 
 
-def _compiles(graph: Any, operation: Any) -> bool:
+def _compiles(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:
     if (
         operation.type == "Placeholder"
         or operation.type in _CONTROL_FLOW
@@ -152,10 +157,10 @@ def _compiles(graph: Any, operation: Any) -> bool:
     return answer
 
 
-_answers: dict[Any, bool] = {}
+_answers: dict[tuple[str | tf.DType, ...], bool] = {}
 
 
-def _functions(graph: Any, operation: Any) -> list[Any]:
+def _functions(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[graphs.FunctionGraph]:
     """The graphs of the functions that an operation calls."""
     names = [operation.type]
     for attribute in _function_attributes(operation.type):
@@ -165,7 +170,7 @@ def _functions(graph: Any, operation: Any) -> list[Any]:
     return [function for function in functions if function is not None]
 
 
-def _function(graph: Any, name: str) -> Any:
+def _function(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph | None:
     for one in graphs.around(graph):
         function = graphs.functions_in(one).get(name)
         if function is not None:
@@ -191,7 +196,7 @@ def _function_attributes(kind: str) -> tuple[str, ...]:
 class _Family(NamedTuple):
     """Operations that users know by another name, or that have a way out of their own."""
 
-    holds: Callable[[Any], bool]
+    holds: Callable[[tf.Operation], bool]
     name: str
     way_out: str
 
@@ -236,7 +241,7 @@ _FAMILIES = (
 
 def _words(found: Sequence[_Found]) -> str:
     """The message: a sentence for each line of the user's from which such operations come; the last one found first."""
-    places: dict[Any, list[_Found]] = {}
+    places: dict[tuple[tuple[str, int] | None, str | None], list[_Found]] = {}
     for one in reversed(found):
         places.setdefault((user_frame(one.operation), _layers(one)), []).append(one)
     faults = [_fault(place, layers, together) for (place, layers), together in places.items()]
@@ -272,7 +277,7 @@ def _place(found: _Found, place: tuple[str, int] | None, layers: str | None) -> 
     return text
 
 
-def _scope(operation: Any, around: tuple[str, ...]) -> tuple[str, ...]:
+def _scope(operation: tf.Operation, around: tuple[str, ...]) -> tuple[str, ...]:
     """The scope of an operation, without what TensorFlow adds to it."""
     return (*around, *(part for part in operation.name.split("/")[:-1] if not _GENERATED.fullmatch(part)))
 

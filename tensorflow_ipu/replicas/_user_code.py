@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
-def user_frame(operation: Any) -> tuple[str, int] | None:
+def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
     """The innermost frame of an operation's making that is no part of TensorFlow, Keras or this package.
 
     Args:

@@ -37,7 +37,7 @@ def dataset_of(arrays: Nested, batches: int, size: int, within_batches: bool) ->
     # What is traced keeps the seed of that moment.
     maker = _maker(specs, batches, size, within_batches, devices.global_seed())
     dataset = tf.data.experimental.from_variant(maker(*parts), tf.nest.pack_sequence_as(arrays, _elements(specs, size)))
-    dataset._ipu_maker = maker  # pyright: ignore[reportAttributeAccessIssue]  (Its functions live as long.)
+    dataset._ipu_maker = maker  # Its functions live as long.
     return dataset
 
 

@@ -120,7 +120,7 @@ class CTCInferenceLayer(keras.layers.Layer):
 class CTCPredictionsLayer(CTCInferenceLayer):
     """Finds the most probable sequence of labels, by a beam search."""
 
-    def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tf.Tensor:
+    def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # Of one of the three.
         """Searches. See `CTCInferenceLayer.call` for the arguments.
 
         Returns:

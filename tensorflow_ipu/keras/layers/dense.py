@@ -275,7 +275,7 @@ class Dense(keras.layers.Dense):
         )
         self.built = True
 
-    def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:
+    def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Computes the layer.
 
         Args:

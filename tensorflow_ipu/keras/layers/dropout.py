@@ -30,7 +30,7 @@ class Dropout(keras.layers.Layer):
         self,
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
-        seed: Sequence[int] | np.ndarray | None = None,
+        seed: Sequence[int] | np.ndarray | tf.Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         """Creates the layer.
@@ -74,7 +74,7 @@ class Dropout(keras.layers.Layer):
         return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape, "seed": self.seed}
 
 
-def _pair(seed: Sequence[int] | np.ndarray) -> list[int]:
+def _pair(seed: Sequence[int] | np.ndarray | tf.Tensor) -> list[int]:
     values = np.asarray(seed)
     if values.shape != (2,) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"`seed` must be two integers, but is `{seed!r}`")

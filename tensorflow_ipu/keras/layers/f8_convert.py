@@ -26,7 +26,7 @@ class ConvertToF8(keras.layers.Layer):
         super().__init__(**kwargs)
 
     def __call__(
-        self, data: tf.Tensor | keras.KerasTensor, metadata: TensorLike | keras.KerasTensor, **kwargs: Any
+        self, data: TensorLike | keras.KerasTensor, metadata: TensorLike | keras.KerasTensor, **kwargs: Any
     ) -> Nested:
         """Calls the layer. See `call`; Keras takes a number by its name only."""
         return super().__call__(data, metadata=metadata, **kwargs)

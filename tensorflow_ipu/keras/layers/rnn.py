@@ -1,5 +1,8 @@
 """Recurrent layers with the names and arguments that they have on the IPU."""
 
+# The arguments of methods are IPU TensorFlow's, in other names and another order than Keras's.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,8 +25,6 @@ _PARTIALS = (tf.float16, tf.float32)
 
 class _Popnn:
     """What both layers add to Keras's own: the order of dimensions, seeds, and options for hardware."""
-
-    units: int
 
     def _record(
         self,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu.keras.options import printing
 from tensorflow_ipu.keras.pipeline.assignments import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tensorflow_ipu.keras.model.extension import Extension
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
@@ -32,7 +30,7 @@ class PipelineMethods:
         return _extension(self).stages.get()
 
     def set_pipeline_stage_assignment(
-        self, pipeline_stage_assignment: Sequence[Assignment | int | Sequence[Any]]
+        self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
     ) -> None:
         """Sets the stage of each layer.
 

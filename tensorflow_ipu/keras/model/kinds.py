@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -13,8 +13,6 @@ from tensorflow_ipu.keras.model._option_methods import OptionMethods
 from tensorflow_ipu.keras.model._pipeline_methods import PipelineMethods
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 
@@ -44,7 +42,7 @@ class KerasExtensionBase(metaclass=_Kind):
         raise NotImplementedError("the kinds of models each have their own `get_pipeline_stage_assignment`")
 
     def set_pipeline_stage_assignment(
-        self, pipeline_stage_assignment: Sequence[Assignment | int | Sequence[Any]]
+        self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
     ) -> None:
         """Sets the stages of layers, which the kinds of models have each in its own way.
 

@@ -63,7 +63,7 @@ class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
         known = {"m": self._m_dtype, "v": self._v_dtype, "vhat": self._vhat_dtype}.get(slot_name)
         return known or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Variable]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
         """Makes the slots of the variables to train."""
         if self.built:
             return

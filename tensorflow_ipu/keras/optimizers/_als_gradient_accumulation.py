@@ -143,7 +143,7 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         # What is not finite in a mini-batch is not finite in the sum either.
         self._accumulate(gradients, variables, self._update)
 
-    def _update(self, reduced: list[Gradient], variables: list[Variable]) -> None:
+    def _update(self, reduced: list[tf.Tensor], variables: list[Variable]) -> None:
         self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
 
     def get_config(self) -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
 from tensorflow_ipu._checks import is_function, tf_variable
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
@@ -94,7 +95,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         self,
         gradients: list[Gradient | None],
         variables: list[Variable],
-        update: Callable[[list[Gradient], list[Variable]], None],
+        update: Callable[[list[tf.Tensor], list[Variable]], None],
     ) -> None:
         pairs = [(grad, variable) for grad, variable in zip(gradients, variables, strict=True) if grad is not None]
         if not pairs:
@@ -112,11 +113,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         options = self._options
         dtype: Any = options.dtype
         if dtype is not None:
-            dtype = (
-                keras.saving.serialize_keras_object(dtype)
-                if is_function(dtype)
-                else options.accumulator_dtype(None).name
-            )
+            dtype = keras.saving.serialize_keras_object(dtype) if is_function(dtype) else tf.as_dtype(dtype).name
         return {
             **super().get_config(),
             "num_mini_batches": options.num_mini_batches,

@@ -23,7 +23,7 @@ class FloatRMSprop(keras.optimizers.RMSprop, IpuOptimizerBase):
         del var, slot_name
         return tf.float32
 
-    def build(self, variables: Sequence[Variable]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
         """Makes the slots of the variables to train."""
         if self.built:
             return

@@ -107,7 +107,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         return self.inner_optimizer.iterations
 
     @property
-    def learning_rate(self) -> LearningRate:
+    def learning_rate(self) -> tf.Tensor | keras.Variable:
         """The wrapped optimizer's learning rate, which can be set."""
         return self.inner_optimizer.learning_rate
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
 from tensorflow_ipu.pipelining.report.cost import StageCost
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorflow_ipu._types import Nested
 
 # Of the graph of a function: the pipelines that were traced in it, with their stages.
 _ATTRIBUTE = "_ipu_pipelines"
@@ -78,7 +84,7 @@ def last_pipeline() -> TracedPipeline:
     return _last
 
 
-def pipelines_of(program: functions.Function | functions.ConcreteFunction) -> tuple[TracedPipeline, ...]:
+def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
     """The pipelines of a program that has run, in the order in which it calls them.
 
     Args:
@@ -87,5 +93,5 @@ def pipelines_of(program: functions.Function | functions.ConcreteFunction) -> tu
     Returns:
       Those of its latest trace; none if it was not traced, or has none.
     """
-    traces = functions.traces_of(program) if isinstance(program, functions.Function) else [program]
+    traces: list[Any] = functions.traces_of(program) if isinstance(program, functions.Function) else [program]
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()

@@ -193,7 +193,7 @@ def shifted(instruction: Instruction, by: int) -> Instruction:
     """The same instruction for the micro-batch that is `by` further on."""
     if isinstance(instruction, _Transfer):
         inner = shifted(instruction.computation, by)
-        return replace(instruction, computation=inner)  # pyright: ignore[reportArgumentType]
+        return replace(instruction, computation=inner)
     if isinstance(instruction, Update):
         return instruction
     return replace(instruction, micro_batch=instruction.micro_batch + by)
