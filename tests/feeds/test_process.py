@@ -222,6 +222,67 @@ raise KeyError("nobody catches this")
     assert "was deleted or restarted while a program used it" in done.stderr
 
 
+# It let go of functions that know the lines of Python they come from, for which it took Python's lock: SIGSEGV, or an
+# abort, in the place of the exit code.
+def test_dataset_whose_operation_outlasts_python_leaves_pythons_objects_alone(run_script: Any) -> None:
+    script = """
+import atexit, ctypes
+from pathlib import Path
+from tensorflow_ipu.feeds import _limits
+from tensorflow_ipu.ops import compile_user_operation
+
+# A read that nothing but a writer can end, and none comes before Python has gone.
+os.mkfifo("pipe")
+begun = tf.Variable(0)
+
+def read(name):
+    begun.assign_add(1)
+    return tf.strings.length(tf.io.read_file(name))
+
+Path("exit.cc").write_text(r'''
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <fcntl.h>
+#include <unistd.h>
+
+bool PumpIsThere() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    if (name == "ipu-pump") return true;
+  }
+  return false;
+}
+
+void EndRead() {
+  for (int tries = 0; tries < 6000 && PumpIsThere(); ++tries) {
+    const int pipe = open("pipe", O_WRONLY | O_NONBLOCK);
+    if (pipe >= 0) close(pipe);
+    usleep(10000);
+  }
+  std::fputs(PumpIsThere() ? "stuck\\n" : "over\\n", stderr);
+}
+
+extern "C" void EndReadAtExit() { std::atexit(EndRead); }
+''')
+library = ctypes.CDLL(compile_user_operation("exit.cc"))
+
+atexit.unregister(_limits._at_exit)
+atexit.register(library.EndReadAtExit)  # Comes after the other one, so that what it registers comes before that's.
+atexit.register(_limits._at_exit)
+waited_for = infeed_of(tf.data.Dataset.from_tensors("pipe").map(read))
+until(lambda: int(begun) == 1)
+del waited_for, read
+gc.collect()  # The pump alone has the dataset now, and its function.
+sys.exit(3)
+"""
+    done = run_script(PREAMBLE + script, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (3, ["over"]), done
+
+
 def test_forked_child_gets_a_clear_error_and_its_parent_goes_on(run_script: Any) -> None:
     script = """
 import multiprocessing, warnings

@@ -22,7 +22,7 @@
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 #include "tensorflow_ipu/kernels/host/function.h"
-#include "tensorflow_ipu/kernels/host/host_device.h"
+#include "tensorflow_ipu/kernels/host/python_end.h"
 #include "tensorflow_ipu/kernels/host/twin.h"
 #include "tensorflow_ipu/kernels/host/user_functions.h"
 #include "tensorflow_ipu/kernels/lowering/host_layers.h"
@@ -232,7 +232,7 @@ int32_t ipu_shut_down(int64_t nanoseconds) {
 // The process ends with threads of ours that did not. They call Python no more, and the objects that C++ destroys at
 // the end stay for them: the process is gone before, with the exit code that it was to have.
 void ipu_end_process() {
-  tensorflow_ipu::EndPythonOfTwins();
+  tensorflow_ipu::EndPython();
   on_exit(
       [](int code, void*) {
         std::fflush(nullptr);

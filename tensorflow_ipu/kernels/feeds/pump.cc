@@ -74,7 +74,7 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
   absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> twins = Twins(*original->device_mgr(), *context->device());
   if (!twins.ok()) return twins.status();
   devices_ = *std::move(twins);
-  definitions_ = std::make_unique<tf::FunctionLibraryDefinition>(*original->GetFunctionLibraryDefinition());
+  definitions_.reset(new tf::FunctionLibraryDefinition(*original->GetFunctionLibraryDefinition()));
   const tf::ConfigProto* const config = original->config_proto();
   tf::Rendezvous::Factory meetings(
       [](int64_t, const tf::DeviceMgr* devices, tf::core::RefCountPtr<tf::Rendezvous>* made) {

@@ -22,6 +22,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/host/python_end.h"
 
 namespace tensorflow_ipu {
 
@@ -42,7 +43,8 @@ struct ElementSpec {
 // nothing, and wait again.) Nothing is left that could go before it, since it owns all that it touches:
 //
 //  * its dataset and iterators by reference, its threads, its cancellation and the resources of its iteration;
-//  * copies of the functions that the dataset calls, with a runtime of its own and, in it, all kernels;
+//  * copies of the functions that the dataset calls, with a runtime of its own and, in it, all kernels; they stay where
+//    Python has ended, of which they hold objects;
 //  * twins of the session's devices for these kernels to run on (see host_device.h), with threads and memory that are
 //  the
 //    process's;
@@ -73,11 +75,19 @@ class DatasetReader {
   // Sets up all that functions need: devices_, definitions_, process_library_, functions_.
   absl::Status MakeLibrary(tensorflow::OpKernelContext* context);
 
+  // A reference, of which the functions of a dataset hang, as in TracedFunctions.
+  struct Unref {
+    void operator()(tensorflow::data::DatasetBase* dataset) const {
+      BeforePythonEnds([dataset] { dataset->Unref(); });
+    }
+  };
+  using Dataset = std::unique_ptr<tensorflow::data::DatasetBase, Unref>;
+
   // What comes later uses what comes earlier.
+  TracedFunctions definitions_;
   std::unique_ptr<tensorflow::DeviceMgr> devices_;
-  tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> dataset_;
-  tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> finalized_;  // With the dataset's options at work.
-  std::unique_ptr<tensorflow::FunctionLibraryDefinition> definitions_;
+  Dataset dataset_;
+  Dataset finalized_;  // With the dataset's options at work.
   std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime> process_library_;
   std::unique_ptr<tensorflow::FunctionHandleCache> functions_;
   tensorflow::ResourceMgr resources_;

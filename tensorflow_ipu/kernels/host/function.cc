@@ -63,8 +63,9 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
                                                          std::vector<tf::Tensor> bound) {
   std::shared_ptr<HostBody> body(new HostBody());
   body->bound_ = std::move(bound);
-  absl::Status status =
-      context->function_library()->Clone(&body->definitions_, &body->process_library_, &body->library_);
+  std::unique_ptr<tf::FunctionLibraryDefinition> definitions;
+  absl::Status status = context->function_library()->Clone(&definitions, &body->process_library_, &body->library_);
+  body->definitions_.reset(definitions.release());
   if (!status.ok()) return status;
   tf::FunctionLibraryRuntime::InstantiateOptions options;
   options.target = body->library_->device()->name();

@@ -21,6 +21,7 @@
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
+#include "tensorflow_ipu/kernels/host/python_end.h"
 
 namespace tensorflow_ipu {
 
@@ -60,8 +61,8 @@ class HostBody {
  private:
   HostBody() = default;
 
+  TracedFunctions definitions_;  // Goes last.
   std::vector<tensorflow::Tensor> bound_;
-  std::unique_ptr<tensorflow::FunctionLibraryDefinition> definitions_;
   std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime> process_library_;
   tensorflow::FunctionLibraryRuntime* library_ = nullptr;
   tensorflow::FunctionLibraryRuntime::Handle handle_ = tensorflow::kInvalidHandle;

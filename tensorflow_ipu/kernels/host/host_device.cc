@@ -3,7 +3,6 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -14,14 +13,13 @@
 #include "tensorflow/core/common_runtime/process_state.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/numa.h"
+#include "tensorflow_ipu/kernels/host/python_end.h"
 
 namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
 namespace {
-
-std::atomic<bool> python_ends{false};
 
 // TensorFlow clears the resources of all devices before it destroys the first of them, since what goes may look others
 // up. It reaches those alone that it made itself; this one is among them, and passes it on.
@@ -105,7 +103,7 @@ std::unique_ptr<HostDevice> HostDevice::Twin(const std::string& name) {
 
 void HostDevice::Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   if (!twin_ || !CallsPython(*kernel)) return ThreadPoolDevice::Compute(kernel, context);
-  if (python_ends) {
+  if (PythonHasEnded()) {
     context->SetStatus(absl::CancelledError("Python has ended, and a dataset of an infeed needs it."));
   } else {
     ComputeInPython(kernel, context);
@@ -131,7 +129,5 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> Twins(const tf::DeviceMgr& device
   }
   return std::make_unique<tf::StaticDeviceMgr>(std::move(twins));
 }
-
-void EndPythonOfTwins() { python_ends = true; }
 
 }  // namespace tensorflow_ipu

@@ -44,9 +44,6 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
 absl::StatusOr<std::unique_ptr<tensorflow::DeviceMgr>> Twins(const tensorflow::DeviceMgr& devices,
                                                              const tensorflow::DeviceBase& needed);
 
-// The process ends, and with it Python: from now on no kernel of a twin calls Python.
-void EndPythonOfTwins();
-
 }  // namespace tensorflow_ipu
 
 #endif  // TENSORFLOW_IPU_KERNELS_HOST_HOST_DEVICE_H_
