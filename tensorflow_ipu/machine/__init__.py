@@ -5,6 +5,7 @@ from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
 from tensorflow_ipu.machine._memory import Memory
 from tensorflow_ipu.machine._report import Report, report_of
 from tensorflow_ipu.machine._system import System, system_of, systems
+from tensorflow_ipu.machine._timeline import TaskTime, Timeline
 from tensorflow_ipu.machine._walk import OperationTime
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "OperationTime",
     "Report",
     "System",
+    "TaskTime",
+    "Timeline",
     "configured_system",
     "memory_proportion",
     "report_of",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tensorflow_ipu.machine._fusion import fused_operations
 from tensorflow_ipu.machine._grids import best_grid
 from tensorflow_ipu.machine._hlo import Computation, Operation, Shape
 from tensorflow_ipu.machine._machine import Machine
-from tensorflow_ipu.machine._opcodes import ELEMENTWISE, NAMING, PRODUCTS, UPDATING
+from tensorflow_ipu.machine._opcodes import ELEMENTWISE, FREE, NAMING, PRODUCTS, UPDATING
 from tensorflow_ipu.machine._schedule import frugal_order
 
 _IN_PLACE = ELEMENTWISE | UPDATING
@@ -33,12 +33,17 @@ class Peak:
       bytes: How much that is.
       buffers: What is in memory then, largest first.
       temporary: Bytes that the operation of that moment takes besides.
+      profile: How much is in memory at each operation that does anything, in the order in which they run; those that a
+        loop repeats once.
     """
 
     bytes: int
     buffers: tuple[Buffer, ...]
     temporary: int
+    profile: tuple[int, ...] = ()
 
+
+_NOTHING = Peak(0, (), 0)
 
 # Of an array its buffers (none for a constant), of a tuple what its elements are.
 _Value: TypeAlias = "tuple[Buffer, ...] | list[_Value]"
@@ -99,27 +104,32 @@ class _Liveness:
             finished.setdefault(end, []).append(buffer)
         alive: dict[Buffer, None] = {}  # In the order of their begin.
         total, best = 0, Peak(0, (), 0)
+        profile: list[int] = []
         for at, operation in enumerate(operations):
             alive.update(dict.fromkeys(begins.get(at, ())))
             total += sum(buffer.bytes for buffer in begins.get(at, ()))
-            inner, temporary = self._inside(operation)
-            if total + temporary > best.bytes:
-                held = sorted((*alive, *inner), key=lambda buffer: -buffer.bytes)
-                best = Peak(total + temporary, tuple(held), temporary)
+            inner = self._inside(operation)
+            if total + inner.bytes > best.bytes:
+                held = sorted((*alive, *inner.buffers), key=lambda buffer: -buffer.bytes)
+                best = Peak(total + inner.bytes, tuple(held), inner.bytes)
+            if inner.profile:
+                profile += [total + each for each in inner.profile]
+            elif operation.opcode not in FREE:
+                profile.append(total + inner.bytes)
             for buffer in finished.get(at, ()):
                 if not buffer.given:
                     del alive[buffer]
                     total -= buffer.bytes
-        return best
+        return replace(best, profile=tuple(profile))
 
-    def _inside(self, operation: Operation) -> tuple[tuple[Buffer, ...], int]:
+    def _inside(self, operation: Operation) -> Peak:
         """What an operation has in memory while it runs, beside operands and result."""
         if operation.called and operation.opcode in ("while", "call", "conditional"):
-            inner = max((self.peak(called) for called in operation.called), key=lambda peak: peak.bytes)
-            return inner.buffers, inner.bytes
+            return max((self.peak(called) for called in operation.called), key=lambda peak: peak.bytes)
         if operation.opcode in PRODUCTS:
-            return (), best_grid(operation.product, self._machine, self._proportion).temporary_bytes
-        return (), 0
+            temporary = best_grid(operation.product, self._machine, self._proportion).temporary_bytes
+            return Peak(temporary, (), temporary)
+        return _NOTHING
 
     def _value(self, operation: Operation, values: dict[Operation, _Value], ends: dict[Buffer, int], at: int) -> _Value:
         opcode, operands = operation.opcode, operation.operands

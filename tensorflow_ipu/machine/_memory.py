@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorflow_ipu.machine._hlo import Computation
 from tensorflow_ipu.machine._liveness import peak_of
@@ -16,7 +18,8 @@ _CODE_OF_OPERATION = (64, 400)
 # Below this share of the memory, a program fits; above that one, it does not. Between, it depends on the order and the
 # mapping that the machine's compiler finds: published programs that ran are at most at 1.1.
 _SURE, _NEVER = 0.9, 1.25
-_LISTED = 10
+_LISTED = 30
+_POINTS = 400
 
 FITS = "fits"
 MAY_FIT = "may fit"
@@ -28,13 +31,21 @@ class Memory:
     """The memory of one IPU, in bytes.
 
     Attributes:
+      ipu: Its number within the replica.
       variables: What the program is given and holds all the time: variables, and its other arguments.
-      constants: Its constants.
+      optimizer: The state of optimizers, as far as it is known as such; else it is among the variables.
+      accumulators: Gradients that are summed over micro-batches.
+      stash: What the stages of a pipeline keep of micro-batches that are under way, and what links hold.
+      feeds: Buffers of the queues that pass data between host and chip.
+      constants: The program's constants.
       data: The most that its results and temporary values take at a time.
       code_low: What its code takes, at least.
       code_high: And at most.
       capacity: What the tiles have.
-      largest: What is in memory at that moment, largest first: name and bytes.
+      off_chip: What rests in the memory beside the chip (Streaming Memory).
+      largest: What of `data` is in memory at that moment, largest first: name and bytes.
+      liveness: How much of `data` is in memory while the program runs, at up to some hundred operations: the number of
+        the operation, counted in the order in which they run and once where they repeat, and bytes.
     """
 
     variables: int
@@ -43,24 +54,43 @@ class Memory:
     code_low: int
     code_high: int
     capacity: int
+    ipu: int = 0
+    optimizer: int = 0
+    accumulators: int = 0
+    stash: int = 0
+    feeds: int = 0
+    off_chip: int = 0
     largest: tuple[tuple[str, int], ...] = ()
+    liveness: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def always(self) -> int:
+        """What is there all the time: all but `data` and code."""
+        return self.variables + self.optimizer + self.accumulators + self.stash + self.feeds + self.constants
 
     @property
     def low(self) -> int:
         """All of it, at least."""
-        return self.variables + self.constants + self.data + self.code_low
+        return self.always + self.data + self.code_low
 
     @property
     def high(self) -> int:
         """All of it, at most."""
-        return self.variables + self.constants + self.data + self.code_high
+        return self.always + self.data + self.code_high
 
     @property
     def verdict(self) -> str:
         """`fits` if all is below 90 % of the capacity, `does not fit` if data alone are above 125 %, else `may fit`."""
         if self.high <= _SURE * self.capacity:
             return FITS
-        return DOES_NOT_FIT if self.variables + self.constants + self.data > _NEVER * self.capacity else MAY_FIT
+        return DOES_NOT_FIT if self.always + self.data > _NEVER * self.capacity else MAY_FIT
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Memory:
+        """The memory whose fields JSON has held."""
+        largest = tuple((str(name), int(size)) for name, size in values["largest"])
+        liveness = tuple((int(at), int(size)) for at, size in values["liveness"])
+        return cls(**{**values, "largest": largest, "liveness": liveness})
 
 
 def memory_of(program: Computation, system: System, proportion: float) -> Memory:
@@ -74,7 +104,7 @@ def memory_of(program: Computation, system: System, proportion: float) -> Memory
     machine = system.machine
     peak = peak_of(program, machine, proportion)
     given = sum(operation.shape.bytes for operation in program.operations if operation.opcode == "parameter")
-    held = [(buffer.name, buffer.bytes) for buffer in peak.buffers[:_LISTED] if not buffer.given]
+    held = [(buffer.name, buffer.bytes) for buffer in peak.buffers if not buffer.given and buffer.bytes][:_LISTED]
     constants, kinds = _constants_and_kinds(program)
     low, high = (
         (runtime + kinds * each) * machine.compute_tiles
@@ -88,7 +118,16 @@ def memory_of(program: Computation, system: System, proportion: float) -> Memory
         code_high=high,
         capacity=machine.bytes,
         largest=tuple(held),
+        liveness=_thinned(peak.profile),
     )
+
+
+def _thinned(profile: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The largest of each stretch of a profile, with its place: at most `_POINTS`, the peak among them."""
+    stretch = -(-len(profile) // _POINTS) or 1
+    starts = range(0, len(profile), stretch)
+    places = (max(range(at, min(at + stretch, len(profile))), key=profile.__getitem__) for at in starts)
+    return tuple((at, profile[at]) for at in places)
 
 
 def _constants_and_kinds(program: Computation) -> tuple[int, int]:

@@ -14,9 +14,10 @@ from tensorflow_ipu.machine import _hlo, _memory
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._memory import Memory
 from tensorflow_ipu.machine._system import System
+from tensorflow_ipu.machine._timeline import Timeline
 from tensorflow_ipu.machine._walk import OperationTime, Walk
 
-SCHEMA = 1
+SCHEMA = 2
 # How far off predictions are: a step takes so many times as long as predicted, at least and at most. Against published
 # results, throughputs were predicted 11 percent too low to 31 percent too high.
 _FASTER, _SLOWER = 0.9, 1.35
@@ -34,37 +35,62 @@ class Report:
     Attributes:
       program: The program's name.
       system: The machine.
-      replicas: How many replicas run it, each on one IPU.
+      replicas: How many replicas run it, each on `ipus_per_replica` IPUs.
       operations: What takes time, in the program's order.
-      memory: The memory of an IPU.
+      memories: The memory of each IPU of a replica.
       assumptions: What the prediction takes for granted, a sentence each.
       overlaps_host: Whether data passes between host and chip while the chip computes.
+      timeline: How a pipeline passes its time; None where the program has none, which does one operation after the other.
     """
 
     program: str
     system: System
     replicas: int
     operations: tuple[OperationTime, ...]
-    memory: Memory
+    memories: tuple[Memory, ...]
     assumptions: tuple[str, ...]
     overlaps_host: bool
+    timeline: Timeline | None = None
+
+    @property
+    def ipus_per_replica(self) -> int:
+        """How many IPUs a replica has."""
+        return len(self.memories)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the fullest IPU: the one that decides whether the program fits."""
+        return max(self.memories, key=lambda memory: memory.high)
+
+    @property
+    def liveness(self) -> tuple[tuple[int, int], ...]:
+        """How much of the data of the fullest IPU is in memory while the program runs: `Memory.liveness`."""
+        return self.memory.liveness
 
     @property
     def fits(self) -> bool | None:
-        """Whether the program fits the IPU's memory; None where that cannot be told."""
+        """Whether the program fits the memory of each of its IPUs; None where that cannot be told."""
         verdict = self.memory.verdict
         return None if verdict == _memory.MAY_FIT else verdict == _memory.FITS
 
     @property
     def steps(self) -> int:
-        """How many steps a run has: how often it reads the infeed that it reads most; 1 where it reads none."""
+        """How many steps a run has.
+
+        That is how often it reads the infeed that it reads most, or 1 where it reads none; of a pipeline, its micro-batches.
+        """
+        if self.timeline is not None:
+            return self.timeline.micro_batches * self.timeline.passes
         return max((each.count for each in self.operations if each.kind == "infeed"), default=1) or 1
 
     @property
     def seconds(self) -> float:
         """The time of a run."""
         host = self.part_seconds("host")
-        chip = sum(self.part_seconds(part) for part in ("compute", "exchange", "sync", "links"))
+        if self.timeline is not None:
+            chip = self.timeline.seconds * self.timeline.passes
+        else:
+            chip = sum(self.part_seconds(part) for part in ("compute", "exchange", "sync", "links"))
         return max(chip, host) if self.overlaps_host else chip + host
 
     @property
@@ -83,7 +109,10 @@ class Report:
         return sum(each.flops for each in self.operations)
 
     def part_seconds(self, part: str) -> float:
-        """The time of a run that goes to one part: `compute`, `exchange`, `sync`, `links` or `host`."""
+        """The time of a run that goes to one part: `compute`, `exchange`, `sync`, `links` or `host`.
+
+        Of a pipeline, whose IPUs work at the same time, the sum over its IPUs.
+        """
         return sum(getattr(each, part) for each in self.operations)
 
     def throughput(self, batch_size: int) -> float:
@@ -117,15 +146,16 @@ class Report:
             )
         try:
             system = {**values["system"], "machine": Machine(**values["system"]["machine"])}
-            memory = {**values["memory"], "largest": tuple((str(a), int(b)) for a, b in values["memory"]["largest"])}
+            timeline = values["timeline"]
             return cls(
                 program=values["program"],
                 system=System(**system),
                 replicas=values["replicas"],
                 operations=tuple(OperationTime(**each) for each in values["operations"]),
-                memory=Memory(**memory),
+                memories=tuple(Memory.from_dict(each) for each in values["memories"]),
                 assumptions=tuple(values["assumptions"]),
                 overlaps_host=values["overlaps_host"],
+                timeline=None if timeline is None else Timeline.from_dict(timeline),
             )
         except (KeyError, TypeError) as exc:
             raise ValueError(f"this is no report: {exc}") from exc
@@ -207,7 +237,7 @@ def report_of(
         system=system,
         replicas=replicas,
         operations=operations,
-        memory=_memory.memory_of(entry, system, proportion),
+        memories=(_memory.memory_of(entry, system, proportion),),
         assumptions=(*_CANNOT_KNOW, *assumptions, *walk.notes),
         overlaps_host=system.machine.io_tiles > 0,
     )

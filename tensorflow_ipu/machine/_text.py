@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu.machine._memory import Memory
 from tensorflow_ipu.machine._walk import OperationTime
 
 if TYPE_CHECKING:
@@ -38,15 +39,27 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _memory(report: Report) -> Iterator[str]:
-    memory = report.memory
-    full = "#" * round(_BAR * min(1.0, memory.low / memory.capacity))
-    perhaps = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(full))
-    bar = (full + perhaps).ljust(_BAR, ".")
-    low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
-    yield f"memory of an IPU  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
-    yield (
-        f"  variables and arguments {format_bytes(memory.variables)}, constants {format_bytes(memory.constants)}, other data at"
-        f" the peak {format_bytes(memory.data)}, code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
+    several = report.ipus_per_replica > 1
+    for memory in report.memories:
+        full = "#" * round(_BAR * min(1.0, memory.low / memory.capacity))
+        perhaps = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(full))
+        bar = (full + perhaps).ljust(_BAR, ".")
+        low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
+        whose = f"memory of IPU {memory.ipu}" if several else "memory of an IPU"
+        yield f"{whose}  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
+        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in _memory_parts(memory) if size)
+        yield f"  {parts}{', ' if parts else ''}code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
+
+
+def _memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
+    return (
+        ("variables and arguments", memory.variables),
+        ("optimizer state", memory.optimizer),
+        ("accumulators", memory.accumulators),
+        ("stash", memory.stash),
+        ("feeds", memory.feeds),
+        ("constants", memory.constants),
+        ("other data at the peak", memory.data),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorflow_ipu.machine import _links
 from tensorflow_ipu.machine._costs import cost_of
@@ -32,6 +32,8 @@ class OperationTime:
       host_bytes: Bytes between host and chip.
       plan: How it is divided among the tiles (rows x columns x depth), where that was searched for.
       source: The user's line behind it, such as `train.py:21`, where that is known.
+      ipu: The IPU of the replica that runs it.
+      part: Of a pipeline, whose it is, such as `stage 1 backward`.
     """
 
     name: str
@@ -47,6 +49,8 @@ class OperationTime:
     host_bytes: float = 0.0
     plan: str = ""
     source: str = ""
+    ipu: int = 0
+    part: str = ""
 
     @property
     def seconds(self) -> float:
@@ -167,12 +171,7 @@ class Walk:
 
     def _row(self, operation: Operation, kind: str, count: int, plan: str = "", **each: float) -> OperationTime:
         """The row of an operation that runs so many times, given what it takes each time."""
-        return OperationTime(
-            operation.title,
-            kind,
-            str(operation.shape),
-            count,
-            **{part: count * value for part, value in each.items()},
-            plan=plan,
-            source=self._lines.get(operation.scope, ""),
+        row = OperationTime(
+            operation.title, kind, str(operation.shape), count, plan=plan, source=self._lines.get(operation.scope, "")
         )
+        return replace(row, **{part: count * value for part, value in each.items()})

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow_ipu.machine import GC200
 from tensorflow_ipu.machine._hlo import read
 from tensorflow_ipu.machine._liveness import peak_of
+from tensorflow_ipu.machine._memory import _thinned
 
 KIB = tf.zeros([256])  # 1 KiB of float32.
 
@@ -84,3 +85,25 @@ def test_the_largest_are_named(report):
     (name, size), *_ = report(function, tf.zeros([2**20])).memory.largest
     assert "here/Reverse" in name
     assert size == 4 * 2**20
+
+
+def test_the_profile_has_the_peak_and_runs_loops_once(report):
+    def function(x):
+        x = tf.reverse(x, [0])
+        for _ in tf.range(10):
+            x = tf.reverse(x, [0]) + x
+        return tf.concat([x, x], 0)
+
+    memory = report(function, KIB).memory
+    places, sizes = zip(*memory.liveness, strict=True)
+    assert list(places) == sorted(places)
+    assert max(sizes) == memory.data
+    assert len(places) < 30
+
+
+def test_a_long_profile_is_thinned_and_keeps_its_peak():
+    profile = [*range(1000), 5000, *range(1000)]
+    points = _thinned(profile)
+    assert len(points) <= 400
+    assert (1000, 5000) in points
+    assert _thinned([]) == ()

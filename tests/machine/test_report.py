@@ -163,15 +163,15 @@ def test_a_report_survives_a_file(strategy, train, tmp_path):
     path = tmp_path / "report.json"
     made.save(path)
     assert Report.load(path) == made
-    assert json.loads(path.read_text())["schema"] == 1
+    assert json.loads(path.read_text())["schema"] == 2
 
 
 def test_a_file_that_is_no_report_is_refused_in_words(strategy, tmp_path):
     path = tmp_path / "report.json"
-    path.write_text('{"schema": 2}')
-    with pytest.raises(ValueError, match="the report has schema 2, and this version of the package reads schema 1"):
-        Report.load(path)
     path.write_text('{"schema": 1}')
+    with pytest.raises(ValueError, match="the report has schema 1, and this version of the package reads schema 2"):
+        Report.load(path)
+    path.write_text('{"schema": 2}')
     with pytest.raises(ValueError, match="this is no report"):
         Report.load(path)
     path.write_text("hello")
