@@ -18,8 +18,8 @@ PUBLIC = {
     "tensorflow_ipu.config": """
         AttributeMetadata DeviceConnectionType ExecutionProfileType IPUConfig IpuOptions MergeRemoteBuffersBehaviour
         SchedulingAlgorithm SelectionOrder StochasticRoundingBehaviour SyntheticDataCategory configure_ipu_system
-        get_ipu_config get_num_of_ipus_in_device move_variable_initialization_to_cpu reset_ipu_configuration
-        reset_ipu_seed running_on_ipu_model use_synthetic_data_for
+        get_ipu_config get_num_of_ipus_in_device load move_variable_initialization_to_cpu reset_ipu_configuration
+        reset_ipu_seed running_on_ipu_model save use_synthetic_data_for
     """,
     "tensorflow_ipu.errors": "DeviceLimitError IpuError LibraryError NotConfiguredError",
     "tensorflow_ipu.feeds": """

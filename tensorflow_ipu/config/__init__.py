@@ -9,6 +9,7 @@ from tensorflow_ipu.config._enums import (
     StochasticRoundingBehaviour,
     SyntheticDataCategory,
 )
+from tensorflow_ipu.config._files import load, save
 from tensorflow_ipu.config._ipu_config import IPUConfig
 from tensorflow_ipu.config._metadata import AttributeMetadata
 from tensorflow_ipu.config._options import IpuOptions
@@ -35,9 +36,11 @@ __all__ = [
     "configure_ipu_system",
     "get_ipu_config",
     "get_num_of_ipus_in_device",
+    "load",
     "move_variable_initialization_to_cpu",
     "reset_ipu_configuration",
     "reset_ipu_seed",
     "running_on_ipu_model",
+    "save",
     "use_synthetic_data_for",
 ]

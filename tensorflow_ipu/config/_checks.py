@@ -45,8 +45,7 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
     on_model = _environment.poplar_flags().use_ipu_model
     faults = Faults()
     counts = _check_selection(config, on_model, faults)
-    for name, option, at in options_of(config):
-        _check_value(name, option, getattr(at, option.name), faults)
+    _check_values(config, faults)
     _check_rules(config, on_model, faults)
     faults.raise_any()
     values = {name: getattr(at, option.name) for name, option, at in options_of(config)}
@@ -54,6 +53,19 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
         values.update({f"floating_point_behaviour.{name}": True for name in ("inv", "div0", "oflo", "nanoo")})
         values["floating_point_behaviour.esr"] = StochasticRoundingBehaviour.ON
     return tuple(IpuOptions.of(ordinal, count, values) for ordinal, count in enumerate(counts))
+
+
+def check_values(config: IPUConfig) -> None:
+    """Checks what can be said of each attribute alone, whatever the others say and whatever machine there is.
+
+    Raises:
+      TypeError: A list or dictionary holds values of the wrong type.
+      ValueError: An attribute holds a value that makes no sense.
+    """
+    _check_types(config)
+    faults = Faults()
+    _check_values(config, faults)
+    faults.raise_any()
 
 
 def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[int]:
@@ -141,6 +153,11 @@ def _check_types(config: IPUConfig) -> None:
                     f" write `{{{str(key)!r}: {str(setting)!r}}}`",
                 )
     faults.raise_any()
+
+
+def _check_values(config: IPUConfig, faults: Faults) -> None:
+    for name, option, at in options_of(config):
+        _check_value(name, option, getattr(at, option.name), faults)
 
 
 def _check_value(name: str, option: Option[Any], value: Any, faults: Faults) -> None:
