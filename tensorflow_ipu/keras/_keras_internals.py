@@ -61,6 +61,14 @@ def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> 
     return backend.compute_output_spec(model, symbols, training=training)
 
 
+def build_for_training(model: keras.Model, batch: Nested) -> None:
+    """Builds a model with its losses, metrics and optimizer, for batches of this spec; stands on `Trainer._symbolic_build`.
+
+    When it is gone: `fit` of no steps.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """A model or layer, and all layers within; stands on `Layer._flatten_layers`: `Model.layers` has those one down."""
     return list(model._flatten_layers())

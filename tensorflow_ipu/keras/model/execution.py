@@ -77,14 +77,10 @@ class Execution:
 
     def _queue(self, fed: fed_data.Pass) -> IPUOutfeedQueue:
         """The queue for what the steps return: another one for other shapes, which depend on the data."""
-        each = (
-            self._mode == "predict" or self._extension.callbacks is not None or self._extension.accumulates(self._mode)
-        )
-        wanted = IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
+        wanted = self._extension.outfeed_mode(self._mode)
         key = (fed.elements.key, wanted, self._replicas)
         if key not in self._outfeeds:
-            options = self._extension.options.outfeed.changed()
-            self._outfeeds[key] = IPUOutfeedQueue(wanted, device_ordinal=self._extension.ordinal, **options)
+            self._outfeeds[key] = self._extension.outfeed(self._mode)
         return self._outfeeds[key]
 
     def _run_and_report(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:

@@ -11,6 +11,7 @@ import keras
 
 from tensorflow_ipu import pipelining, replicas
 from tensorflow_ipu.config import _state
+from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model import replica_count
@@ -18,6 +19,7 @@ from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._loop_methods import LoopMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods
 from tensorflow_ipu.keras.model._pipeline_methods import PipelineMethods
+from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras.model.execution import Execution
 from tensorflow_ipu.keras.model.loop import Loop
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 _METHODS = {
     name: method
-    for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods)
+    for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods, ReportMethods)
     for name, method in vars(methods).items()
     if isinstance(method, types.FunctionType)
 }
@@ -186,6 +188,16 @@ class Extension:
         """Whether programs of `"train"`, `"test"` or `"predict"` hand over results once for several steps, not of each."""
         return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
 
+    def outfeed_mode(self, mode: str) -> IPUOutfeedMode:
+        """Whether programs of `"train"`, `"test"` or `"predict"` hand over what each step returns, or the last alone."""
+        each = mode == "predict" or self.callbacks is not None or self.accumulates(mode)
+        return IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
+
+    def outfeed(self, mode: str) -> IPUOutfeedQueue:
+        """A queue for what such programs return."""
+        options = self.options.outfeed.changed()
+        return IPUOutfeedQueue(self.outfeed_mode(mode), device_ordinal=self.ordinal, **options)
+
     @contextlib.contextmanager
     def executing(self, steps: int) -> Iterator[None]:
         """Has Keras take so many steps for an execution."""
@@ -210,6 +222,16 @@ class Extension:
 
     def make_function(self, mode: str) -> Callable[[Nested], Nested]:
         """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
+        self._loops[mode] = loop = self.loop(mode)
+        return Execution(self, mode, loop)
+
+    def loop(self, mode: str) -> Loop:
+        """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet.
+
+        Raises:
+          ValueError: The optimizer cannot be run so.
+          RuntimeError: The model asks for what no program does.
+        """
         model = self.model
         if mode == "train" and self.gathers and any(hasattr(one, "minimize") for one in chain(model.optimizer)):
             raise ValueError(
@@ -222,15 +244,12 @@ class Extension:
                 " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
             )
         if self.stages.is_pipelined:
-            loop = Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
-        else:
-            accumulation = self.options.accumulation.plan if mode == "train" else None
-            step = getattr(model, f"{mode}_step")
-            if mode == "train" and accumulation is None:
-                step = capturing(model, step)
-            loop = Loop(model, self.strategy, step, accumulation)
-        self._loops[mode] = loop
-        return Execution(self, mode, loop)
+            return Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
+        accumulation = self.options.accumulation.plan if mode == "train" else None
+        step = getattr(model, f"{mode}_step")
+        if mode == "train" and accumulation is None:
+            step = capturing(model, step)
+        return Loop(model, self.strategy, step, accumulation)
 
     def _pipelined(self, mode: str) -> PipelinedModel:
         kind = type(self.model)

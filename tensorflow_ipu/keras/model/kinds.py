@@ -11,6 +11,7 @@ from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods
 from tensorflow_ipu.keras.model._pipeline_methods import PipelineMethods
+from tensorflow_ipu.keras.model._report_methods import ReportMethods
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.pipeline.stages import Assignment
@@ -77,19 +78,19 @@ class KerasExtensionBase(metaclass=_Kind):
         raise NotImplementedError("the kinds of models each have their own `print_pipeline_stage_assignment_summary`")
 
 
-class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, KerasExtensionBase):
+class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
     """What a sequential model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: isinstance(model, keras.Sequential))
 
 
-class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, KerasExtensionBase):
+class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
     """What a functional model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: isinstance(model, Functional) and not isinstance(model, keras.Sequential))
 
 
-class ModelExtension(OptionMethods, PipelineMethods, FileMethods, KerasExtensionBase):
+class ModelExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
     """What a subclassed model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, Functional)))

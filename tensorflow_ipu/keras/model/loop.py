@@ -128,21 +128,45 @@ class Loop:
         @tf.function(jit_compile=True, autograph=False)
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor) -> None:
             self._traces += 1
-
-            def step() -> None:
-                outfeed.enqueue(self._step(elements.unpack(infeed._dequeue())))
-
-            if not looped:
-                step()
-            elif self._accumulation is None:
-                _repeat(steps, step)
-            else:
-                update = accumulated_step(self._model, step, self._accumulation)
-                _repeat(steps // self._accumulation.steps, update)
-            self._specs[elements.key] = outfeed.element_spec
-            self._model._ipu_extension.check_traced(elements.spec)
+            self._insert(elements, infeed, outfeed, steps if looped else None)
 
         return program
+
+    def described(
+        self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
+    ) -> Callable[[], None]:
+        """The program that `run` would run with these arguments, for reading: its loop is of a number that it tells.
+
+        The queues need not be initialized.
+        """
+
+        @tf.function(jit_compile=True, autograph=False)
+        def program() -> None:
+            if self._pipelined is not None:
+                self._pipelined.run(elements, infeed, outfeed, steps)
+            else:
+                looped = steps > 1 or self._accumulation is not None
+                self._insert(elements, infeed, outfeed, tf.constant(steps) if looped else None)
+
+        return program
+
+    def _insert(
+        self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor | None
+    ) -> None:
+        """Puts so many steps into the program that is being traced; None for one, without a loop."""
+
+        def step() -> None:
+            outfeed.enqueue(self._step(elements.unpack(infeed._dequeue())))
+
+        if steps is None:
+            step()
+        elif self._accumulation is None:
+            _repeat(steps, step)
+        else:
+            update = accumulated_step(self._model, step, self._accumulation)
+            _repeat(steps // self._accumulation.steps, update)
+        self._specs[elements.key] = outfeed.element_spec
+        self._model._ipu_extension.check_traced(elements.spec)
 
 
 class _Latest:
