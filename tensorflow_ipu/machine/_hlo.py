@@ -8,9 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflow_ipu._tensorflow.hlo import HloModuleProto, PrimitiveType
-
-_TUPLE = PrimitiveType.Value("TUPLE")
 _HALVES_OF_BYTES = {"pred": 2, "s2": 1, "u2": 1, "s4": 1, "u4": 1, "token": 0, "opaque_type": 0}
 # As XLA prints the attributes of a call, such as `{kind = 0 : i64, orthogonal = false}`.
 _ATTRIBUTE = re.compile(r"(\w+) = (-?\d+|true|false)\b")
@@ -209,6 +206,8 @@ def read(serialized: bytes) -> Computation:
     Raises:
       ValueError: The bytes are no program.
     """
+    from tensorflow_ipu._tensorflow.hlo import HloModuleProto  # TensorFlow: saved reports are read without it.
+
     module = HloModuleProto()
     try:
         module.ParseFromString(serialized)
@@ -244,11 +243,18 @@ def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
 _shapes: dict[tuple[Any, ...], Shape] = {}
 
 
+@functools.cache
+def _type_name(number: int) -> str:
+    from tensorflow_ipu._tensorflow.hlo import PrimitiveType
+
+    return PrimitiveType.Name(number).lower()
+
+
 def _shape(proto: Any) -> Shape:
-    if proto.element_type == _TUPLE:
+    if _type_name(proto.element_type) == "tuple":
         return Shape("tuple", (), tuple(_shape(part) for part in proto.tuple_shapes))
     key = (proto.element_type, *proto.dimensions)
     found = _shapes.get(key)
     if found is None:
-        found = _shapes[key] = Shape(PrimitiveType.Name(proto.element_type).lower(), tuple(proto.dimensions))
+        found = _shapes[key] = Shape(_type_name(proto.element_type), tuple(proto.dimensions))
     return found

@@ -161,18 +161,25 @@ class Report:
             raise ValueError(f"this is no report: {exc}") from exc
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report to a file, as JSON; `Report.load` reads it.
+        """Writes the report to a file: as JSON, which `Report.load` reads, or as a page for a browser.
 
         Args:
-          path: A path that ends in `.json`.
+          path: A path that ends in `.json` or `.html`.
 
         Raises:
           ValueError: It ends otherwise.
+          ImportError: It is to be a page, and matplotlib is missing.
         """
         target = Path(path)
-        if target.suffix != ".json":
-            raise ValueError(f"`path` is {str(path)!r}: a report is saved as JSON, under a name that ends in `.json`")
-        target.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        if target.suffix == ".json":
+            text = json.dumps(self.to_dict(), indent=1) + "\n"
+        elif target.suffix == ".html":
+            from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
+
+            text = page(self)
+        else:
+            raise ValueError(f"`path` is {str(path)!r}: a report is saved under a name that ends in `.json` or `.html`")
+        target.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._units import format_bytes
-from tensorflow_ipu.machine._memory import Memory
-from tensorflow_ipu.machine._walk import OperationTime
+from tensorflow_ipu.machine._words import count_text, dearest, machine_text, memory_parts, seconds_text
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 _BAR = 40
 _NAME = 44
 _DEAREST = 10
-_PARTS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": "."}
+_SIGNS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": "."}
 
 
 def report_text(report: Report) -> str:
@@ -25,10 +23,8 @@ def report_text(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    system, machine = report.system, report.system.machine
-    box = system.name if system.name == machine.name else f"{machine.name} in {system.name}"
     several = f", {report.replicas} replicas" if report.replicas > 1 else ""
-    yield f"{report.program} on {box}{several}: a prediction; nothing was run"
+    yield f"{report.program} on {machine_text(report)}{several}: a prediction; nothing was run"
     yield from (f"  * {assumption}" for assumption in report.assumptions)
     yield ""
     yield from _memory(report)
@@ -47,39 +43,27 @@ def _memory(report: Report) -> Iterator[str]:
         low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
         whose = f"memory of IPU {memory.ipu}" if several else "memory of an IPU"
         yield f"{whose}  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
-        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in _memory_parts(memory) if size)
+        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory_parts(memory) if size)
         yield f"  {parts}{', ' if parts else ''}code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
 
 
-def _memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
-    return (
-        ("variables and arguments", memory.variables),
-        ("optimizer state", memory.optimizer),
-        ("accumulators", memory.accumulators),
-        ("stash", memory.stash),
-        ("feeds", memory.feeds),
-        ("constants", memory.constants),
-        ("other data at the peak", memory.data),
-    )
-
-
 def _time(report: Report) -> Iterator[str]:
-    times = {part: report.part_seconds(part) for part in _PARTS}
+    times = {part: report.part_seconds(part) for part in _SIGNS}
     whole = sum(times.values())
-    bar = "".join(sign * round(_BAR * times[part] / whole) for part, sign in _PARTS.items()) if whole else ""
+    bar = "".join(sign * round(_BAR * times[part] / whole) for part, sign in _SIGNS.items()) if whole else ""
     step = f"a step of {report.steps}" if report.steps > 1 else "a run"
-    low, high = report.step_seconds_range
-    yield f"time of {step}  [{bar[:_BAR].ljust(_BAR)}] {_seconds(report.step_seconds)} ({_seconds(low)} to {_seconds(high)})"
+    low, high = (seconds_text(each) for each in report.step_seconds_range)
+    yield f"time of {step}  [{bar[:_BAR].ljust(_BAR)}] {seconds_text(report.step_seconds)} ({low} to {high})"
     if whole:
-        shares = (f"{sign} {part} {times[part] / whole:.0%}" for part, sign in _PARTS.items() if times[part])
+        shares = (f"{sign} {part} {times[part] / whole:.0%}" for part, sign in _SIGNS.items() if times[part])
         beside = "; host beside the rest" if report.overlaps_host and times["host"] else ""
         yield f"  {', '.join(shares)}{beside}"
     peak = report.flops / report.seconds / 1e12 if report.seconds else 0.0
-    yield f"  {_count(report.flops / report.steps)}FLOP, {peak:.1f} TFLOP/s of an IPU"
+    yield f"  {count_text(report.flops / report.steps)}FLOP, {peak:.1f} TFLOP/s of an IPU"
 
 
 def _table(report: Report) -> Iterator[str]:
-    rows = sorted(_merged(report.operations), key=lambda row: -row.seconds)
+    rows = dearest(report)
     whole = sum(row.seconds for row in rows)
     yield f"{'the dearest operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
     for row in rows[:_DEAREST]:
@@ -89,37 +73,3 @@ def _table(report: Report) -> Iterator[str]:
     rest = sum(row.seconds for row in rows[_DEAREST:])
     if rest:
         yield f"{f'{len(rows) - _DEAREST} others':<{_NAME}}  {'':<12} {'':>8} {f'{rest / whole:.1%}':>6}"
-
-
-def _merged(operations: tuple[OperationTime, ...]) -> list[OperationTime]:
-    """One row for all that one TensorFlow operation became."""
-    found: dict[tuple[str, str], OperationTime] = {}
-    for each in operations:
-        key = each.name, each.kind
-        have = found.get(key)
-        if have is None:
-            found[key] = each
-            continue
-        found[key] = replace(
-            have,
-            count=have.count + each.count,
-            **{part: getattr(have, part) + getattr(each, part) for part in _PARTS},
-            plan=have.plan or each.plan,
-            source=have.source or each.source,
-        )
-    return list(found.values())
-
-
-def _seconds(time: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if time * scale >= 1 or unit == "us":
-            return f"{time * scale:.3g} {unit}"
-    raise AssertionError(time)
-
-
-def _count(number: float) -> str:
-    for unit in ("", "k", "M", "G"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} T"

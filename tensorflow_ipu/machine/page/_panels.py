@@ -1,0 +1,261 @@
+"""The panels of a report's page, each an element of HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu.machine._words import PARTS, count_text, dearest, machine_text, memory_parts, seconds_text
+from tensorflow_ipu.machine.page import _pictures
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine._memory import Memory
+    from tensorflow_ipu.machine._report import Report
+    from tensorflow_ipu.machine._walk import OperationTime
+
+# More rows make a page that browsers are slow with; the JSON has all.
+_MOST_ROWS = 1500
+_MOST_IPUS = 8
+_CODE = re.compile(r"`([^`]*)`")
+
+
+def summary(report: Report) -> tuple[str, str]:
+    """The title of the page, and its head: what the report says in a few figures."""
+    title = escape(f"{report.program} on {machine_text(report)}")
+    memory, verdict = report.memory, report.memory.verdict
+    low, high = (seconds_text(each) for each in report.step_seconds_range)
+    share_low, share_high = (f"{size / memory.capacity:.0%}" for size in (memory.low, memory.high))
+    rate = report.flops / report.seconds / 1e12 if report.seconds else 0.0
+    ipus = report.replicas * report.ipus_per_replica
+    several = f"{report.replicas} replica{'s' * (report.replicas > 1)} of {report.ipus_per_replica}"
+    figures = (
+        (
+            f'<b class="{verdict.replace(" ", "-")}">{verdict}</b>',
+            f"{share_low} to {share_high} of the fullest IPU's memory",
+        ),
+        (f"<b>{seconds_text(report.step_seconds)}</b>", f"a step; between {low} and {high}"),
+        (f"<b>{report.throughput(1):,.0f} /s</b>", "steps of all replicas; times the batch size, samples"),
+        (f"<b>{rate:.1f} TFLOP/s</b>", f"of a replica; {count_text(report.flops / report.steps)}FLOP a step"),
+        (f"<b>{ipus} IPU{'s' * (ipus > 1)}</b>", f"{several}; {report.steps} step{'s' * (report.steps > 1)} a run"),
+    )
+    cells = "".join(f'<div>{figure}<span class="soft">{escape(words)}</span></div>' for figure, words in figures)
+    return (
+        title,
+        f'<h1>{title}</h1>\n<p class="soft">A prediction; nothing was run.</p>\n<div class="figures">{cells}</div>',
+    )
+
+
+def panels(report: Report) -> Iterator[str]:
+    """All panels, in their order on the page."""
+    yield _told(report)
+    yield _memory(report)
+    yield _time(report)
+    yield _liveness(report)
+    yield _host(report)
+    yield _timeline(report)
+    yield _operations(report)
+
+
+def _panel(name: str, heading: str, *content: str, wide: bool = False) -> str:
+    inside = "\n".join(content)
+    return f'<section class="card{" wide" * wide}" id="{name}">\n<h2>{escape(heading)}</h2>\n{inside}\n</section>'
+
+
+def _key(*entries: tuple[str, str, str]) -> str:
+    """What the colours mean: a colour, a name, a figure each."""
+    items = "".join(
+        f'<li><i{" class=maybe" * (colour == "maybe")} style="background:var(--{colour})"></i>{escape(f"{name} {figure}")}</li>'
+        for colour, name, figure in entries
+    )
+    return f'<ul class="key">{items}</ul>'
+
+
+def _told(report: Report) -> str:
+    items = "".join(f"<li>{_prose(line)}</li>" for line in report.assumptions)
+    return _panel(
+        "assumptions", "What this cannot know, and takes for granted", f'<ul class="told">{items}</ul>', wide=True
+    )
+
+
+def _memory(report: Report) -> str:
+    memory = report.memory
+    key = _key(
+        ("always", "always there", format_bytes(memory.always - memory.stash)),
+        ("data", "not always, at the peak", format_bytes(memory.data)),
+        *([("stash", "stash", format_bytes(memory.stash))] if memory.stash else []),
+        ("code", "code, at least", format_bytes(memory.code_low)),
+        ("maybe", "at most", format_bytes(memory.code_high)),
+    )
+    rows = [[name, _size(size)] for name, size in memory_parts(memory) if size]
+    if memory.off_chip:
+        rows.append(["beside the chip (Streaming Memory)", _size(memory.off_chip)])
+    whose = f"IPU {memory.ipu}, the fullest" if report.ipus_per_replica > 1 else "an IPU"
+    content = (
+        f"<figure>{_pictures.memory_picture(report, 1)}</figure>",
+        key,
+        _table([(whose, ""), ("size", "n")], rows),
+    )
+    return _panel("memory", "Memory", *content)
+
+
+def _liveness(report: Report) -> str:
+    memory = report.memory
+    heading = "Liveness" + (f" of IPU {memory.ipu}" if report.ipus_per_replica > 1 else "")
+    if not memory.liveness:
+        return _panel("liveness", heading, '<p class="soft">The program has no data of its own.</p>')
+    key = _key(("always", "always there", ""), ("data", "results and temporary values", ""))
+    rows = [[escape(name), _size(size)] for name, size in memory.largest]
+    rest = memory.data - sum(size for _, size in memory.largest)
+    if rest > 0:
+        rows.append(["what the operation of that moment takes besides, and smaller values", _size(rest)])
+    others = [each for each in report.memories if each.ipu != memory.ipu and each.liveness][: _MOST_IPUS - 1]
+    more = "".join(_other(each, 10 + at) for at, each in enumerate(others))
+    content = (
+        f"<figure>{_pictures.liveness_picture(memory, 2)}</figure>",
+        key,
+        '<div class="tall" style="max-height:260px">',
+        _table([("alive at the peak", ""), ("size", "n")], rows),
+        "</div>",
+        f"<details><summary>other IPUs</summary>{more}</details>" if more else "",
+    )
+    return _panel("liveness", heading, *content)
+
+
+def _other(memory: Memory, number: int) -> str:
+    return f"<figure>{_pictures.liveness_picture(memory, number)}<figcaption>IPU {memory.ipu}</figcaption></figure>"
+
+
+def _time(report: Report) -> str:
+    times = {part: report.part_seconds(part) for part in PARTS}
+    whole = sum(times.values()) or 1.0
+    bar = "".join(
+        f'<span style="flex:{time / whole:.4f} 0 0;background:var(--{part})" title="{part} {time / whole:.0%}"></span>'
+        for part, time in times.items()
+        if time
+    )
+    key = _key(*((part, part, f"{time / whole:.0%}") for part, time in times.items() if time))
+    kinds: dict[str, float] = {}
+    for each in report.operations:
+        kinds[each.kind] = kinds.get(each.kind, 0.0) + each.seconds
+    rows = [
+        [escape(kind), _time_cell(seconds / report.steps), _number(seconds / whole, f"{seconds / whole:.1%}")]
+        for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1])[:8]
+    ]
+    heading = "Time of a step" + (", over all IPUs" if report.ipus_per_replica > 1 else "")
+    table = _table([("kind", ""), ("a step", "n"), ("share", "n")], rows)
+    return _panel("time", heading, f'<div class="bar">{bar}</div>', key, table)
+
+
+def _timeline(report: Report) -> str:
+    timeline = report.timeline
+    if timeline is None:
+        if not report.seconds:
+            return _panel("timeline", "Execution", '<p class="soft">Nothing takes time.</p>', wide=True)
+        words = "One operation after the other." + (
+            " Data passes beside the computation." if report.overlaps_host else ""
+        )
+        picture, names = _pictures.step_picture(report, 3), [part for part in PARTS if report.part_seconds(part)]
+        heading = "Execution of a step"
+    else:
+        few = f", of which {timeline.shown} are drawn" if timeline.shown < timeline.micro_batches else ""
+        words = (
+            f"A pass of {timeline.micro_batches} micro-batches{few}: {seconds_text(timeline.seconds)}, and the IPUs wait for"
+            f" each other in {timeline.bubble:.0%} of it."
+        )
+        picture = _pictures.pipeline_picture(timeline, 3)
+        kinds = {task.kind for task in timeline.tasks}
+        names = [name for name in ("forward", "recompute", "backward", "update") if name in kinds]
+        names += ["move"] if kinds & {"load", "save", "exchange"} else []
+        heading = "Execution of the pipeline"
+    key = _key(*((name, name, "") for name in names))
+    figure = f'<figure class="scrolls">{picture}</figure>'
+    return _panel("timeline", heading, f'<p class="soft">{escape(words)}</p>', figure, key, wide=True)
+
+
+def _host(report: Report) -> str:
+    rows = [each for each in dearest(report) if each.host_bytes]
+    if not rows:
+        return _panel("host", "Host input and output", '<p class="soft">The program has no feeds.</p>')
+    system, steps = report.system, report.steps
+    whole = sum(each.host_bytes for each in rows) / steps
+    demand = whole / report.step_seconds
+    beside = "beside the computation"
+    if not report.overlaps_host:
+        beside = "while the chip waits: tiles for it (`io_tiles`) would overlap them"
+    words = (
+        f"A step passes {format_bytes(whole)} {beside}. At its pace that is {count_text(demand)}B/s of an IPU, of the"
+        f" {count_text(system.host_bytes_per_second)}B/s of its link, and {report.throughput(1):,.0f} elements/s of all"
+        " replicas."
+    )
+    cells = [
+        [escape(each.name), each.kind, _size(each.host_bytes / steps), _time_cell(each.host / steps)] for each in rows
+    ]
+    table = _table([("queue", ""), ("kind", ""), ("a step", "n"), ("time", "n")], cells)
+    return _panel("host", "Host input and output", f"<p>{_prose(words)}</p>", f'<div class="scrolls">{table}</div>')
+
+
+def _operations(report: Report) -> str:
+    found = dearest(report)
+    whole = sum(each.seconds for each in found) or 1.0
+    several = report.ipus_per_replica > 1
+    heads = [("operation", ""), ("kind", ""), *([("IPU", "n")] if several else []), ("times", "n"), ("a run", "n")]
+    heads += [("share", "n"), ("bound", ""), ("FLOP", "n"), ("shape", ""), ("tiles", ""), ("line", "")]
+    rows = [_row(each, whole, several) for each in found[:_MOST_ROWS]]
+    left = len(found) - len(rows)
+    words = f"{len(found)} operations" + (f", of which the {len(rows)} dearest are listed" if left else "")
+    table = _table(heads, rows, sortable=True)
+    note = f'<p class="soft">{words}. A click on a heading sorts.</p>'
+    return _panel("operations", "Operations", note, f'<div class="tall">{table}</div>', wide=True)
+
+
+def _row(each: OperationTime, whole: float, several: bool) -> list[str]:
+    share = each.seconds / whole
+    name = f"{each.name} ({each.part})" if each.part else each.name
+    return [
+        escape(name),
+        escape(each.kind),
+        *([_number(each.ipu, str(each.ipu))] if several else []),
+        _number(each.count, f"{each.count:,}"),
+        _time_cell(each.seconds),
+        _number(share, f"{share:.2%}"),
+        each.bound,
+        _number(each.flops, count_text(each.flops) if each.flops else ""),
+        escape(each.shape if len(each.shape) < 40 else each.shape[:37] + "..."),
+        escape(each.plan),
+        escape(each.source),
+    ]
+
+
+def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], sortable: bool = False) -> str:
+    """A table of cells that are HTML already; those that are numbers are whole elements."""
+
+    def head(text: str, kind: str) -> str:
+        inside = f"<button>{text}</button>" if sortable else text
+        return f"<th{f' class={kind}' * bool(kind)}>{inside}</th>"
+
+    def cell(text: str, at: int) -> str:
+        return text if text.startswith("<td") else f"<td{' class=name' * (at == 0)}>{text}</td>"
+
+    first = "".join(head(*each) for each in heads)
+    body = "\n".join(f"<tr>{''.join(cell(text, at) for at, text in enumerate(row))}</tr>" for row in rows)
+    return f"<table{' class=sortable' * sortable}><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _prose(text: str) -> str:
+    """Text of the package, with what it sets in backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
+
+
+def _number(value: float, text: str) -> str:
+    return f'<td class="n" data-value="{value:.6g}">{text}</td>'
+
+
+def _size(size: float) -> str:
+    return _number(size, format_bytes(size))
+
+
+def _time_cell(seconds: float) -> str:
+    return _number(seconds, seconds_text(seconds))

@@ -1,0 +1,182 @@
+"""The pictures of a report: memory, liveness, and what a step or a pipeline does when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu.machine._memory import Memory
+from tensorflow_ipu.machine._words import seconds_text
+from tensorflow_ipu.machine.page._svg import COLOURS, figure, inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tensorflow_ipu.machine._report import Report
+    from tensorflow_ipu.machine._timeline import Timeline
+
+_WIDTH = 4.2  # Inches; a phone shows them at four fifths of their size.
+_WIDE = 8.6
+_MEBI = 2**20
+_BINS = 300
+_CHIP = ("compute", "exchange", "sync")
+_KINDS = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recompute",
+    "update": "update",
+    "load": "move",
+    "save": "move",
+    "exchange": "move",
+}
+_MEMORY = ("always", "data", "stash", "code")
+
+
+def memory_picture(report: Report, number: int) -> str:
+    """A bar for each IPU of a replica, against what its tiles have."""
+    memories = report.memories
+    with figure(_WIDTH, 0.75 + 0.32 * len(memories)) as (made, axes):
+        for at, memory in enumerate(memories):
+            sizes = (memory.always - memory.stash, memory.data, memory.stash, memory.code_low)
+            left = 0.0
+            for name, size in zip(_MEMORY, sizes, strict=True):
+                axes.barh(at, size / _MEBI, left=left, height=0.7, color=COLOURS[name])
+                left += size / _MEBI
+            more = (memory.code_high - memory.code_low) / _MEBI
+            axes.barh(
+                at,
+                more,
+                left=left,
+                height=0.7,
+                facecolor="none",
+                edgecolor=COLOURS["code"],
+                hatch="////",
+                linewidth=0.6,
+            )
+        capacity = memories[0].capacity / _MEBI
+        axes.axvline(capacity, color=COLOURS["limit"], linewidth=1.4)
+        axes.set_yticks(range(len(memories)), [f"IPU {memory.ipu}" for memory in memories])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.04 * max(capacity, *(memory.high / _MEBI for memory in memories)))
+        axes.set_xlabel(f"MiB; the line: {format_bytes(memories[0].capacity)} of an IPU")
+        axes.tick_params(axis="y", length=0)
+        return inline(made, number, "the memory that each IPU needs, against what it has")
+
+
+def liveness_picture(memory: Memory, number: int) -> str:
+    """What one IPU has in memory while the program runs, over what is there all the time."""
+    places = [at for at, _ in memory.liveness]
+    base = memory.always / _MEBI
+    whole = [base + size / _MEBI for _, size in memory.liveness]
+    with figure(_WIDTH, 2.5) as (made, axes):
+        axes.fill_between(places, 0, base, step="mid", color=COLOURS["always"], linewidth=0)
+        axes.fill_between(places, base, whole, step="mid", color=COLOURS["data"], linewidth=0)
+        highest = max(whole)
+        at = whole.index(highest)
+        right = at > len(places) / 2
+        axes.annotate(
+            f"peak {format_bytes(highest * _MEBI)}",
+            (places[at], highest),
+            (-4 if right else 4, 3),
+            textcoords="offset points",
+            ha="right" if right else "left",
+        )
+        axes.plot([places[at]], [highest], marker="o", markersize=4, color=COLOURS["ink"])
+        capacity = memory.capacity / _MEBI
+        if highest > capacity / 2:
+            axes.axhline(capacity, color=COLOURS["limit"], linewidth=1.4)
+        axes.set_ylim(0, 1.15 * max(highest, capacity if highest > capacity / 2 else 0) or 1)
+        axes.set_xlim(places[0], max(places[-1], places[0] + 1))
+        axes.set_xlabel("operations, in the order in which they run")
+        axes.set_ylabel("MiB")
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+        return inline(made, number, "what is in memory while the program runs")
+
+
+def step_picture(report: Report, number: int) -> str:
+    """What the chip, the links and the host's link do in the course of a step, one operation after the other."""
+    lanes = _lanes(report)
+    names = [name for name in ("host", "links", "IPU") if any(any(values) for values in lanes[name].values())]
+    step = report.step_seconds
+    unit, scale = next(
+        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)) if step * scale >= 1), ("ns", 1e9)
+    )
+    edges = [step * scale * at / _BINS for at in range(_BINS + 1)]
+    with figure(_WIDE, 0.7 + 0.5 * len(names)) as (made, axes):
+        for row, lane in enumerate(names):
+            low = [row - 0.4] * _BINS
+            for part, values in lanes[lane].items():
+                high = [under + 0.8 * value for under, value in zip(low, values, strict=True)]
+                if any(values):
+                    axes.fill_between(
+                        edges, [*low, low[-1]], [*high, high[-1]], step="post", color=COLOURS[part], linewidth=0
+                    )
+                low = high
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(-0.55, len(names) - 0.45)
+        axes.set_xlim(0, edges[-1])
+        axes.set_xlabel(f"{unit}, in the order of the program")
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        return inline(made, number, "what the IPU and its links do in the course of a step")
+
+
+def _lanes(report: Report) -> dict[str, dict[str, list[float]]]:
+    """For each lane and part, the share of each of `_BINS` stretches of a step that it takes."""
+    lanes = {name: {part: [0.0] * _BINS for part in parts} for name, parts in (("IPU", _CHIP), ("links", ("links",)))}
+    lanes["host"] = {"host": [0.0] * _BINS}
+    width = report.seconds / _BINS
+    now, host = 0.0, 0.0
+    for each in report.operations:
+        for lane, part in (*(("IPU", part) for part in _CHIP), ("links", "links")):
+            now = _add(lanes[lane][part], now, getattr(each, part), width)
+        if report.overlaps_host:
+            host = _add(lanes["host"]["host"], host, each.host, width)
+        else:
+            now = _add(lanes["host"]["host"], now, each.host, width)
+    return lanes
+
+
+def _add(values: list[float], begin: float, seconds: float, width: float) -> float:
+    """Adds a span to the stretches that it is in; returns its end."""
+    end = begin + seconds
+    at = int(begin / width)
+    while seconds and at < len(values) and at * width < end:
+        values[at] = min(1.0, values[at] + (min(end, (at + 1) * width) - max(begin, at * width)) / width)
+        at += 1
+    return end
+
+
+def pipeline_picture(timeline: Timeline, number: int) -> str:
+    """Which IPU works on which stage and micro-batch when; white is waiting."""
+    ipus = sorted({task.ipu for task in timeline.tasks})
+    end = max(task.end for task in timeline.tasks)
+    with figure(_WIDE, 0.7 + 0.42 * len(ipus)) as (made, axes):
+        for task in timeline.tasks:
+            row = ipus.index(task.ipu)
+            axes.broken_barh(
+                [(task.begin, task.end - task.begin)],
+                (row - 0.4, 0.8),
+                facecolor=COLOURS[_KINDS.get(task.kind, "move")],
+                edgecolor="none",
+            )
+        _label(axes, timeline, ipus, end)
+        ticks = [end * part / 4 for part in range(5)]
+        axes.set_xticks(ticks, [seconds_text(tick) if tick else "0" for tick in ticks])
+        axes.set_yticks(range(len(ipus)), [f"IPU {ipu}" for ipu in ipus])
+        axes.invert_yaxis()
+        axes.set_xlim(0, end)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        return inline(made, number, "which IPU of the pipeline does what when")
+
+
+def _label(axes: Axes, timeline: Timeline, ipus: Sequence[int], end: float) -> None:
+    """Writes into each box what it is, where there is room."""
+    for task in timeline.tasks:
+        if (task.end - task.begin) / end > 0.008 * len(task.label):
+            axes.text(
+                (task.begin + task.end) / 2, ipus.index(task.ipu), task.label, ha="center", va="center", fontsize=7
+            )

@@ -1,0 +1,185 @@
+"""Reports as pages: all panels in one file, which needs nothing beside itself, and works in a browser."""
+
+import dataclasses
+import html.parser
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tensorflow_ipu.machine import Memory, OperationTime, Report, TaskTime, Timeline, system_of
+
+PANELS = ["assumptions", "memory", "time", "liveness", "host", "timeline", "operations"]
+MIB = 2**20
+VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Reader(html.parser.HTMLParser):
+    """Reads a page strictly: what is open, which ids there are, which addresses, and the cells of tables."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.addresses, self.elements = [], [], [], {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements[tag] = self.elements.get(tag, 0) + 1
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture
+def made():
+    """A report by hand: a loop of ten steps with a feed, a product and names that HTML has to escape."""
+    rows = (
+        OperationTime("while/Infeed", "infeed", "(f32[16,784])", 10, host=2e-3, host_bytes=10 * 16 * 784 * 4),
+        OperationTime(
+            "a<b>/MatMul", "dot", "f32[16,10]", 10, 1e-3, 5e-4, 1e-4, flops=1e9, plan="4 x 8 x 1", source="t.py:3"
+        ),
+        OperationTime("a<b>/Relu", "maximum", "f32[16,10]", 10, 1e-4, sync=1e-5),
+        OperationTime("sum", "all-reduce", "f32[10]", 10, links=3e-4),
+    )
+    memory = Memory(
+        variables=90 * MIB,
+        constants=10,
+        data=200 * MIB,
+        code_low=20 * MIB,
+        code_high=60 * MIB,
+        capacity=897 * MIB,
+        largest=(("a<b>/MatMul", 150 * MIB),),
+        liveness=((0, 5 * MIB), (3, 200 * MIB), (7, 20 * MIB)),
+    )
+    told = ("loop `while`: counted <once>",)
+    return Report("train <mine>", system_of("Bow Pod16"), 4, rows, (memory,), told, overlaps_host=False)
+
+
+@pytest.fixture
+def pipelined(made):
+    tasks = [
+        TaskTime(ipu, (n + ipu) * 1e-3, (n + ipu + 1) * 1e-3, kind, ipu, f"{ipu}{kind[0].upper()}{n}")
+        for n in range(4)
+        for ipu, kind in ((0, "forward"), (1, "backward"))
+    ]
+    timeline = Timeline(5e-3, micro_batches=8, passes=2, bubble=0.2, shown=4, tasks=tuple(tasks))
+    second = dataclasses.replace(made.memory, ipu=1, stash=300 * MIB)
+    rows = (*made.operations, dataclasses.replace(made.operations[1], ipu=1, part="stage 1 backward"))
+    return dataclasses.replace(made, operations=rows, memories=(made.memory, second), timeline=timeline)
+
+
+def text_of(report, tmp_path):
+    path = tmp_path / "report.html"
+    report.save(path)
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_page_has_all_panels_and_needs_nothing_beside_itself(made, tmp_path):
+    text = text_of(made, tmp_path)
+    page = Reader(text)
+    assert not page.open
+    assert [name for name in page.ids if name in PANELS] == PANELS
+    assert len(set(page.ids)) == len(page.ids)
+    assert all(address.startswith("#") for address in page.addresses)
+    assert not re.search(r"https?://|url\((?!#)|@import", text)
+    assert page.elements["svg"] == 3
+    assert len(text) < 300_000
+    for words in (
+        "train &lt;mine&gt;",
+        "a&lt;b&gt;/MatMul",
+        "fits",
+        "peak 290 MiB",
+        "401 us",
+        "t.py:3",
+        "<code>while</code>",
+    ):
+        assert words in text
+    assert "<mine>" not in text
+    assert "#fe" not in re.sub(r'"#fe[0-9a-f]{4}fe"', "", text)  # All colours are the page's.
+
+
+def test_a_pipeline_shows_its_plan_and_each_of_its_ipus(pipelined, tmp_path):
+    text = text_of(pipelined, tmp_path)
+    assert (
+        "A pass of 8 micro-batches, of which 4 are drawn: 5 ms, and the IPUs wait for each other in 20% of it." in text
+    )
+    for words in ("IPU 1, the fullest", ">0F0<", ">1B3<", "Liveness of IPU 1", "stage 1 backward"):
+        assert words in text
+    assert Reader(text).elements["svg"] == 4
+
+
+def test_a_report_of_nothing_is_a_page(made, tmp_path):
+    empty = dataclasses.replace(made.memory, liveness=(), largest=())
+    text = text_of(dataclasses.replace(made, operations=(), memories=(empty,), assumptions=()), tmp_path)
+    assert [name for name in Reader(text).ids if name in PANELS] == PANELS
+
+
+def test_a_page_of_many_operations_stays_small(made, tmp_path):
+    rows = [dataclasses.replace(made.operations[1], name=f"layer_{n}/with/a/long/name/MatMul") for n in range(6000)]
+    points = tuple((at, at * MIB // 10) for at in range(400))
+    memory = dataclasses.replace(made.memory, liveness=points)
+    text = text_of(dataclasses.replace(made, operations=tuple(rows), memories=(memory,) * 16), tmp_path)
+    assert len(text) < 2_000_000
+    assert "6000 operations, of which the 1500 dearest are listed" in text
+
+
+def test_without_matplotlib_the_extra_is_named(made, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"needs matplotlib.*`pip install 'tensorflow-ipu\[report\]'`"):
+        made.save(tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+LOOK = """
+<script>
+addEventListener("load", () => {
+  const heads = [...document.querySelectorAll("#operations th button")];
+  const first = () => document.querySelector("#operations tbody tr").cells[0].textContent;
+  const seen = [first()];
+  for (const name of ["operation", "operation", "a run"]) {
+    heads.find(head => head.textContent === name).click();
+    seen.push(first());
+  }
+  const bar = document.querySelector("#memory svg path[style*='--always']");
+  seen.push(getComputedStyle(bar).fill, getComputedStyle(document.body).backgroundColor);
+  seen.push(document.documentElement.scrollWidth <= innerWidth ? "no wider" : "wider");
+  document.title = seen.join("|");
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+@pytest.mark.parametrize(
+    ("scheme", "always", "background"),
+    [(1, "rgb(53, 97, 143)", "244, 245, 247"), (0, "rgb(91, 143, 198)", "18, 22, 28")],
+)
+def test_a_browser_sorts_and_shows_the_colours_of_its_scheme(pipelined, tmp_path, scheme, always, background):
+    path = tmp_path / "look.html"
+    path.write_text(text_of(pipelined, tmp_path) + LOOK, encoding="utf-8")
+    command = [
+        BROWSER,
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=500,900"),
+        f"--user-data-dir={tmp_path / 'profile'}",
+        f"--blink-settings=preferredColorScheme={scheme}",
+        *("--dump-dom", path.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    (title,) = re.findall(r"<title>(.*?)</title>", done.stdout)
+    dearest, up, down, again, fill, page, width = html.unescape(title).split("|")
+    assert (dearest, again) == ("while/Infeed", "while/Infeed")
+    assert (up, down) == ("a<b>/MatMul", "while/Infeed")
+    assert (fill, width) == (always, "no wider")
+    assert page == f"rgb({background})"
