@@ -29,6 +29,7 @@ all of them are listed on the error output, and it is not run (status 2)."""
 _EPILOG = """\
 commands:
   pipeline    plans a pipeline, draws it, says what it costs; `pipeline --help` has more
+  report      shows a saved report of what a real machine would make of a program, or compares two
   run         what is done without a command; for a script that is named like one
 
 All that stands behind SCRIPT is the script's own. docs/porting.md has more."""
@@ -75,7 +76,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     missing = _scan.scan(script)
     if missing:
-        print(_report(script, missing, options.force), file=sys.stderr, flush=True)
+        print(_missing_names(script, missing, options.force), file=sys.stderr, flush=True)
         if not options.force:
             return _NOT_RUN
     return _script.run(script, arguments[own:])
@@ -87,7 +88,13 @@ def _pipeline(arguments: Sequence[str]) -> int:
     return command.main(arguments)
 
 
-def _report(script: Path, missing: list[_scan.Missing], forced: bool) -> str:
+def _report(arguments: Sequence[str]) -> int:
+    from tensorflow_ipu.machine import command  # No TensorFlow either.
+
+    return command.main(arguments)
+
+
+def _missing_names(script: Path, missing: list[_scan.Missing], forced: bool) -> str:
     lines = [f"  {found.path}:{found.line}: {found.message}" for found in missing]
     if forced:
         end = "It is run all the same, as `--force` says."
@@ -97,7 +104,7 @@ def _report(script: Path, missing: list[_scan.Missing], forced: bool) -> str:
 
 
 # A command takes the words behind it, and returns the exit status.
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"pipeline": _pipeline, "run": _run}
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"pipeline": _pipeline, "report": _report, "run": _run}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,7 @@ PUBLIC = {
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
     "tensorflow_ipu.machine": """
-        BOW GC2 GC200 Machine Memory OperationTime Report System TaskTime Timeline configured_system
+        BOW GC2 GC200 Machine Memory OperationTime Report System TaskTime Timeline compare_reports configured_system
         memory_proportion report_of system_of systems
     """,
     "tensorflow_ipu.ops": """

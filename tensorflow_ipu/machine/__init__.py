@@ -1,5 +1,6 @@
 """What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
 
+from tensorflow_ipu.machine._comparison import compare_reports
 from tensorflow_ipu.machine._configured import configured_system, memory_proportion
 from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
 from tensorflow_ipu.machine._memory import Memory
@@ -19,6 +20,7 @@ __all__ = [
     "System",
     "TaskTime",
     "Timeline",
+    "compare_reports",
     "configured_system",
     "memory_proportion",
     "report_of",

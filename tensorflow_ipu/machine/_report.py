@@ -157,7 +157,9 @@ class Report:
                 overlaps_host=values["overlaps_host"],
                 timeline=None if timeline is None else Timeline.from_dict(timeline),
             )
-        except (KeyError, TypeError) as exc:
+        except KeyError as exc:
+            raise ValueError(f"this is no report: it has no {exc}") from exc
+        except (TypeError, ValueError, AttributeError) as exc:
             raise ValueError(f"this is no report: {exc}") from exc
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -195,7 +197,10 @@ class Report:
             raise ValueError(f"`{path}` is no report: it is no JSON ({exc})") from exc
         if not isinstance(values, dict):
             raise ValueError(f"`{path}` is no report: it holds no object")
-        return cls.from_dict(values)
+        try:
+            return cls.from_dict(values)
+        except ValueError as exc:
+            raise ValueError(f"`{path}`: {exc}") from exc
 
     def __str__(self) -> str:
         from tensorflow_ipu.machine._text import report_text

@@ -16,6 +16,8 @@ PARTS = ("compute", "exchange", "sync", "links", "host")
 
 def seconds_text(time: float) -> str:
     """A time in words, for instance `1.5 ms`."""
+    if not time:
+        return "0 s"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if time * scale >= 1:
             return f"{time * scale:.3g} {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.machine.page._panels import panels, summary
+from tensorflow_ipu.machine.page._panels import comparison, panels, summary
 from tensorflow_ipu.machine.page._template import PAGE
 
 if TYPE_CHECKING:
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 __all__ = ["page"]
 
 
-def page(report: Report) -> str:
+def page(report: Report, before: Report | None = None) -> str:
     """Writes a report as HTML.
 
     Args:
       report: The report.
+      before: Another one, for a panel of what changed from it; None for no such panel.
 
     Raises:
       ImportError: matplotlib is missing.
     """
     title, head = summary(report)
-    return PAGE.substitute(title=title, summary=head, panels="\n".join(panels(report)))
+    changes = [] if before is None else [comparison(before, report)]
+    return PAGE.substitute(title=title, summary=head, panels="\n".join([*changes, *panels(report)]))

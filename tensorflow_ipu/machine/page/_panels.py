@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu.machine._comparison import Change, changed_figures, changed_operations
 from tensorflow_ipu.machine._words import PARTS, count_text, dearest, machine_text, memory_parts, seconds_text
 from tensorflow_ipu.machine.page import _pictures
 
@@ -46,6 +47,29 @@ def summary(report: Report) -> tuple[str, str]:
         title,
         f'<h1>{title}</h1>\n<p class="soft">A prediction; nothing was run.</p>\n<div class="figures">{cells}</div>',
     )
+
+
+def comparison(before: Report, after: Report) -> str:
+    """A panel of what changed from one report to another."""
+    words = (
+        f"From {before.program} on {machine_text(before)}: {before.memory.verdict} there, {after.memory.verdict} here."
+    )
+
+    def rows(changes: Sequence[Change]) -> list[list[str]]:
+        return [
+            [
+                ("\u2003" if each.detail else "") + escape(each.name),
+                _number(each.before, each.text(each.before)),
+                _number(each.after, each.text(each.after)),
+                f'<td class="n">{each.ratio}</td>',
+            ]
+            for each in changes
+        ]
+
+    heads = [("before", "n"), ("after", "n"), ("change", "n")]
+    figures = _table([("", ""), *heads], rows(changed_figures(before, after)))
+    operations = _table([("operations that changed most, a step", ""), *heads], rows(changed_operations(before, after)))
+    return _panel("comparison", "What changed", f"<p>{escape(words)}</p>", figures, operations, wide=True)
 
 
 def panels(report: Report) -> Iterator[str]:

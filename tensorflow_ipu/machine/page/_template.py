@@ -51,7 +51,7 @@ figure { margin: 0; }
 .key i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; }
 .key .maybe { background: repeating-linear-gradient(135deg, var(--code) 0 2px, transparent 2px 5px) !important;
   outline: 1px solid var(--code); outline-offset: -1px; }
-ul.key + table, ul.key + .tall { margin-top: 12px; }
+ul.key + table, ul.key + .tall, table + table { margin-top: 12px; }
 .bar { display: flex; height: 26px; border-radius: 5px; overflow: hidden; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }

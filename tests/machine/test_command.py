@@ -1,0 +1,121 @@
+"""The command `report`: shows what was saved, compares two, and says what is wrong with a file."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tensorflow_ipu.machine import Memory, OperationTime, Report, command, compare_reports, system_of
+
+MIB = 2**20
+
+
+@pytest.fixture
+def report():
+    """Makes a report of a product of so many seconds, and of data of so many MiB."""
+
+    def make(seconds=1e-3, data=100, machine="GC200", name="MatMul"):
+        rows = (
+            OperationTime(name, "dot", "f32[4]", 10, seconds, flops=1e9),
+            OperationTime("in", "infeed", "f32[4]", 10),
+        )
+        memory = Memory(MIB, 0, data * MIB, MIB, 2 * MIB, 897 * MIB)
+        return Report("train", system_of(machine), 1, rows, (memory,), (), overlaps_host=False)
+
+    return make
+
+
+@pytest.fixture
+def saved(report, tmp_path):
+    """Saves such a report: `saved("a.json", ...)` is its path."""
+
+    def save(name, **fields):
+        path = tmp_path / name
+        report(**fields).save(path)
+        return str(path)
+
+    return save
+
+
+def test_one_is_shown_again(report, saved, capsys):
+    assert command.main([saved("a.json")]) == 0
+    assert capsys.readouterr().out == f"{report()}\n"
+
+
+def test_two_are_compared(report, saved, capsys):
+    after = {"seconds": 2e-3, "data": 1300, "machine": "Bow"}
+    assert command.main([saved("a.json"), saved("b.json", **after)]) == 0
+    said = capsys.readouterr().out
+    assert said == f"{compare_reports(report(), report(**after))}\n"
+    rows = {line[:50].strip(): line[50:].split() for line in said.splitlines()}
+    assert rows["time of a step"] == ["100", "us", "200", "us", "+100%"]
+    assert rows["compute"] == ["100", "us", "200", "us", "+100%"]
+    assert rows["other data at the peak"] == ["100", "MiB", "1.3", "GiB", "x", "13"]
+    assert rows["arithmetic of a step, FLOP"] == ["100", "M", "100", "M"]
+    assert rows["MatMul (dot)"] == ["100", "us", "200", "us", "+100%"]
+    assert "before:  train on GC200 in IPU-M2000: fits" in said
+    assert "after:   train on Bow in Bow-2000: does not fit" in said
+    assert "exchange" not in said
+
+
+def test_layers_that_were_numbered_anew_are_the_same(report):
+    said = compare_reports(report(name="while/dense_1/MatMul_1"), report(2e-3, name="while/dense_4_2/MatMul_1"))
+    assert said.splitlines()[-1].split() == ["while/dense_1/MatMul_1", "(dot)", "100", "us", "200", "us", "+100%"]
+
+
+def test_what_is_in_one_alone_is_told(report):
+    said = compare_reports(report(), report(name="Conv"))
+    assert "MatMul (dot)" in said
+    assert said.count("gone") == said.count("new") == 1
+
+
+def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "out.html"
+    assert command.main([saved("a.json"), "--html", str(page)]) == 0
+    assert 'id="comparison"' not in page.read_text(encoding="utf-8")
+    assert command.main([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert 'id="comparison"' in text
+    assert "+100%" in text
+    assert command.main([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
+    assert "must end in `.html`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("hello", "is no report: it is no JSON"),
+        ("[]", "is no report: it holds no object"),
+        ('{"schema": 1}', "the report has schema 1, and this version of the package reads schema"),
+    ],
+)
+def test_a_file_that_is_no_report_is_named(saved, tmp_path, capsys, content, message):
+    path = tmp_path / "b.json"
+    if content is not None:
+        path.write_text(content)
+    assert command.main([saved("a.json"), str(path)]) == 2
+    said = capsys.readouterr()
+    assert f"`{path}`" in said.err
+    assert message in said.err
+    assert not said.out
+
+
+def test_a_report_of_which_a_part_is_missing_says_which(saved, tmp_path):
+    path = tmp_path / "a.json"
+    values = json.loads((tmp_path / saved("a.json")).read_text())
+    del values["operations"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"a\.json`: this is no report: it has no 'operations'"):
+        Report.load(path)
+
+
+def test_it_imports_no_tensorflow(saved, tmp_path):
+    run = [sys.executable, "-X", "importtime", "-m", "tensorflow_ipu", "report", saved("a.json")]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.startswith("train on GC200")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "tensorflow_ipu.machine.command" in imported
+    assert not {name for name in imported if name.split(".")[0] in ("tensorflow", "keras", "matplotlib")}
