@@ -34,18 +34,6 @@ def compiled(**options: Any) -> Any:
     return model
 
 
-def printed(model: Any, group: str) -> str:
-    """What the model prints of a group of options, which it does by one call."""
-    texts: list[str] = []
-    assert getattr(model, f"print_{group}_options")(print_fn=texts.append) is None
-    [text] = texts
-    return text
-
-
-def all_printed(model: Any) -> list[str]:
-    return [printed(model, group) for group in GROUPS]
-
-
 def lines_of(text: str) -> dict[str, str]:
     """The values of a printed group, with what is remarked on them, by name."""
     rows = [line.split("=", 1) for line in text.splitlines()[1:]]
@@ -102,14 +90,18 @@ Model "tiny": replication options
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_options_that_nobody_set_are_printed_with_their_defaults(group: str, scoped: Any, capsys: Any) -> None:
+def test_options_that_nobody_set_are_printed_with_their_defaults(
+    group: str, scoped: Any, capsys: Any, printed: Callable[[Any, str], str]
+) -> None:
     model = scoped(tiny)
     assert printed(model, group) == DEFAULTS[group]
     getattr(model, f"print_{group}_options")()
     assert capsys.readouterr().out == f"{DEFAULTS[group]}\n"
 
 
-def test_options_that_were_set_are_printed_as_one_would_type_them(scoped: Any) -> None:
+def test_options_that_were_set_are_printed_as_one_would_type_them(
+    scoped: Any, printed: Callable[[Any, str], str]
+) -> None:
     model = scoped(tiny)
     model.set_gradient_accumulation_options(np.int64(4), "Mean", True, dtype=np.float16, name='my "sums"')
     model.set_infeed_queue_options(prefetch_depth=7)
@@ -130,7 +122,9 @@ def test_options_that_were_set_are_printed_as_one_would_type_them(scoped: Any) -
     assert printed(model, "replication").endswith('  replicated_metric_reduction_method = "MEAN"')
 
 
-def test_pipelining_options_that_were_set_are_printed_as_one_would_type_them(scoped: Any) -> None:
+def test_pipelining_options_that_were_set_are_printed_as_one_would_type_them(
+    scoped: Any, printed: Callable[[Any, str], str]
+) -> None:
     def wide(variable: Any) -> Any:
         return variable.dtype
 
@@ -162,7 +156,7 @@ def test_pipelining_options_that_were_set_are_printed_as_one_would_type_them(sco
     }
 
 
-def test_a_depth_that_no_queue_has_is_refused(scoped: Any) -> None:
+def test_a_depth_that_no_queue_has_is_refused(scoped: Any, printed: Callable[[Any, str], str]) -> None:
     model = scoped(tiny)
     with pytest.raises(ValueError, match="prefetch_depth must be greater than zero, but it is 0"):
         model.set_infeed_queue_options(prefetch_depth=0)
@@ -215,7 +209,9 @@ def set_all(model: Any) -> None:
 
 
 @pytest.mark.parametrize("order", [GROUPS, GROUPS[::-1]])
-def test_reset_puts_one_group_after_the_other_back_to_its_defaults(order: tuple[str, ...], scoped: Any) -> None:
+def test_reset_puts_one_group_after_the_other_back_to_its_defaults(
+    order: tuple[str, ...], scoped: Any, all_printed: Callable[[Any], list[str]]
+) -> None:
     model = scoped(tiny)
     set_all(model)
     left: dict[str, str] = dict(zip(GROUPS, all_printed(model), strict=True))
@@ -226,7 +222,9 @@ def test_reset_puts_one_group_after_the_other_back_to_its_defaults(order: tuple[
         assert dict(zip(GROUPS, all_printed(model), strict=True)) == left
 
 
-def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_takes_its_own_back(scoped: Any) -> None:
+def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_takes_its_own_back(
+    scoped: Any, printed: Callable[[Any, str], str]
+) -> None:
     def methods() -> list[str]:
         texts = [printed(model, group) for group in ("gradient_accumulation", "pipelining")]
         return [lines_of(text)["gradient_accumulation_reduction_method"] for text in texts]
@@ -332,7 +330,9 @@ def functional() -> keras.Model:
         (Own, keras_extensions.ModelExtension),
     ],
 )
-def test_each_kind_of_model_has_them_in_the_scope_alone(make: Callable[[], Any], kind: Any, scoped: Any) -> None:
+def test_each_kind_of_model_has_them_in_the_scope_alone(
+    make: Callable[[], Any], kind: Any, scoped: Any, printed: Callable[[Any, str], str]
+) -> None:
     model, plain = scoped(make), make()
     for group in GROUPS:
         assert printed(model, group) == DEFAULTS[group].replace('"tiny"', f'"{model.name}"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,25 +14,11 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-GROUPS = ("gradient_accumulation", "pipelining", "infeed_queue", "outfeed_queue", "replication")
-
 
 def tiny() -> Any:
     """A model of one layer."""
     keras.utils.set_random_seed(1)
     return keras.Sequential([keras.Input([6]), layers.Dense(3)], name="tiny")
-
-
-def printed(model: Any, group: str) -> str:
-    """What the model prints of a group of options, which it does by one call."""
-    texts: list[str] = []
-    assert getattr(model, f"print_{group}_options")(print_fn=texts.append) is None
-    [text] = texts
-    return text
-
-
-def all_printed(model: Any) -> list[str]:
-    return [printed(model, group) for group in GROUPS]
 
 
 def set_all(model: Any) -> None:
@@ -42,7 +29,9 @@ def set_all(model: Any) -> None:
     model.set_replication_options("LIST")
 
 
-def test_file_of_a_reset_model_has_what_was_not_reset(scoped: Any, tmp_path: Any) -> None:
+def test_file_of_a_reset_model_has_what_was_not_reset(
+    scoped: Any, tmp_path: Any, all_printed: Callable[[Any], list[str]], printed: Callable[[Any, str], str]
+) -> None:
     model = scoped(tiny)
     set_all(model)
     model.reset_pipelining_options()
@@ -61,7 +50,9 @@ def test_file_of_a_reset_model_has_what_was_not_reset(scoped: Any, tmp_path: Any
     assert all_printed(last) == all_printed(untouched)
 
 
-def test_options_that_no_file_can_keep_are_named(scoped: Any, tmp_path: Any) -> None:
+def test_options_that_no_file_can_keep_are_named(
+    scoped: Any, tmp_path: Any, all_printed: Callable[[Any], list[str]]
+) -> None:
     model = scoped(tiny)
     model.set_gradient_accumulation_options(2, dtype=lambda variable: variable.dtype)
     with pytest.warns(UserWarning, match="the option `dtype` of the model is .* cannot be saved; set it again"):
@@ -72,7 +63,9 @@ def test_options_that_no_file_can_keep_are_named(scoped: Any, tmp_path: Any) -> 
     assert all_printed(again) == all_printed(model)
 
 
-def test_options_of_a_file_that_are_not_known_are_named(scoped: Any, tmp_path: Any) -> None:
+def test_options_of_a_file_that_are_not_known_are_named(
+    scoped: Any, tmp_path: Any, printed: Callable[[Any, str], str]
+) -> None:
     written = {"infeed": {"prefetch_depth": 9, "colour": "blue"}, "weather": {"rain": True}}
     (tmp_path / "ipu_options.json").write_text(json.dumps(written))
     model = scoped(tiny)
@@ -99,7 +92,9 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("text", BAD_FILES)
-def test_bad_options_of_a_file_are_refused_as_the_methods_refuse_them(scoped: Any, tmp_path: Any, text: str) -> None:
+def test_bad_options_of_a_file_are_refused_as_the_methods_refuse_them(
+    scoped: Any, tmp_path: Any, text: str, all_printed: Callable[[Any], list[str]]
+) -> None:
     (tmp_path / "ipu_options.json").write_text(text)
     model = scoped(lambda: keras.Sequential([keras.Input([2]), layers.Dense(1, name="dense")]))
     before = all_printed(model)

@@ -20,12 +20,6 @@ from tensorflow_ipu.keras import (
 BATCH, COUNT = 4, 12
 
 
-def configure(ipus: int) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
-
-
 def functional() -> keras.Model:
     """A nested functional model of two inputs and outputs, and a sequential one in it."""
     a, b = keras.Input([6], name="a"), keras.Input([3], name="b")
@@ -77,7 +71,7 @@ def stages_of(assignments: list[Any]) -> dict[str, Any]:
     ("make", "stages", "ipus"), [(functional, STAGES, 4), (sequential, {"n0": 0, "n1": 1, "last": 1}, 2)]
 )
 def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
-    make: Any, stages: Any, ipus: int, features: Any, assert_same: Any
+    make: Any, stages: Any, ipus: int, features: Any, assert_same: Any, replicas: Any
 ) -> None:
     x, y = features, features[:, :3]
     keras.utils.set_random_seed(2)
@@ -87,7 +81,7 @@ def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
     start = plain.get_weights()
     plain.fit(x, y, batch_size=BATCH * COUNT, epochs=3, shuffle=False, verbose=0)
     expected = plain(x)
-    configure(ipus)
+    replicas(ipus)
     with ipu.IPUStrategy().scope():
         model = make()
         model.set_weights(start)
@@ -103,7 +97,9 @@ def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
         np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_nested_model_called_in_two_stages_trains_as_plain_keras_does(features: Any, assert_same: Any) -> None:
+def test_a_nested_model_called_in_two_stages_trains_as_plain_keras_does(
+    features: Any, assert_same: Any, replicas: Any
+) -> None:
     x = {"a": features[:, :4], "b": features[:, 4:]}
     y = {"p": features[:, :3], "q": features[:, 3:]}
     keras.utils.set_random_seed(2)
@@ -111,7 +107,7 @@ def test_a_nested_model_called_in_two_stages_trains_as_plain_keras_does(features
     plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", jit_compile=False)
     start = plain.get_weights()
     plain.fit(x, y, batch_size=6 * BATCH, shuffle=False, verbose=0)
-    configure(2)
+    replicas(2)
     with ipu.IPUStrategy().scope():
         model = called_twice()
         model.set_weights(start)

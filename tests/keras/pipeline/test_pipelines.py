@@ -22,12 +22,6 @@ from tensorflow_ipu.keras.pipeline.stages import current_stage
 BATCH, STEPS = 4, 12
 
 
-def configure(ipus: int) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
-
-
 def sequential() -> keras.Model:
     return keras.Sequential([layers.Dense(4, activation="relu"), layers.BatchNormalization(), layers.Dense(3)])
 
@@ -67,10 +61,10 @@ def used(model: keras.Model, x: Any, y: Any, fully: bool = True) -> list[Any]:
 _accumulated: dict[Any, list[Any]] = {}
 
 
-def accumulated(make: Any, count: int, x: Any, y: Any, **options: Any) -> list[Any]:
+def accumulated(replicas: Any, make: Any, count: int, x: Any, y: Any, **options: Any) -> list[Any]:
     """What comes of gradient accumulation on one IPU."""
     if make not in _accumulated:
-        configure(1)
+        replicas(1)
         with ipu.IPUStrategy().scope():
             keras.utils.set_random_seed(2)
             model = compiled(make(), **options)
@@ -91,10 +85,10 @@ def accumulated(make: Any, count: int, x: Any, y: Any, **options: Any) -> list[A
     ],
 )
 def test_pipelined_sequential_model_trains_as_accumulation_does(
-    fully: bool, options: Any, features: Any, assert_same: Any
+    fully: bool, options: Any, features: Any, assert_same: Any, replicas: Any
 ) -> None:
-    expected = accumulated(sequential, 4, features, features[:, :3])
-    configure(2)
+    expected = accumulated(replicas, sequential, 4, features, features[:, :3])
+    replicas(2)
     with ipu.IPUStrategy().scope():
         keras.utils.set_random_seed(2)
         model = compiled(sequential())
@@ -104,8 +98,8 @@ def test_pipelined_sequential_model_trains_as_accumulation_does(
         assert_same(results, expected[: len(results)])
 
 
-def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica() -> None:
-    configure(2)
+def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica(replicas: Any) -> None:
+    replicas(2)
     with ipu.IPUStrategy().scope():
         model = compiled(sequential())
         model.set_pipeline_stage_assignment([0, 1, 1])
@@ -115,11 +109,11 @@ def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica() -> None:
         assert model._ipu_extension.replicas_for(None) == 1
 
 
-def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, assert_same: Any) -> None:
+def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, assert_same: Any, replicas: Any) -> None:
     data = [features[:, :4], features[:, 4:]], [features[:, :3], features[:, :1]]
     options = {"loss": ["mse", "mae"], "metrics": [["mae"], ["mse"]], "rate": 0.01}
-    expected = accumulated(functional, 6, *data, **options)
-    configure(4)
+    expected = accumulated(replicas, functional, 6, *data, **options)
+    replicas(4)
     with ipu.IPUStrategy().scope():
         keras.utils.set_random_seed(2)
         model = compiled(functional(), **options)
@@ -130,7 +124,7 @@ def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, a
         assert model._ipu_extension.traces() == before
 
 
-def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_same: Any) -> None:
+def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_same: Any, replicas: Any) -> None:
     """Two replicas of two stages: the batches of both make one update."""
 
     class Count(keras.callbacks.Callback):
@@ -144,14 +138,14 @@ def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_sa
         return keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
 
     x, y = features, features[:, :3]
-    configure(1)
+    replicas(1)
     with ipu.IPUStrategy().scope():
         keras.utils.set_random_seed(2)
         plain = compiled(linear())
         plain.steps_per_execution = 16
         plain.set_gradient_accumulation_options(8)
         plain.fit(x, y, batch_size=3, shuffle=False, verbose=0)
-    configure(4)
+    replicas(4)
     with ipu.IPUStrategy().scope():
         keras.utils.set_random_seed(2)
         model = compiled(linear())
@@ -166,14 +160,16 @@ def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_sa
     np.testing.assert_allclose(model.predict(x, batch_size=3, verbose=0), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(features: Any) -> None:
+def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(
+    features: Any, replicas: Any
+) -> None:
     class Count(keras.callbacks.Callback):
         count = 0
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.count += 1
 
-    configure(2)
+    replicas(2)
     with ipu.IPUStrategy().scope():
         model = keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
         model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=STEPS)
@@ -192,7 +188,7 @@ def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_exec
     assert count.count == 1
 
 
-def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same: Any) -> None:
+def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same: Any, replicas: Any) -> None:
     class Extra(layers.Layer):
         def call(self, x: Any) -> Any:
             self.add_loss(keras.ops.mean(x**2))
@@ -208,7 +204,7 @@ def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same:
     plain = compiled(make(), accumulated_by_keras=4)  # One batch of all is another: Keras 3.12 sums activities over it.
     start = plain.get_weights()
     plain.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
-    configure(2)
+    replicas(2)
     with ipu.IPUStrategy().scope():
         model = compiled(make())
         model.set_weights(start)
@@ -219,7 +215,9 @@ def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same:
     assert_same(model.get_weights(), plain.get_weights())
 
 
-def test_regularizers_that_keep_a_tensor_train_as_they_do_in_plain_keras(features: Any, assert_same: Any) -> None:
+def test_regularizers_that_keep_a_tensor_train_as_they_do_in_plain_keras(
+    features: Any, assert_same: Any, replicas: Any
+) -> None:
     def make() -> keras.Model:
         l1, l2, both = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
         parts = [
@@ -234,7 +232,7 @@ def test_regularizers_that_keep_a_tensor_train_as_they_do_in_plain_keras(feature
     plain = compiled(make(), accumulated_by_keras=4)
     start = plain.get_weights()
     expected = plain.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False).history
-    configure(2)
+    replicas(2)
     with ipu.IPUStrategy().scope():
         model = compiled(make())
         model.set_weights(start)
@@ -329,7 +327,7 @@ def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(sc
     assert not hasattr(plain, "_ipu_pipeline_stage")
 
 
-def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> None:
+def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any, replicas: Any) -> None:
     data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
 
     def make(assign: Any = (0, 0, 1)) -> Any:
@@ -337,7 +335,7 @@ def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> No
         model.set_pipeline_stage_assignment(list(assign))
         return model
 
-    configure(2)
+    replicas(2)
     model = scoped(make)
     model.optimizer.minimize = lambda *_: None
     model.set_pipelining_options(4)
@@ -353,7 +351,7 @@ def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> No
     model.set_pipelining_options(4)
     with pytest.raises(RuntimeError, match="a single batch is not the 4"):
         model.train_on_batch(features[:4], features[:4, :3])
-    configure(1)
+    replicas(1)
     with pytest.raises(ValueError, match="has 1 IPUs attached, .* a multiple of 2 IPUs"):
         model.fit(**data)
 
@@ -367,12 +365,12 @@ def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any) -> No
         model.set_pipelining_options(4)
         return model
 
-    configure(2)
+    replicas(2)
     with pytest.raises(RuntimeError, match="`train_step` for the model .* has been overridden"):
         scoped(own).fit(**data)
 
 
-def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any) -> None:
+def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any, replicas: Any) -> None:
     def half() -> Any:
         inputs = keras.Input([6])
         with PipelineStage(0):
@@ -381,7 +379,7 @@ def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any) -> No
         model.set_pipelining_options(4)
         return model
 
-    configure(2)
+    replicas(2)
     model = scoped(half)
     with pytest.raises(ValueError, match="`bare` have none"):
         model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)

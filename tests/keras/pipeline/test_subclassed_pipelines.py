@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.keras import (
     FunctionalLayerPipelineStageAssignment,
     ModelLayerPipelineStageAssignment,
@@ -19,12 +18,6 @@ from tensorflow_ipu.keras import (
 )
 
 BATCH = 4
-
-
-def configure(ipus: int) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
 
 
 class Bare(keras.Model):
@@ -65,9 +58,11 @@ def stages_of(assignments: list[Any]) -> list[Any]:
     ]
 
 
-def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(features: Any, scoped: Any, assert_same: Any) -> None:
+def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(
+    features: Any, scoped: Any, assert_same: Any, replicas: Any
+) -> None:
     x, y = features[:32], features[:32, :3]
-    configure(2)
+    replicas(2)
     model = scoped(lambda: compiled(Staged))
     model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
     model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
@@ -78,8 +73,8 @@ def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(features: Any, 
     assert_same(model.predict(x, batch_size=BATCH, verbose=0), plain(x))
 
 
-def test_a_subclassed_model_is_cut_by_a_list(features: Any, scoped: Any) -> None:
-    configure(2)
+def test_a_subclassed_model_is_cut_by_a_list(features: Any, scoped: Any, replicas: Any) -> None:
+    replicas(2)
     model = scoped(lambda: compiled(Bare))
     model(features)
     assignments = model.get_pipeline_stage_assignment()
@@ -92,8 +87,8 @@ def test_a_subclassed_model_is_cut_by_a_list(features: Any, scoped: Any) -> None
         model.fit(features, features[:, :3], batch_size=6, verbose=0)
 
 
-def test_a_reset_takes_the_stages_of_scopes_back(features: Any, scoped: Any) -> None:
-    configure(2)
+def test_a_reset_takes_the_stages_of_scopes_back(features: Any, scoped: Any, replicas: Any) -> None:
+    replicas(2)
     model = scoped(lambda: compiled(Staged))
     with pytest.raises(ValueError, match="pipelined: .* 2 stages.*`set_pipelining_options`"):
         model.fit(features, features[:, :3], batch_size=6, verbose=0)
@@ -133,7 +128,7 @@ def test_assignments_of_a_subclassed_model_say_what_they_are(scoped: Any) -> Non
     refused("does not match .* call 1 of layer `shared`", kind(model.shared, 1, 0))
 
 
-def test_calls_that_cannot_be_cut_are_refused(features: Any, scoped: Any) -> None:
+def test_calls_that_cannot_be_cut_are_refused(features: Any, scoped: Any, replicas: Any) -> None:
     class Small(keras.Model):
         def __init__(self) -> None:
             super().__init__()
@@ -154,7 +149,7 @@ def test_calls_that_cannot_be_cut_are_refused(features: Any, scoped: Any) -> Non
             with PipelineStage(1):
                 return self.last(x)
 
-    configure(2)
+    replicas(2)
     for kind, message in ((OnTensors, "use layers and `keras.ops`"), (InTraining, "calls other layers in training")):
         model = scoped(lambda: compiled(kind))  # noqa: B023
         model.set_pipelining_options(4)
@@ -196,11 +191,13 @@ class Around(keras.Model):
             return self.last(hidden)
 
 
-def test_a_nested_subclassed_model_is_split_into_stages(features: Any, scoped: Any, assert_same: Any) -> None:
+def test_a_nested_subclassed_model_is_split_into_stages(
+    features: Any, scoped: Any, assert_same: Any, replicas: Any
+) -> None:
     x, y = features[:32], features[:32, :3]
     plain = compiled(lambda: Around(lambda _: contextlib.nullcontext()), jit_compile=False)
     plain.fit(x, y, batch_size=4 * BATCH, verbose=0, shuffle=False)
-    configure(2)
+    replicas(2)
     model = scoped(lambda: compiled(lambda: Around(PipelineStage)))
     model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
     model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
@@ -218,7 +215,7 @@ def test_a_nested_subclassed_model_is_split_into_stages(features: Any, scoped: A
     assert stages_of(model.get_pipeline_stage_assignment()) == [[None, None], None]
 
 
-def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features: Any, scoped: Any) -> None:
+def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features: Any, scoped: Any, replicas: Any) -> None:
     class OnTensors(Block):
         def call(self, x: Any, training: Any = None) -> Any:
             del training
@@ -237,7 +234,7 @@ def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features: An
         return model
 
     model = scoped(functional)
-    configure(2)
+    replicas(2)
     model.compile("sgd", "mse")
     with pytest.raises(
         ValueError, match=r"(?s)`block`, `.*` have none\. .*`block` counts as one layer: .*let it use layers"
