@@ -1,16 +1,13 @@
-"""Checks of arguments that many functions have in common."""
+"""Checks of arguments that many functions have in common; none needs TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
-
-import tensorflow as tf
+import enum
+from typing import TypeGuard, TypeVar
 
 from tensorflow_ipu._faults import Faults
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
+_Method = TypeVar("_Method", bound=enum.Enum)
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -45,21 +42,16 @@ def _no_bool(argument: str, value: object, choices: str) -> str:
     return f"`{argument}` must be True{choices or ' or False'}, but is {value!r}"
 
 
-def is_function(dtype: object) -> TypeIs[Callable[..., Any]]:
-    """Whether what was given as a dtype is a function that gives one: dtypes and types can be called too."""
-    return callable(dtype) and not isinstance(dtype, (tf.DType, type))
+def parse_method(methods: type[_Method], value: object) -> _Method:
+    """A member of an enumeration, given as itself or by its name in any case.
 
-
-def known_size(tensor: tf.Tensor, axis: int) -> int:
-    """The size of an axis of a tensor, where it is sure to be known."""
-    size = tensor.shape[axis]
-    assert size is not None
-    return size
-
-
-def tf_variable(variable: object) -> Any:
-    """The variable of TensorFlow in which Keras keeps one of its own; any other value as it is."""
-    if isinstance(variable, tf.Variable):
-        return variable
-    inner = getattr(variable, "value", None)
-    return inner if isinstance(inner, tf.Variable) else variable
+    Raises:
+      ValueError: `value` is neither.
+    """
+    if isinstance(value, methods):
+        return value
+    if isinstance(value, str) and value.upper() in methods.__members__:
+        return methods[value.upper()]
+    raise ValueError(
+        f"Cannot parse {value!r} as one of {methods.__name__}. Valid values are: {', '.join(methods.__members__)}"
+    )

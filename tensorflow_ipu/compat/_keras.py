@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
@@ -101,7 +102,7 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def init(self: object, shape: Shape | int | None = None, *args: Any, **kwargs: Any) -> None:
-        if isinstance(shape, int) and not isinstance(shape, bool):
+        if is_int(shape):
             shape = (shape,)
         original(self, shape, *args, **kwargs)
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool, tf_variable
+from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._tensorflow import data, variables
+from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.feeds import _archive, _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, fields
 
+from tensorflow_ipu._checks import is_number
 from tensorflow_ipu._faults import Faults
 
 # Types of HLO by the unit of the tile that computes them.
@@ -67,7 +68,7 @@ class Machine:
             if field.name == "name":
                 if not isinstance(value, str):
                     faults.add(TypeError, f"`name` must be a string, but is {value!r}")
-            elif isinstance(value, bool) or not isinstance(value, int | float):
+            elif not is_number(value):
                 faults.add(TypeError, f"`{field.name}` must be a number, but is {value!r}")
             elif field.name in ("tiles", "tile_bytes", "io_tiles") and not isinstance(value, int):
                 faults.add(TypeError, f"`{field.name}` must be a whole number, but is {value!r}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.machine import _hlo, _memory
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._memory import Memory
@@ -124,7 +125,7 @@ class Report:
         Raises:
           ValueError: It is below 1.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        if not is_int(batch_size) or batch_size < 1:
             raise ValueError(f"`batch_size` must be the samples of a step, 1 or more, but is {batch_size!r}")
         return batch_size * self.replicas / self.step_seconds if self.step_seconds else float("inf")
 

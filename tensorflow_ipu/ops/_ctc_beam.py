@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
+from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.ops._ctc_loss import blank_class
 
 if TYPE_CHECKING:

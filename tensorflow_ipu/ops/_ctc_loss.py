@@ -34,7 +34,7 @@ def ctc_loss_v2(
       A loss for each sequence, of shape [batch].
 
     Raises:
-      ValueError: `out_dtype` is float16 while `logits` is not, or there is no such class.
+      ValueError: `out_dtype` is float16 while `logits` is not, there is no such class, or how many there are is not known.
     """
     return _loss("logits", False, labels, logits, label_length, logit_length, blank_index, out_dtype, name)
 
@@ -84,7 +84,13 @@ def _loss(
         dtype = data.dtype if out_dtype is None else tf.as_dtype(out_dtype)
         if dtype == tf.float16 and data.dtype != tf.float16:
             raise ValueError(f"`out_dtype` is float16, which cannot hold the loss of `{which}` of {data.dtype.name}")
-        blank = blank_class(blank_index, data.shape[-1])  # pyright: ignore[reportArgumentType]  # Known.
+        classes = data.shape[-1] if data.shape.rank else None
+        if classes is None:
+            raise ValueError(
+                f"`{which}` has the shape {data.shape}, and how many classes there are must be known when the program is"
+                " made: say it by `tf.ensure_shape`"
+            )
+        blank = blank_class(blank_index, classes)
         # A loss adds many logarithms up, which half precision cannot.
         values = tf.cast(data, tf.float32) if data.dtype == tf.float16 else data
         loss = tf.nn.ctc_loss(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
+from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.config import _state
 
 if TYPE_CHECKING:

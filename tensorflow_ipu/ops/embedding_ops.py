@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool, known_size
+from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._tensors import known_size
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import TensorLike

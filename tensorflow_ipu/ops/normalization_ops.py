@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
+from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.ops._normalization import check_groups, normalize
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import tf_variable
 from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas import ReplicaGroups
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_function, is_int, note_bool
+from tensorflow_ipu._checks import is_int, note_bool
 from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._tensors import is_function
 from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
 
 if TYPE_CHECKING:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from tensorflow_ipu._checks import parse_method
+
 
 class GradientAccumulationReductionMethod(enum.Enum):
     """How the gradients of N micro-batches are reduced to the one of a weight update.
@@ -23,11 +25,4 @@ class GradientAccumulationReductionMethod(enum.Enum):
         Raises:
           ValueError: It is neither.
         """
-        if isinstance(reduction_method, cls):
-            return reduction_method
-        if isinstance(reduction_method, str) and reduction_method.upper() in cls.__members__:
-            return cls[reduction_method.upper()]
-        raise ValueError(
-            f"Cannot parse {reduction_method!r} as one of GradientAccumulationReductionMethod. Valid values are:"
-            f" {', '.join(cls.__members__)}"
-        )
+        return parse_method(cls, reduction_method)

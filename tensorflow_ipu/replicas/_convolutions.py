@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs, patches, xla
+from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
 _SHORT_ROW = 256 << 10  # Elements of a convolution of one dimension, for fewer of which XLA is the fastest.

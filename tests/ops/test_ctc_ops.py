@@ -173,3 +173,12 @@ def test_class_that_does_not_exist_is_refused(blank):
         nn_ops.ctc_beam_search_decoder(LOGITS, LENGTHS, blank_index=blank)
     with pytest.raises(ValueError, match="`blank_index="):
         nn_ops.ctc_loss_v2(LABELS, LOGITS, LABEL_LENGTHS, LENGTHS, blank)
+
+
+def test_a_number_of_classes_that_is_not_known_is_refused():
+    @tf.function(input_signature=[tf.TensorSpec([STEPS, BATCH, None])])
+    def loss(logits):
+        return nn_ops.ctc_loss_v2(LABELS, logits, LABEL_LENGTHS, LENGTHS, 0)
+
+    with pytest.raises(ValueError, match=r"`logits` has the shape \(5, 3, None\).*`tf\.ensure_shape`"):
+        loss(LOGITS)

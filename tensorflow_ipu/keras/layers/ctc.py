@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
+from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.ops import nn_ops
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
+from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.ops import normalization_ops
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class LayerNormalization(GroupNormalization):
             **kwargs,
         )
         axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
-        if not axes or not all(isinstance(one, int) and not isinstance(one, bool) for one in axes):
+        if not axes or not all(is_int(one) for one in axes):
             raise ValueError(f"`axis` must be an int, or a list or tuple of ints, but is `{axis!r}`")
         self.axis: int | list[int] = axis if isinstance(axis, int) else axes
         self.beta_regularizer = keras.regularizers.get(beta_regularizer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import tf_variable
+from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.keras.optimizers._als_settings import ALSDefaults, ALSSettings, read_only, setting
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool, tf_variable
+from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._tensors import tf_variable
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Config, DTypeLike, Gradient, Initializer, ShapeLike, Variable

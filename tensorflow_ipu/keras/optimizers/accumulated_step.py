@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._tensors import dtype_for
 from tensorflow_ipu.keras.optimizers.captured import handing_on
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
 
@@ -48,7 +49,7 @@ def accumulated_step(model: keras.Model, step: Callable[[], None], accumulation:
             raise ValueError(
                 f"model `{model.name}` is set to accumulate gradients, but has no optimizer or no trainable weights"
             )
-        types = [_dtype_of(weight, accumulation.dtype) for weight in weights]
+        types = [dtype_for(accumulation.dtype, weight) for weight in weights]
         zeros = [tf.zeros(weight.shape, dtype) for weight, dtype in zip(weights, types, strict=True)]
         has_gradient = [False] * len(weights)
         counted: list[bool] = []
@@ -104,11 +105,6 @@ def accumulated_step(model: keras.Model, step: Callable[[], None], accumulation:
             model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
     return update
-
-
-def _dtype_of(weight: Variable, dtype: DTypeOf) -> tf.DType:
-    chosen: Any = dtype(weight) if callable(dtype) and not isinstance(dtype, (type, tf.DType)) else dtype
-    return tf.as_dtype(weight.dtype if chosen is None else chosen)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_function, note_bool
+from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._tensors import is_function
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 
 NORMALIZATION = {

@@ -6,6 +6,8 @@ import enum
 
 import numpy as np
 
+from tensorflow_ipu._checks import parse_method
+
 
 class ReplicatedMetricReductionMethod(enum.Enum):
     """How the metrics of R replicas are reduced to what logs show.
@@ -26,13 +28,7 @@ class ReplicatedMetricReductionMethod(enum.Enum):
         Raises:
           ValueError: It is neither.
         """
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, str) and value.upper() in cls.__members__:
-            return cls[value.upper()]
-        raise ValueError(
-            f"Cannot parse {value!r} as a ReplicatedMetricReductionMethod. Valid values are: {', '.join(cls.__members__)}"
-        )
+        return parse_method(cls, value)
 
     def reduce(self, values: np.ndarray) -> np.ndarray | np.number:
         """Reduces the values of R replicas.

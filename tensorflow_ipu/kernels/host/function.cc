@@ -107,7 +107,6 @@ void HostBody::Run(const std::vector<tf::Tensor>& arguments, std::vector<HostRes
   options.runner = &step->runner;
   options.run_all_kernels_inline = true;
   options.create_rendezvous = true;
-  // The rest of the program, which `done` sets going, is not to run inside of the function's own end.
   AfterReturn(
       [&](auto ended) {
         library_->Run(options, handle_, arguments, &step->results, [step, ended](const absl::Status& status) {

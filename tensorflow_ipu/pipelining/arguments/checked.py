@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
@@ -88,7 +89,7 @@ def checked(given: Given) -> Arguments:
     serialization = given.batch_serialization_iterations
     plan_arguments.checked_count("batch_serialization_iterations", serialization, faults)
     plan_arguments.checked_count("repeat_count", given.repeat_count, faults)
-    serialized = plan_arguments.is_count(serialization) and serialization > 1
+    serialized = is_int(serialization) and serialization > 1
     counts = {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}
     plan_arguments.checked_product(counts, faults)
     if serialized and method is not GradientAccumulationReductionMethod.SUM:
@@ -261,7 +262,7 @@ def _check_phases(
             " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
         )
     serialization = given.batch_serialization_iterations
-    if plan_arguments.is_count(serialization) and serialization > 1:
+    if is_int(serialization) and serialization > 1:
         faults.add(
             NotImplementedError,
             f"`batch_serialization_iterations` is {serialization} and `pipeline_schedule` is {execution}; batches can be"

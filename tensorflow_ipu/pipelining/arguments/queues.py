@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._tensors import is_function
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.pipelining.arguments.given import Given
-from tensorflow_ipu.pipelining.training.accumulation import is_function
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import DTypeOf

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensors import dtype_for
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, body_arguments
 from tensorflow_ipu.pipelining.schedule.enums import Results
 from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
-from tensorflow_ipu.pipelining.training.accumulation import dtype_for
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import DTypeOf, Nested

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.pipelining.program.costs import Costs, costs_of_stages, traced_cost
 from tensorflow_ipu.pipelining.program.registry import TracedPipeline
 from tensorflow_ipu.pipelining.report.cost import StageCost
@@ -32,7 +33,7 @@ def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> Costs:
       RuntimeError: The program is gone.
       ValueError: `runs` is less than 1.
     """
-    if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
+    if not is_int(runs) or runs < 1:
         raise ValueError(f"`runs` must be 1 or more, but is {runs!r}")
     parts, plan = pipeline.parts(), pipeline.plan
     idle = _fastest(lambda: (), [], "", runs)

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import known_size
 from tensorflow_ipu._tensorflow import xla
+from tensorflow_ipu._tensors import known_size
 
 Position: TypeAlias = "int | tf.Tensor"  # An int32 scalar.
 

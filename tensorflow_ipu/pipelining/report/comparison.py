@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, StageCosts, plan_cost
 from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
@@ -97,7 +98,7 @@ def compare_plans(
     one = pipeline_plan(stages, micro_batches, PipelineSchedule.Sequential, training=training)
     plan_cost(one, stage_costs)
     available = stages if ipus is None else ipus
-    if not isinstance(available, int) or isinstance(available, bool) or available < 1:
+    if not is_int(available) or available < 1:
         raise ValueError(f"`ipus` must be 1 or more, but is {ipus!r}")
     weights = _weights(stages, stage_costs, training)
     candidates = [

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from tensorflow_ipu._checks import is_number
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule.buffers import LINKS, STASHES, BufferKind
 from tensorflow_ipu.pipelining.schedule.enums import RecomputationMode
@@ -60,7 +61,7 @@ class StageCost:
             value = getattr(self, field.name)
             if value is None and field.name == "backward":
                 continue
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            if not is_number(value):
                 faults.add(TypeError, f"`{field.name}` must be a number, but is {value!r}")
             elif not (math.isfinite(value) and value >= 0):
                 faults.add(ValueError, f"`{field.name}` must be 0 or more and finite, but is {value}")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
@@ -88,7 +89,7 @@ def _checked_plan(
     faults = Faults()
     plan_arguments.checked_count("micro_batches", micro_batches, faults)
     plan_arguments.checked_count("repeat_count", repeat_count, faults)
-    plan_arguments.checked_bool("training", training, faults)
+    note_bool("training", training, faults)
     full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and not full[0]:
         faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")

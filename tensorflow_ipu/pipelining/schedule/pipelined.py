@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tensorflow_ipu._checks import is_int, note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
@@ -67,14 +68,14 @@ def pipeline_plan(
         faults.add(ValueError, "`stages` is 1; a pipeline has at least two, `sharded_plan` plans a single one")
     counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch_serialization_iterations}
     plan_arguments.checked_product(counts, faults)
-    plan_arguments.checked_bool("training", training, faults)
-    if device_mapping is None and plan_arguments.is_count(stages) and stages <= plan_arguments.MOST_STAGES:
-        serialized = plan_arguments.is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
+    note_bool("training", training, faults)
+    if device_mapping is None and is_int(stages) and stages <= plan_arguments.MOST_STAGES:
+        serialized = is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
         device_mapping = [0] * stages if serialized else list(range(stages))
     full = None
     if device_mapping is not None:
         full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and plan_arguments.is_count(stages) and len(full[0]) != stages:
+    if full and is_int(stages) and len(full[0]) != stages:
         faults.add(
             ValueError,
             f"`device_mapping` has {len(full[0])} items and `stages` is {stages}; each stage needs its IPU",
@@ -124,7 +125,7 @@ def sharded_plan(
     faults = Faults()
     plan_arguments.checked_count("micro_batches", micro_batches, faults)
     plan_arguments.checked_count("repeat_count", repeat_count, faults)
-    plan_arguments.checked_bool("training", training, faults)
+    note_bool("training", training, faults)
     full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and not full[0]:
         faults.add(ValueError, "`device_mapping` is empty; name the IPU of each shard")

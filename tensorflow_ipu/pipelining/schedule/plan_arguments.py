@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._environment import MOST_IPUS
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
@@ -18,14 +19,9 @@ ALL_IPUS = -1  # In the place of an IPU's number.
 Mapping = tuple[tuple[int, ...], ...]
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def checked_count(name: str, value: object, faults: Faults, most: int = LARGEST_COUNT) -> None:
     """Records a fault where `value` is no whole number from 1 to the most that is possible."""
-    if not is_count(value):
+    if not is_int(value):
         faults.add(TypeError, f"`{name}` must be a whole number, but is {value!r}")
     elif not 1 <= value <= most:
         faults.add(ValueError, f"`{name}` must be from 1 to {most}, but is {value}")
@@ -33,18 +29,12 @@ def checked_count(name: str, value: object, faults: Faults, most: int = LARGEST_
 
 def checked_product(counts: dict[str, Any], faults: Faults) -> None:
     """Records a fault where counts, by name, are sound one by one and more than the largest int32 in all."""
-    if not all(is_count(count) and 1 <= count <= LARGEST_COUNT for count in counts.values()):
+    if not all(is_int(count) and 1 <= count <= LARGEST_COUNT for count in counts.values()):
         return
     total = math.prod(counts.values())
     if total > LARGEST_COUNT:
         named = " and ".join(f"`{name}` is {count}" for name, count in counts.items())
         faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
-
-
-def checked_bool(name: str, value: object, faults: Faults) -> None:
-    """Records a fault where `value` is neither True nor False."""
-    if not isinstance(value, bool):
-        faults.add(TypeError, f"`{name}` must be True or False, but is {value!r}")
 
 
 def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
@@ -66,7 +56,7 @@ def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping
     sound = True
     for stage, item in enumerate(mapping):
         ipus = tuple(item) if isinstance(item, list | tuple) else (item,)
-        ipus = (0,) if is_count(item) and item == ALL_IPUS else ipus
+        ipus = (0,) if is_int(item) and item == ALL_IPUS else ipus
         fault = _mapping_fault(f"{name}[{stage}]", item, ipus)
         if fault:
             faults.add(*fault)
@@ -77,7 +67,7 @@ def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping
 
 
 def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type[Exception], str] | None:
-    if not all(is_count(ipu) for ipu in ipus):
+    if not all(is_int(ipu) for ipu in ipus):
         return TypeError, f"`{name}` must be an IPU's number, or a list of them for concurrent parts, but is {item!r}"
     if not ipus:
         return ValueError, f"`{name}` is an empty list; name the IPU of each concurrent part"
@@ -109,7 +99,7 @@ def checked_schedule(
         others = " or a `PhasedExecution`" if name == "pipeline_schedule" else ""
         faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`{others}, but is {schedule!r}")
         return
-    serialized = is_count(batch_serialization_iterations) and batch_serialization_iterations > 1
+    serialized = is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
     if serialized and schedule is not PipelineSchedule.Sequential:
         faults.add(
             NotImplementedError,

@@ -7,29 +7,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._tensors import dtype_for
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import TypeIs
-
-    from tensorflow_ipu._types import DTypeLike, DTypeOf, Number
-
-
-def dtype_for(choice: DTypeOf, tensor: tf.Tensor | tf.Variable) -> tf.DType:
-    """The type to accumulate in: that of the variable or tensor, one for all, or what a function says.
-
-    Raises:
-      TypeError: The function returns something else.
-    """
-    chosen = choice(tensor) if is_function(choice) else choice
-    return tf.as_dtype(tensor.dtype if chosen is None else chosen)
-
-
-def is_function(choice: object) -> TypeIs[Callable[..., DTypeLike | None]]:
-    """Whether it is a function, and not a dtype, which can be called too."""
-    return callable(choice) and not isinstance(choice, (tf.DType, type))
+    from tensorflow_ipu._types import DTypeOf, Number
 
 
 class Accumulation:

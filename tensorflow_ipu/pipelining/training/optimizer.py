@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import tf_variable
+from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace
 from tensorflow_ipu.pipelining.training import _slots
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput, OptimizerKind

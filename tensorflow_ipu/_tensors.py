@@ -1,0 +1,43 @@
+"""What many modules ask of tensors, variables and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from tensorflow_ipu._types import DTypeLike, DTypeOf, Variable
+
+
+def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:
+    """Whether what was given as a dtype is a function that gives one: dtypes and types can be called too."""
+    return callable(dtype) and not isinstance(dtype, (tf.DType, type))
+
+
+def dtype_for(choice: DTypeOf, tensor: tf.Tensor | Variable) -> tf.DType:
+    """The type to accumulate in: that of the variable or tensor, one for all, or what a function says.
+
+    Raises:
+      TypeError: The function returns something else.
+    """
+    chosen = choice(tensor) if is_function(choice) else choice
+    return tf.as_dtype(tensor.dtype if chosen is None else chosen)
+
+
+def known_size(tensor: tf.Tensor, axis: int) -> int:
+    """The size of an axis of a tensor, where it is sure to be known."""
+    size = tensor.shape[axis]
+    assert size is not None
+    return size
+
+
+def tf_variable(variable: object) -> Any:
+    """The variable of TensorFlow in which Keras keeps one of its own; any other value as it is."""
+    if isinstance(variable, tf.Variable):
+        return variable
+    inner = getattr(variable, "value", None)
+    return inner if isinstance(inner, tf.Variable) else variable
