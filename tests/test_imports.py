@@ -34,6 +34,7 @@ LAYERS = {
     "_checks": 2,
     "_environment": 1,
     "_faults": 1,
+    "_tensors": 1,
     "_units": 1,
     "_poplar_options": 1,
     "_tracebacks": 1,
