@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
 
 _GIGA = 1e9
@@ -46,7 +47,7 @@ class System:
         Raises:
           ValueError: It is not above 0.
         """
-        if isinstance(self.ipus, bool) or not isinstance(self.ipus, int) or self.ipus < 1:
+        if not is_int(self.ipus) or self.ipus < 1:
             raise ValueError(f"`ipus` must be 1 or more, but is {self.ipus!r}")
 
 
