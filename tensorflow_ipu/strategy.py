@@ -221,9 +221,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
           ValueError: `fn` is a plain function; or `machine` is a name that is not known; or `trip_counts` names no loop
             of the program.
           TypeError: `fn` cannot be called so; or `machine` is none of the above.
-          NotImplementedError: A replica of the program uses several IPUs.
+          NotImplementedError: A replica of the program uses several IPUs, or pipelines, other than as one pipeline.
         """
         from tensorflow_ipu import machine as model  # Not with the package: few programs ask.
+        from tensorflow_ipu import pipelining
 
         if not replicas.is_graph_function(fn):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
@@ -236,15 +237,20 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             target = self.extended.target._replace(host_kernels=False)
             program, inputs = self._prepare((fn, args, kwargs or {}), target)
         per_replica = replicas.ipus_of_replica(program)
+        name = getattr(fn, "__name__", program.name)
+        pipelines = pipelining.pipelines_of(program)
+        if len(pipelines) == 1:
+            count = max(1, self.extended.ipus // per_replica)
+            return pipelining.report_of_pipeline(pipelines[0], system, program=name, replicas=count)
         if per_replica > 1:
             raise NotImplementedError(
-                f"a replica of the program uses {per_replica} IPUs, and a report is of programs of one: for the stages of"
-                " a pipeline, `pipelining.plan_cost` takes what each of them costs"
+                f"a replica of the program uses {per_replica} IPUs, and has {len(pipelines)} pipelines: a report is of"
+                " programs of one IPU, or of one pipeline"
             )
         return model.report_of(
             replicas.hlo(program, inputs, device),
             system,
-            program=getattr(fn, "__name__", program.name),
+            program=name,
             replicas=self.extended.ipus,
             proportion=model.memory_proportion(options),
             trip_counts=trip_counts,

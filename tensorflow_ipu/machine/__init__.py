@@ -3,7 +3,7 @@
 from tensorflow_ipu.machine._comparison import compare_reports
 from tensorflow_ipu.machine._configured import configured_system, memory_proportion
 from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
-from tensorflow_ipu.machine._memory import Memory
+from tensorflow_ipu.machine._memory import Memory, memory_of_parts
 from tensorflow_ipu.machine._report import Report, report_of
 from tensorflow_ipu.machine._system import System, system_of, systems
 from tensorflow_ipu.machine._timeline import TaskTime, Timeline
@@ -22,6 +22,7 @@ __all__ = [
     "Timeline",
     "compare_reports",
     "configured_system",
+    "memory_of_parts",
     "memory_proportion",
     "report_of",
     "system_of",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorflow_ipu.machine._hlo import Computation
 from tensorflow_ipu.machine._liveness import peak_of
+from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._opcodes import FREE
 from tensorflow_ipu.machine._system import System
 
@@ -119,6 +120,28 @@ def memory_of(program: Computation, system: System, proportion: float) -> Memory
         capacity=machine.bytes,
         largest=tuple(held),
         liveness=_thinned(peak.profile),
+    )
+
+
+def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | None = None) -> Memory:
+    """The memory of an IPU that runs several programs, one at a time, beside what it keeps.
+
+    Args:
+      parts: The memory that each program needs; what it is given counts among what is kept.
+      machine: The IPU.
+      kept: What the IPU keeps, without data and code; nothing if omitted.
+    """
+    kept = kept or Memory(variables=0, constants=0, data=0, code_low=0, code_high=0, capacity=machine.bytes)
+    dearest = max(parts, key=lambda part: part.data)
+    runtime_low, runtime_high = (runtime * machine.compute_tiles for runtime in _RUNTIME_CODE)  # It is there once.
+    return replace(
+        kept,
+        constants=kept.constants + sum(part.constants for part in parts),
+        data=dearest.data,
+        code_low=runtime_low + sum(part.code_low - runtime_low for part in parts),
+        code_high=runtime_high + sum(part.code_high - runtime_high for part in parts),
+        largest=dearest.largest,
+        liveness=dearest.liveness,
     )
 
 

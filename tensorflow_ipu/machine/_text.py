@@ -44,21 +44,27 @@ def _memory(report: Report) -> Iterator[str]:
         whose = f"memory of IPU {memory.ipu}" if several else "memory of an IPU"
         yield f"{whose}  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
         parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory_parts(memory) if size)
-        yield f"  {parts}{', ' if parts else ''}code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
+        away = f"; beside the chip {format_bytes(memory.off_chip)}" if memory.off_chip else ""
+        code = f"code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
+        yield f"  {parts}{', ' if parts else ''}{code}{away}"
 
 
 def _time(report: Report) -> Iterator[str]:
     times = {part: report.part_seconds(part) for part in _SIGNS}
     whole = sum(times.values())
     bar = "".join(sign * round(_BAR * times[part] / whole) for part, sign in _SIGNS.items()) if whole else ""
-    step = f"a step of {report.steps}" if report.steps > 1 else "a run"
+    one = "a step" if report.timeline is None else "a micro-batch"
+    step = f"{one} of {report.steps}" if report.steps > 1 else "a run"
     low, high = (seconds_text(each) for each in report.step_seconds_range)
     yield f"time of {step}  [{bar[:_BAR].ljust(_BAR)}] {seconds_text(report.step_seconds)} ({low} to {high})"
     if whole:
         shares = (f"{sign} {part} {times[part] / whole:.0%}" for part, sign in _SIGNS.items() if times[part])
         beside = "; host beside the rest" if report.overlaps_host and times["host"] else ""
         yield f"  {', '.join(shares)}{beside}"
-    peak = report.flops / report.seconds / 1e12 if report.seconds else 0.0
+    if report.timeline is not None:
+        passed = f"a pass of {report.timeline.micro_batches} micro-batches {seconds_text(report.timeline.seconds)}"
+        yield f"  {passed}, in which IPUs wait for others {report.timeline.bubble:.0%} of the time"
+    peak = report.flops / report.seconds / report.ipus_per_replica / 1e12 if report.seconds else 0.0
     yield f"  {count_text(report.flops / report.steps)}FLOP, {peak:.1f} TFLOP/s of an IPU"
 
 

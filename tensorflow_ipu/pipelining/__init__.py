@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
 from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
 from tensorflow_ipu.pipelining.report.comparison import Candidate, Comparison, compare_plans, contiguous_mappings
-from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, plan_cost, timeline
 from tensorflow_ipu.pipelining.report.perfetto import plan_trace, write_trace
 from tensorflow_ipu.pipelining.report.picture import draw_plan, draw_plans
+from tensorflow_ipu.pipelining.report.stage_cost import StageCost
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind, Effects
 from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode
@@ -32,6 +33,8 @@ from tensorflow_ipu.pipelining.schedule.text import plan_text
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
     from tensorflow_ipu.pipelining.program.measurement import measured_stage_costs
+    from tensorflow_ipu.pipelining.program.predicted_report import report_of_pipeline
+    from tensorflow_ipu.pipelining.program.prediction import predicted_stage_costs
     from tensorflow_ipu.pipelining.program.registry import TracedPipeline, last_pipeline, pipelines_of
     from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
@@ -40,6 +43,8 @@ _PROGRAMS = {
     "pipeline": "_pipeline",
     "recomputation_checkpoint": "_pipeline",
     "measured_stage_costs": "program.measurement",
+    "predicted_stage_costs": "program.prediction",
+    "report_of_pipeline": "program.predicted_report",
     "TracedPipeline": "program.registry",
     "last_pipeline": "program.registry",
     "pipelines_of": "program.registry",
@@ -92,7 +97,9 @@ __all__ = [
     "plan_cost",
     "plan_text",
     "plan_trace",
+    "predicted_stage_costs",
     "recomputation_checkpoint",
+    "report_of_pipeline",
     "serial_phases_plan",
     "sharded_plan",
     "timeline",

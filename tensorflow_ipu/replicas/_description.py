@@ -29,11 +29,11 @@ def hlo(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device
         return functions.hlo_of(program, inputs, device)
 
 
-def user_lines(program: functions.ConcreteFunction) -> dict[str, str]:
+def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]:
     """The innermost line of the user's code behind each operation of a program.
 
     Args:
-      program: The concrete function.
+      program: The concrete function, or its graph.
 
     Returns:
       For the name of each operation, in all functions that the program calls: `file.py:21`.

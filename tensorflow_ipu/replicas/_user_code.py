@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
+_GENERATED = "__autograph_generated_file"
+
+
 def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
     """The innermost frame of an operation's making that is no part of TensorFlow, Keras or this package.
 
@@ -21,7 +24,8 @@ def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
       The file and the line; None where no frame is the user's.
     """
     for frame in reversed(list(operation.traceback or ())):
-        if not frame.filename.startswith(_libraries()):
+        # What AutoGraph made of a function that this package was handed has no lines of the user's: its caller has.
+        if not frame.filename.startswith(_libraries()) and _GENERATED not in frame.filename:
             return frame.filename, frame.lineno
     return None
 

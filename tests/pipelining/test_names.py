@@ -14,7 +14,7 @@ COST = {"Candidate", "Comparison", "IpuCost", "PlanCost", "Span", "StageCost", "
         "plan_cost", "timeline"}  # fmt: skip
 PICTURES = {"draw_plan", "draw_plans", "plan_text", "plan_trace", "write_trace"}
 PROGRAMS = {"OptimizerFunctionOutput", "PipelineOptions", "TracedPipeline", "last_pipeline", "measured_stage_costs",
-            "pipeline", "pipelines_of", "recomputation_checkpoint"}  # fmt: skip
+            "pipeline", "pipelines_of", "predicted_stage_costs", "recomputation_checkpoint", "report_of_pipeline"}  # fmt: skip
 
 
 def test_the_names_are_public():

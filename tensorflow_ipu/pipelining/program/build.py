@@ -17,6 +17,7 @@ from tensorflow_ipu.pipelining.arguments.given import Given
 from tensorflow_ipu.pipelining.program import rings
 from tensorflow_ipu.pipelining.program.costs import costs_of_stages, traced_cost
 from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
+from tensorflow_ipu.pipelining.program.footprint import footprint_of
 from tensorflow_ipu.pipelining.program.layout import Layout
 from tensorflow_ipu.pipelining.program.lowering import Lowering
 from tensorflow_ipu.pipelining.program.memory import empty_memory
@@ -126,6 +127,8 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     zero = tf.constant(0) if training is None else rings.opaque_zero(training.variables)
     update = None if training is None else model.update(training, accumulation)
     layout = Layout(plan, model.parts, model.head)
+    model.parts.weight_update = update
+    model.parts.footprint = footprint_of(layout, accumulation, training, feeds)
     operations = Operations(layout, model.parts, feeds, accumulation)
 
     def one_pass(token: tf.Tensor) -> tf.Tensor:

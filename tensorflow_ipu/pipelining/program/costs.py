@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tensorflow_ipu.pipelining.report.cost import StageCost
+from tensorflow_ipu.pipelining.report.stage_cost import StageCost
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart
 

@@ -50,7 +50,7 @@ class PipelineFeeds:
         self._result = result
         self._results = Results.EACH if outfeed is None else results
         specs = tf.nest.flatten(result_specs)
-        if self._once:
+        if self.once:
             specs = [tf.TensorSpec(one.shape, dtype_for(accumulate_dtype, one)) for one in specs]
         self._specs = specs
         self._structure = result_specs
@@ -66,9 +66,18 @@ class PipelineFeeds:
         return GraphFunction(graph, graph.inputs[: len(self._specs)], [])
 
     @property
-    def _once(self) -> bool:
+    def once(self) -> bool:
         """Whether a pass enqueues once, at its end."""
         return self._results is not Results.EACH
+
+    @property
+    def takes(self) -> bool:
+        """Whether elements come from an infeed."""
+        return self._infeed is not None
+
+    def result_specs(self) -> list[tf.TensorSpec]:
+        """What is enqueued at a time, flat; nothing without an outfeed."""
+        return [] if self._enqueue is None else self._specs
 
     def take(self) -> list[tf.Tensor]:
         """The next element, as the flat arguments of a stage."""
@@ -86,7 +95,7 @@ class PipelineFeeds:
         if self._enqueue is None:
             return list(sums)
         tensors = flat_tensors(self._result(outputs, loss))
-        if self._once:
+        if self.once:
             kept = [tf.cast(one, total.dtype) for total, one in zip(sums, tensors, strict=True)]
             if self._results is Results.LAST:
                 return kept
@@ -96,9 +105,9 @@ class PipelineFeeds:
 
     def empty_sums(self) -> list[tf.Tensor]:
         """The sums before the first micro-batch; none where each result is enqueued."""
-        return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self._once else []
+        return [tf.zeros(one.shape, one.dtype) for one in self._specs] if self.once else []
 
     def finish(self, sums: Sequence[tf.Tensor]) -> None:
         """Ends a pass: enqueues the sums, if there are any."""
-        if self._once and self._enqueue is not None:
+        if self.once and self._enqueue is not None:
             self._enqueue(sums)

@@ -44,6 +44,10 @@ class Layout:
         assert buffer is not None
         return buffer
 
+    def part(self, stage: int, part: int | None) -> StagePart:
+        """A part of a stage."""
+        return self._parts[stage, part]
+
     def links(self, kind: BufferKind, stage: int) -> list[Buffer]:
         """The buffers of a stage's parts that others write to."""
         return [self.buffer(kind, stage, part) for part, _ in self.plan.parts(stage)]

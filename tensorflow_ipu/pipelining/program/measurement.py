@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.pipelining.program.costs import Costs, costs_of_stages, traced_cost
 from tensorflow_ipu.pipelining.program.registry import TracedPipeline
-from tensorflow_ipu.pipelining.report.cost import StageCost
+from tensorflow_ipu.pipelining.report.stage_cost import StageCost
 from tensorflow_ipu.pipelining.stages.part import StagePart
 
 

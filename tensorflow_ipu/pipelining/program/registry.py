@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
-from tensorflow_ipu.pipelining.report.cost import StageCost
+from tensorflow_ipu.pipelining.report.stage_cost import StageCost
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart
 
@@ -16,13 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.pipelining.program.footprint import Footprint
+    from tensorflow_ipu.pipelining.training.update import WeightUpdate
 
 # Of the graph of a function: the pipelines that were traced in it, with their stages.
 _ATTRIBUTE = "_ipu_pipelines"
 
 
 class Parts(dict[Place, StagePart]):
-    """The stages of a pipeline as functions, by stage and part: what lives as long as the program."""
+    """The stages of a pipeline as functions, by stage and part: what lives as long as the program.
+
+    Attributes:
+      weight_update: The weight update; None in inference.
+      footprint: What the program keeps, once it is laid out.
+    """
+
+    weight_update: WeightUpdate | None = None
+    footprint: Footprint | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class TracedPipeline:
         smallest one with a steady section; `plan.with_micro_batches` gives that of any other.
       options: What was asked for and changes nothing in the emulator.
       stage_costs: The bytes of each stage, or of each of its parts, as traced; the times are the defaults of `StageCost`.
-        See `measured_stage_costs` for times.
+        See `predicted_stage_costs` and `measured_stage_costs` for times.
     """
 
     name: str | None

@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._units import format_bytes
-from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, StageCosts, plan_cost
+from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
+from tensorflow_ipu.pipelining.report.stage_cost import StageCost, StageCosts
 from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.order import overlap_length
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine import Machine, System
 
 _ALL_MAPPINGS = 64  # Of more contiguous mappings than that, only the most even ones are tried.
 
@@ -73,6 +78,7 @@ def compare_plans(
     training: bool = True,
     recompute: bool | None = None,
     bytes_per_ipu: float | None = None,
+    machine: System | Machine | str | None = None,
 ) -> Comparison:
     """Tries all schedules with contiguous mappings, and names the best.
 
@@ -88,7 +94,8 @@ def compare_plans(
       ipus: How many IPUs there are; one a stage if omitted.
       training: Whether there are backward passes and a weight update.
       recompute: Whether activations are recomputed; both are tried if omitted.
-      bytes_per_ipu: How much fits on an IPU; no limit if omitted.
+      bytes_per_ipu: How much fits on an IPU; if omitted as much as one of `machine` has, or any number.
+      machine: As for `plan_cost`.
 
     Raises:
       ValueError: `ipus` is less than 1, or what `pipeline_plan` and `plan_cost` raise.
@@ -96,7 +103,13 @@ def compare_plans(
     """
     # All that is wrong with the numbers is wrong with this one too, which needs no multiple.
     one = pipeline_plan(stages, micro_batches, PipelineSchedule.Sequential, training=training)
-    plan_cost(one, stage_costs)
+    plan_cost(one, stage_costs, machine=machine)
+    system: System | None = None
+    if machine is not None:
+        from tensorflow_ipu.machine import system_of  # Few plans are for a machine.
+
+        system = system_of(machine)
+        bytes_per_ipu = system.machine.bytes if bytes_per_ipu is None else bytes_per_ipu
     available = stages if ipus is None else ipus
     if not is_int(available) or available < 1:
         raise ValueError(f"`ipus` must be 1 or more, but is {ipus!r}")
@@ -110,6 +123,7 @@ def compare_plans(
             training=training,
             stage_costs=stage_costs,
             bytes_per_ipu=bytes_per_ipu,
+            machine=system,
         )
         for mapping in contiguous_mappings(weights, min(available, stages))
         for schedule in PipelineSchedule
@@ -188,6 +202,7 @@ def _candidate(
     training: bool,
     stage_costs: StageCosts,
     bytes_per_ipu: float | None,
+    machine: System | None,
 ) -> Candidate:
     stages = len(mapping)
     multiple = overlap_length(schedule, mapping, training)
@@ -201,7 +216,7 @@ def _candidate(
     plan = pipeline_plan(
         stages, micro_batches, schedule, device_mapping=mapping, training=training, recomputation_mode=mode
     )
-    cost = plan_cost(plan, stage_costs)
+    cost = plan_cost(plan, stage_costs, machine=machine)
     if bytes_per_ipu is not None and cost.peak_bytes > bytes_per_ipu:
         refused = f"it needs {format_bytes(cost.peak_bytes)} on an IPU, which has {format_bytes(bytes_per_ipu)}"
     return Candidate(schedule, mapping, mode, cost, refused)

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tensorflow_ipu.pipelining.report.cost import StageCosts, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.cost import plan_cost, timeline
+from tensorflow_ipu.pipelining.report.stage_cost import StageCosts
 from tensorflow_ipu.pipelining.schedule.instructions import (
     Backward,
     Forward,

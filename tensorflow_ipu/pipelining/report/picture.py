@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.pipelining.report._boxes import INK, draw_box, draw_bubble
-from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, StageCosts, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.stage_cost import StageCosts
 from tensorflow_ipu.pipelining.schedule.instructions import Backward, Forward, Load, Recompute, Save, Update
 from tensorflow_ipu.pipelining.schedule.plan import Plan, Section
 

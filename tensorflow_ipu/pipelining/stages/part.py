@@ -11,6 +11,7 @@ from tensorflow_ipu._tensorflow.gradients import has_gradient
 from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
 from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources, gradients
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
+from tensorflow_ipu.replicas import user_lines
 
 Place = tuple[int, int | None]  # A stage's number, and that of one of its parts; None for a stage without parts.
 
@@ -233,6 +234,15 @@ class StagePart:
             name: (lambda *values, function=function: function.elsewhere(values), specs)
             for name, (function, specs) in found.items()
         }
+
+    def lines(self) -> dict[str, str]:
+        """The user's line behind each operation of the stage, by the operation's name."""
+        return user_lines(self._trace.graph)
+
+    @property
+    def used_variables(self) -> list[tf.Variable]:
+        """All variables that it uses."""
+        return self._trace.variables
 
     @property
     def activation_bytes(self) -> int:

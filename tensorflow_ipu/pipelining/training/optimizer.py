@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._tensors import tf_variable
+from tensorflow_ipu.optimizers import update_memory
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace
 from tensorflow_ipu.pipelining.training import _slots
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput, OptimizerKind
@@ -90,6 +91,14 @@ class Training:
             _slots.take_over(optimizer, function, stage, variables)
         elif self._output.kind is OptimizerKind.KERAS and not optimizer.built:
             optimizer.build([self._given.get(id(each.handle), each) for each in variables])
+
+    def state_bytes(self) -> int:
+        """What the optimizer keeps beside the weights, in bytes; 0 where it does not tell."""
+        try:
+            memory = update_memory(self._output.opt, ())
+        except TypeError:
+            return 0
+        return memory.state_on_chip + memory.state_off_chip
 
     def update(self, gradients: Sequence[tuple[tf.Tensor, tf.Variable]]) -> None:
         """Updates the variables.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, spec_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import ShapeLike
@@ -66,7 +66,13 @@ class WeightUpdate:
         graph = _UpdateGraph(trace)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
         self.handed = graph.handed
-        self._function = GraphFunction(graph, [*graph.inputs[: len(gradients)], *graph.placeholders], [])
+        self._placeholders = [*graph.inputs[: len(gradients)], *graph.placeholders]
+        self._function = GraphFunction(graph, self._placeholders, [])
+
+    def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:
+        """The update as a function of gradients and of what is handed to it, to be read and not run; its arguments."""
+        specs = [spec_of(one) for one in self._placeholders]
+        return lambda *values: self._function.elsewhere(values), specs
 
     def __call__(self, gradients: Sequence[tf.Tensor], handed: Sequence[tf.Tensor]) -> None:
         """Updates the weights by gradients, with the values that `handed` has."""

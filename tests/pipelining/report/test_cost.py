@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from tensorflow_ipu.machine import systems
 from tensorflow_ipu.pipelining import (
     PipelineSchedule,
     RecomputationMode,
@@ -12,6 +15,8 @@ from tensorflow_ipu.pipelining import (
     contiguous_mappings,
     pipeline_plan,
     plan_cost,
+    serial_phases_plan,
+    timeline,
 )
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
@@ -183,3 +188,64 @@ def test_contiguous_mappings_of_many_stages_are_the_most_even(used: int):
 def test_a_bad_comparison_is_refused(arguments, kind, words):
     with pytest.raises(kind, match=words):
         compare_plans(**{"stages": 4, "micro_batches": 8} | arguments)
+
+
+def test_an_exchange_takes_what_the_links_of_the_machine_take():
+    mine = dataclasses.replace(systems()["IPU-POD16"], link_bytes_per_second=100.0, link_latency_seconds=0.5)
+    costs = [dataclasses.replace(EVEN, input_bytes=size) for size in (7, 200, 400)]
+    plan = pipeline_plan(3, 6, SEQUENTIAL)
+    cost = plan_cost(plan, costs, machine=mine)
+    # A micro-batch passes 200 and 400 bytes forward, and as many back, one after the other.
+    exchanges = 6 * 2 * (2.5 + 4.5)
+    assert cost.time == pytest.approx(plan_cost(plan, costs).time + exchanges)
+    assert cost.exchange_share == pytest.approx(exchanges / cost.time)
+    shares = cost.utilisation + cost.recompute_share + cost.transfer_share + cost.bubble_share + cost.exchange_share
+    assert shares == pytest.approx(1)
+    *_, (_, _, end, _) = timeline(plan, costs, machine=mine)
+    assert end == pytest.approx(cost.time)
+
+
+def test_stages_of_one_ipu_exchange_nothing():
+    plan = pipeline_plan(3, 6, SEQUENTIAL, device_mapping=[0, 0, 0])
+    cost = dataclasses.replace(EVEN, input_bytes=10**9)
+    assert plan_cost(plan, cost, machine="GC200").exchange_share == 0
+
+
+def test_phases_load_and_save_their_bytes_at_the_rate_of_the_machine():
+    mine = dataclasses.replace(systems()["IPU-POD16"], streaming_bytes_per_second=10.0)
+    cost = StageCost(0, 0, update=0, weight_bytes=100, accumulator_bytes=20, activation_bytes=30, state_bytes=7)
+    plan = serial_phases_plan([0, 0])
+    moved = {
+        "LF": 100,
+        "SF": 30,
+        "LB": 100 + 30 + 20,
+        "SB": 20,
+        "LU": 100 + 7 + 20,
+        "SU": 100 + 7,
+    }
+    expected = 0
+    for _, _, _, spans in timeline(plan, cost, machine=mine):
+        for span in spans:
+            letters = "".join(filter(str.isalpha, str(span.instruction)))
+            assert span.end - span.begin == pytest.approx(moved.get(letters, 0) / 10)
+            expected += moved.get(letters, 0) / 10
+    assert expected > 0
+    assert plan_cost(plan, cost, machine=mine).time == pytest.approx(expected)
+
+
+def test_what_passes_take_besides_counts_against_the_memory():
+    cost = StageCost(
+        weight_bytes=5, accumulator_bytes=3, state_bytes=2, off_chip_bytes=50, temporary_bytes=11, code_bytes=4
+    )
+    (ipu,) = plan_cost(pipeline_plan(2, 4, device_mapping=[0, 0]), cost).ipus
+    assert ipu.weight_bytes == 2 * (5 + 3 + 2)
+    assert ipu.on_chip_bytes == ipu.weight_bytes + 11 + 2 * 4
+    assert ipu.off_chip_bytes == 2 * 50
+
+
+def test_the_memory_of_the_machine_is_the_limit_of_a_comparison():
+    cost = StageCost(weight_bytes=600 * 2**20)
+    assert compare_plans(2, 4, cost, machine="GC200").best is None
+    assert compare_plans(2, 4, cost, machine="GC200", training=False).best.device_mapping == (0, 1)
+    with pytest.raises(ValueError, match="`machine` is 'GC300', which is not known"):
+        compare_plans(2, 4, cost, machine="GC300")

@@ -1,0 +1,173 @@
+"""The passes of a pipeline's stages as programs of their own, and what a machine would make of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+
+from tensorflow_ipu import machine, replicas
+from tensorflow_ipu.config import _state
+from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
+from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.program.footprint import Footprint
+from tensorflow_ipu.pipelining.program.registry import Parts, TracedPipeline
+from tensorflow_ipu.pipelining.stages.part import Place, StagePart
+
+_Function = Callable[..., list[tf.Tensor]]
+# How TensorFlow begins the names of what a function does that is called.
+_CALL = "StatefulPartitionedCall/"
+_GRADIENT = re.compile(r"gradients/(.+)_grad/")
+_OPTION = "availableMemoryProportion"
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a machine would make of a pipeline's passes, each alone.
+
+    Attributes:
+      system: The machine.
+      replicas: How many replicas run the pipeline.
+      parts: The stages.
+      footprint: What the program keeps.
+      reports: For each part of a stage what is said of `forward`, and in training of `backward` and `recompute`.
+      update: What is said of the update of all weights; None in inference.
+    """
+
+    system: machine.System
+    replicas: int
+    parts: Parts
+    footprint: Footprint
+    reports: dict[Place, dict[str, machine.Report]]
+    update: machine.Report | None
+
+    def share(self, place: Place) -> float:
+        """The share of the update that is a part's: that of the gradients that it gives."""
+        sizes = {each: _elements(specs) for each, specs in self.footprint.accumulators.items()}
+        whole = sum(sizes.values())
+        return sizes[place] / whole if whole else 0.0
+
+
+def passes_of(
+    pipeline: TracedPipeline, target: machine.System | machine.Machine | str | None, replica_count: int = 1
+) -> Passes:
+    """Reads each pass of a pipeline; nothing is run.
+
+    Args:
+      pipeline: The pipeline, whose program is still there.
+      target: The machine; None for the one that the configuration describes.
+      replica_count: How many replicas run it.
+
+    Raises:
+      RuntimeError: The program is gone, or was not traced to its end.
+      TypeError: `target` is no machine.
+      ValueError: There is no such machine.
+    """
+    parts = pipeline.parts()
+    footprint = parts.footprint
+    if footprint is None:
+        raise RuntimeError("the program of this pipeline was not traced to its end: trace it without an error first")
+    device = next((part.device for part in parts.values() if part.device), "/device:IPU:0")
+    records = _state.records()
+    ordinal = tf.DeviceSpec.from_string(device).device_index or 0
+    options = records[ordinal].options if ordinal < len(records) else None
+    reader = _Reader(
+        machine.configured_system(target, options), device, replica_count, machine.memory_proportion(options)
+    )
+    reports: dict[Place, dict[str, machine.Report]] = {}
+    for place, part in parts.items():
+        reports[place] = {}
+        found, lines = part.passes(), part.lines()
+        if "backward" in found:
+            found["backward"] = _accumulating(part, *found["backward"], footprint.accumulators[place])
+        for name, one in found.items():
+            proportion = _proportion(pipeline.options, place[0], name)
+            reports[place][name] = reader.read(f"{part.name} {name}", *one, proportion, lines)
+    update = None
+    if parts.weight_update is not None:
+        proportion = _of_options(pipeline.options.weight_update_poplar_options)
+        update = reader.read("update", *parts.weight_update.alone(), proportion, {})
+    return Passes(reader.system, replica_count, parts, footprint, reports, update)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What is the same for all passes of a pipeline."""
+
+    system: machine.System
+    device: str
+    replicas: int
+    proportion: float
+
+    def read(
+        self,
+        name: str,
+        function: _Function,
+        specs: Sequence[tf.TensorSpec],
+        proportion: float | None,
+        lines: Mapping[str, str],
+    ) -> machine.Report:
+        """The report of a pass that is called so; `lines` are those of the user's code, by operations of its stage."""
+        with tf.device(self.device):
+            concrete = tf.function(function, autograph=False, jit_compile=True).get_concrete_function(*specs)
+            zeros = [tf.zeros(one.shape, one.dtype) for one in specs]
+        made = machine.report_of(
+            replicas.hlo(concrete, zeros, self.device),
+            self.system,
+            program=name,
+            replicas=self.replicas,
+            proportion=self.proportion if proportion is None else proportion,
+        )
+        return replace(made, operations=tuple(_named(row, name, lines) for row in made.operations))
+
+
+def _named(row: machine.OperationTime, name: str, lines: Mapping[str, str]) -> machine.OperationTime:
+    """A row as one of the pipeline: with the line of the stage's operation that it is, or that it is a gradient of."""
+    operation = row.name.rsplit(";", 1)[-1].replace(_CALL, "")
+    of_gradient = _GRADIENT.match(operation)
+    line = lines.get(of_gradient[1] if of_gradient else operation, "")
+    return replace(row, name=f"{name}/{operation}", part=name, source=line)
+
+
+def _accumulating(
+    part: StagePart, function: _Function, specs: list[tf.TensorSpec], sums: list[tf.TensorSpec]
+) -> tuple[_Function, list[tf.TensorSpec]]:
+    """A backward pass that adds the gradients of variables to what it is given besides."""
+    begin, count = len(part.input_gradients), len(sums)
+
+    def accumulating(*values: tf.Tensor) -> list[tf.Tensor]:
+        found = list(function(*values[count:]))
+        gradients = found[begin : begin + count]
+        added = [total + tf.cast(one, total.dtype) for total, one in zip(values, gradients, strict=False)]
+        return [*found[:begin], *added, *found[begin + count :]]
+
+    return accumulating, [*sums, *specs]
+
+
+def _proportion(options: PipelineOptions, stage: int, name: str) -> float | None:
+    """How much memory products of a pass may take, where the options of its stage say so."""
+    lists = options.forward_propagation_stages_poplar_options, options.backward_propagation_stages_poplar_options
+    of_stages = lists[name == "backward"]
+    return None if of_stages is None else _of_options(of_stages[stage])
+
+
+def _of_options(options: object) -> float | None:
+    """The least proportion that options name; those of parts are a list."""
+    return min(_proportions(options), default=None)
+
+
+def _proportions(options: object) -> Iterator[float]:
+    if isinstance(options, list | tuple):
+        for each in options:
+            yield from _proportions(each)
+    elif isinstance(options, PipelineStageOptions):
+        record = options.get_proto()
+        for option in (*record.matmul_options, *record.convolution_options):
+            if option.option == _OPTION:
+                yield float(option.value)
+
+
+def _elements(specs: Sequence[tf.TensorSpec]) -> int:
+    return sum(one.shape.num_elements() or 0 for one in specs)

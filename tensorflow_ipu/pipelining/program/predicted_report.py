@@ -1,0 +1,189 @@
+"""What a machine would make of a pipeline: the report of all its IPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tensorflow_ipu import machine
+from tensorflow_ipu.pipelining.program.passes import Passes, passes_of
+from tensorflow_ipu.pipelining.program.prediction import costs_of_passes, runs_of, state_of
+from tensorflow_ipu.pipelining.program.registry import TracedPipeline
+from tensorflow_ipu.pipelining.report.cost import plan_cost, timeline
+from tensorflow_ipu.pipelining.report.stage_cost import StageCosts
+from tensorflow_ipu.pipelining.schedule.buffers import BufferKind
+from tensorflow_ipu.pipelining.schedule.enums import RecomputationMode
+from tensorflow_ipu.pipelining.schedule.plan import Plan
+
+# Of a long plan so many tasks are shown, as far as its ramps allow.
+_SHOWN = 600
+
+
+def report_of_pipeline(
+    pipeline: TracedPipeline, system: machine.System, *, program: str, replicas: int
+) -> machine.Report:
+    """Predicts what a machine makes of a pipeline, from its plan and its passes.
+
+    Args:
+      pipeline: The pipeline, whose program is still there.
+      system: The machine.
+      program: The program's name.
+      replicas: How many replicas run it.
+    """
+    plan = pipeline.plan
+    passes = passes_of(pipeline, system, replicas)
+    notes = dict.fromkeys(note for report in _reports(passes) for note in report.assumptions)
+    return machine.Report(
+        program=program,
+        system=system,
+        replicas=replicas,
+        operations=tuple(_operations(pipeline, passes)),
+        memories=tuple(_memory(pipeline, passes, ipu) for ipu in plan.ipus),
+        assumptions=(*notes, "figures are of the pipeline alone: what a program does around it is not counted"),
+        overlaps_host=system.machine.io_tiles > 0,
+        timeline=_timeline(plan, costs_of_passes(pipeline, passes), system),
+    )
+
+
+def _reports(passes: Passes) -> Iterator[machine.Report]:
+    for reports in passes.reports.values():
+        yield from reports.values()
+    if passes.update is not None:
+        yield passes.update
+
+
+def _operations(pipeline: TracedPipeline, passes: Passes) -> Iterator[machine.OperationTime]:
+    """The rows of all passes, each for all its runs, and those of the queues."""
+    plan = pipeline.plan
+    last = plan.stages - 1
+    footprint = passes.footprint
+    if footprint.element:
+        yield _feed("infeed", footprint.element, runs_of(plan, "forward"), plan.mapping[0][0], passes.system)
+    for stage, part, ipu in plan.places():
+        for name, report in passes.reports[stage, part].items():
+            yield from _rows(report, runs_of(plan, name), ipu)
+    if footprint.result:
+        count = runs_of(plan, "update" if footprint.once else "forward")
+        yield _feed("outfeed", footprint.result, count, plan.mapping[last][0], passes.system)
+    if passes.update is not None:
+        yield from _rows(passes.update, runs_of(plan, "update"), -1)
+
+
+def _rows(report: machine.Report, count: int, ipu: int) -> Iterator[machine.OperationTime]:
+    for row in report.operations:
+        times = {name: count * getattr(row, name) for name in ("compute", "exchange", "sync", "links", "flops")}
+        yield replace(row, count=count * row.count, ipu=ipu, **times)
+
+
+def _feed(kind: str, size: int, count: int, ipu: int, system: machine.System) -> machine.OperationTime:
+    seconds = size / system.host_bytes_per_second
+    return machine.OperationTime(
+        kind, kind, f"{size} bytes", count, host=count * seconds, host_bytes=count * size, ipu=ipu
+    )
+
+
+def _memory(pipeline: TracedPipeline, passes: Passes, ipu: int) -> machine.Memory:
+    plan, footprint, chip = pipeline.plan, passes.footprint, passes.system.machine
+    places = [(stage, part) for stage, part, at in plan.places() if at == ipu]
+    weights = _weights(passes, ipu)
+    stash = accumulators = resting = 0
+    for buffer, size in footprint.buffers.items():
+        if buffer.ipu != ipu:
+            continue
+        if buffer.off_chip:
+            resting += size
+        elif buffer.kind is BufferKind.ACCUMULATOR:
+            accumulators += size
+        else:
+            stash += size
+    if plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved:
+        stash += max(passes.parts[place].activation_bytes for place in places)
+    states = [state_of(pipeline, passes, place) for place in places]
+    state, away = sum(on for on, _ in states), sum(off for _, off in states)
+    if plan.phased:  # One phase is on the chip at a time, with what it needs; all else rests.
+        resting += weights + state
+        largest = max(places, key=lambda place: _of_phase(passes, place))
+        weights = passes.parts[largest].weight_bytes
+        of_phase = [
+            buffer for buffer in footprint.buffers if (buffer.stage, buffer.part) == largest and buffer.off_chip
+        ]
+        accumulators += sum(footprint.buffers[each] for each in of_phase if each.kind is BufferKind.ACCUMULATOR)
+        stash += sum(footprint.buffers[each] for each in of_phase if each.kind is not BufferKind.ACCUMULATOR)
+        state = max(on for on, _ in states)
+    doubled = 2 if chip.io_tiles else 1  # One is passed while the other one is used.
+    feeds = doubled * (footprint.element * _has(plan, 0, ipu) + footprint.result * _has(plan, plan.stages - 1, ipu))
+    kept = machine.Memory(
+        ipu=ipu,
+        variables=weights,
+        optimizer=state,
+        accumulators=accumulators,
+        stash=stash,
+        feeds=feeds,
+        off_chip=resting + away,
+        constants=0,
+        data=0,
+        code_low=0,
+        code_high=0,
+        capacity=chip.bytes,
+    )
+    memories = [report.memory for place in places for report in passes.reports[place].values()]
+    if passes.update is not None:
+        share = sum(passes.share(place) for place in places)
+        whole = passes.update.memory
+        memories.append(replace(whole, data=round(share * whole.data), largest=(), liveness=()))
+    return machine.memory_of_parts(memories, chip, kept)
+
+
+def _has(plan: Plan, stage: int, ipu: int) -> bool:
+    return ipu in plan.mapping[stage]
+
+
+def _weights(passes: Passes, ipu: int) -> int:
+    """The bytes of the variables of an IPU; one that several of its stages share is there once."""
+    found = {
+        id(variable.handle): (variable.shape.num_elements() or 0) * variable.dtype.size
+        for part in passes.parts.values()
+        if part.ipu == ipu
+        for variable in part.used_variables
+    }
+    return sum(found.values())
+
+
+def _of_phase(passes: Passes, place: tuple[int, int | None]) -> int:
+    """What a phase has on the chip."""
+    buffers = passes.footprint.buffers.items()
+    held = sum(size for buffer, size in buffers if (buffer.stage, buffer.part) == place and buffer.off_chip)
+    return passes.parts[place].weight_bytes + held
+
+
+def _timeline(plan: Plan, costs: StageCosts, system: machine.System) -> machine.Timeline:
+    cost = plan_cost(plan, costs, machine=system)
+    shown = _shown(plan)
+    tasks: list[machine.TaskTime] = []
+    for _, begin, end, spans in timeline(shown, costs, machine=system):
+        for span in spans:
+            kind = type(span.instruction).__name__.lower()
+            stage, label = span.instruction.stage, str(span.instruction)
+            tasks.append(machine.TaskTime(span.ipu, span.begin, span.end, kind, stage, label))
+        computed = max((span.end for span in spans), default=begin)
+        if end > computed:
+            tasks += [machine.TaskTime(ipu, computed, end, "exchange", -1, "exchange") for ipu in plan.ipus]
+    return machine.Timeline(
+        seconds=cost.time,
+        micro_batches=plan.micro_batches,
+        passes=plan.repeat_count,
+        bubble=cost.bubble_share,
+        shown=shown.micro_batches,
+        tasks=tuple(sorted(tasks, key=lambda task: (task.begin, task.ipu))),
+    )
+
+
+def _shown(plan: Plan) -> Plan:
+    """The plan, with so few micro-batches that all its tasks can be shown; with one iteration at least."""
+    steady = plan.section("steady")
+    an_iteration = sum(len(step.tasks) for step in steady.steps)
+    others = sum(len(step.tasks) for section in plan.sections if section is not steady for step in section.steps)
+    iterations = max(1, (_SHOWN - others) // an_iteration) if an_iteration else 1
+    if steady.repeat <= iterations:
+        return plan
+    return plan.with_micro_batches(plan.unlooped_micro_batches + iterations * steady.advance)

@@ -1,0 +1,99 @@
+"""What the instructions of a plan take, and where a machine is known, what it takes to move data between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu.pipelining.report.stage_cost import StageCost, StageCosts, by_place
+from tensorflow_ipu.pipelining.schedule.buffers import BufferKind
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Forward, Instruction, Load, Save, Update
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Step
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine import Machine, System
+
+
+class Prices:
+    """The times of a plan.
+
+    Attributes:
+      costs: The cost of each part of each stage.
+      system: The machine, or None where none is known.
+    """
+
+    def __init__(self, plan: Plan, stage_costs: StageCosts, machine: System | Machine | str | None) -> None:
+        """Checks what stages cost.
+
+        Args:
+          plan: The plan.
+          stage_costs: As for `plan_cost`.
+          machine: As for `plan_cost`.
+
+        Raises:
+          TypeError: One of them is nothing of what that takes.
+          ValueError: The costs are of the wrong length, or the machine is not known.
+        """
+        self._plan = plan
+        self.costs = by_place(plan, stage_costs)
+        self.system: System | None = None
+        if machine is not None:
+            from tensorflow_ipu.machine import system_of  # Few plans are for a machine.
+
+            self.system = system_of(machine)
+
+    def time(self, instruction: Instruction) -> float:
+        """The time that an instruction takes."""
+        cost = self.costs[instruction.stage, instruction.part]
+        if self.system is None or not isinstance(instruction, Load | Save):
+            return cost.time(instruction)
+        return self._moved(instruction, cost) / self.system.streaming_bytes_per_second
+
+    def exchange(self, step: Step) -> float:
+        """The time of the exchange between IPUs at the end of a step: that of the IPU that sends or receives most."""
+        if self.system is None:
+            return 0.0
+        passed: dict[tuple[str, int], float] = defaultdict(float)
+        for task in step.tasks:
+            for ipu, size in self._handed(task.instruction):
+                if ipu != task.ipu:
+                    passed["sent", task.ipu] += size
+                    passed["received", ipu] += size
+        if not passed:
+            return 0.0
+        return max(passed.values()) / self.system.link_bytes_per_second + self.system.link_latency_seconds
+
+    def bytes_in(self, kind: BufferKind, stage: int, part: int | None) -> float:
+        """The bytes of one micro-batch in a buffer of a stage."""
+        cost = self.costs[stage, part]
+        if kind in (BufferKind.ACTIVATIONS, BufferKind.RECOMPUTED):
+            return cost.activation_bytes
+        if kind is BufferKind.BACKWARD_LINK:
+            return self._between(stage)
+        return cost.sum_bytes if kind is BufferKind.ACCUMULATOR else cost.input_bytes
+
+    def _between(self, stage: int) -> float:
+        """What a stage hands to the one behind: as large as that one's inputs, of which all parts have the same."""
+        return max(self.costs[stage + 1, part].input_bytes for part, _ in self._plan.parts(stage + 1))
+
+    def _handed(self, instruction: Instruction) -> Sequence[tuple[int, float]]:
+        """To which IPUs an instruction hands how many bytes: outputs to all parts behind, gradients to whose they are."""
+        plan, stage = self._plan, instruction.stage
+        if isinstance(instruction, Forward) and stage + 1 < plan.stages:
+            size = self._between(stage) / len(plan.parts(stage))
+            return [(ipu, size) for _, ipu in plan.parts(stage + 1)]
+        if isinstance(instruction, Backward) and stage:
+            size = self._between(stage - 1) / len(plan.parts(stage - 1))
+            return [(ipu, size) for _, ipu in plan.parts(stage - 1)]
+        return ()
+
+    def _moved(self, instruction: Load | Save, cost: StageCost) -> float:
+        """The bytes of a transfer between the chip and the memory beside it: what `Load` and `Save` say they move."""
+        behind, loads = instruction.computation, isinstance(instruction, Load)
+        if isinstance(behind, Update):
+            state = cost.state_bytes + cost.off_chip_bytes
+            return cost.weight_bytes + state + (cost.sum_bytes if loads else 0.0)
+        if isinstance(behind, Forward):
+            return cost.weight_bytes if loads else cost.activation_bytes
+        return cost.sum_bytes + (cost.weight_bytes + cost.activation_bytes if loads else 0.0)

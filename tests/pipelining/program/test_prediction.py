@@ -1,0 +1,141 @@
+"""What a machine would make of a pipeline: costs of its stages, and the report of its IPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.machine import Report, systems
+from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PhasedExecution, RecomputationMode
+
+BATCH, WIDTH, STAGES, COUNT = 16, 64, 3, 12
+WEIGHTS = 4 * WIDTH * WIDTH
+INPUT = 4 * BATCH * WIDTH
+
+
+def configure(ipus: int) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus
+    config.configure_ipu_system()
+
+
+def program_of(strategy: ipu.IPUStrategy, training: bool = True, **options: Any) -> Any:
+    """A program of three stages, the middle one four times as deep as the others; and its variables."""
+    with strategy.scope():
+        variables = [tf.Variable(tf.eye(WIDTH)) for _ in range(STAGES)]
+        optimizer = tf.compat.v1.train.AdamOptimizer(0.01)
+        dataset = tf.data.Dataset.from_tensors(tf.ones([BATCH, WIDTH])).repeat()
+        infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
+
+    def make(stage: int) -> Any:
+        def inner(x: tf.Tensor) -> tf.Tensor:
+            for _ in range(4 if stage == 1 else 1):
+                x = tf.tanh(x @ variables[stage])
+            return x if stage < STAGES - 1 else tf.reduce_mean(x)
+
+        return inner
+
+    if training:
+        options["optimizer_function"] = lambda loss: OptimizerFunctionOutput(optimizer, loss)
+
+    @tf.function
+    def program() -> None:
+        pipelining.pipeline(
+            [make(stage) for stage in range(STAGES)], COUNT, infeed_queue=infeed, outfeed_queue=outfeed, **options
+        )
+
+    return program, variables
+
+
+@pytest.fixture
+def training(strategy: ipu.IPUStrategy) -> Any:
+    """A report of a recomputing pipeline on two replicas of four IPUs, its pipeline, and what keeps that alive."""
+    configure(8)
+    program, variables = program_of(strategy, recomputation_mode=RecomputationMode.Auto)
+    made = strategy.report(program, machine="Bow Pod16")
+    return made, pipelining.last_pipeline(), (program, variables)
+
+
+def test_a_report_has_the_memory_of_each_ipu(training):
+    made, pipeline, _ = training
+    assert (made.replicas, made.ipus_per_replica, made.fits) == (2, 3, True)
+    for number, memory in enumerate(made.memories):
+        assert memory.ipu == number
+        assert (memory.variables, memory.accumulators) == (WEIGHTS, WEIGHTS)
+        assert memory.optimizer == pytest.approx(2 * WEIGHTS, abs=10)  # Two moments, and two scalars of all stages.
+        assert memory.off_chip == 0
+        assert memory.data > 0
+    for stage in range(STAGES - 1):
+        # Inputs that wait for their backward pass, and what is recomputed of one micro-batch: the deep stage's is more.
+        assert made.memories[stage].stash >= (pipeline.plan.stash_depth(stage) + 1) * INPUT
+    assert made.memories[1].stash > made.memories[0].stash
+    assert [memory.feeds for memory in made.memories] == [INPUT, 0, 4]
+
+
+def test_a_report_takes_its_time_from_the_plan(training):
+    made, pipeline, (_, variables) = training
+    costs = pipelining.predicted_stage_costs(pipeline, "Bow Pod16", replicas=2)
+    cost = pipelining.plan_cost(pipeline.plan, costs, machine="Bow Pod16")
+    assert made.timeline.seconds == pytest.approx(cost.time)
+    assert made.timeline.bubble == pytest.approx(cost.bubble_share)
+    assert made.steps == COUNT
+    host = COUNT * (INPUT + 4) / systems()["Bow Pod16"].host_bytes_per_second
+    assert made.seconds == pytest.approx(cost.time + host)
+    assert made.throughput(BATCH) == pytest.approx(2 * BATCH * COUNT / made.seconds)
+    # The deepest stage takes longest, and a backward pass longer than a forward one.
+    assert max(costs, key=lambda each: each.forward) is costs[1]
+    assert all(each.backward > each.forward > 0 for each in costs)
+    for each, traced in zip(costs, pipeline.stage_costs, strict=True):
+        assert (each.activation_bytes, each.weight_bytes) == (traced.activation_bytes, traced.weight_bytes)
+    assert pipelining.compare_plans(STAGES, COUNT, costs, machine="Bow Pod16").best is not None
+    assert all((variable.numpy() == tf.eye(WIDTH).numpy()).all() for variable in variables)  # Nothing was run.
+    with pytest.raises(ValueError, match="`replicas` must be 1 or more, but is 0"):
+        pipelining.predicted_stage_costs(pipeline, replicas=0)
+
+
+def test_a_report_names_passes_lines_and_tasks(training, tmp_path):
+    made, *_ = training
+    products = [row for row in made.operations if row.kind == "dot"]
+    assert {row.part for row in products} >= {"stage 0 forward", "stage 0 recompute", "stage 1 backward"}
+    assert [row for row in products if not row.source.startswith("test_prediction.py:")] == []
+    assert {row.ipu for row in products} == {0, 1, 2}
+    forward = [row for row in products if row.part == "stage 1 forward"]
+    assert [row.count for row in forward] == [COUNT] * 4
+    assert {row.part for row in made.operations if row.kind == "all-reduce"} == {"update"}
+    kinds = {task.kind for task in made.timeline.tasks}
+    assert kinds == {"forward", "recompute", "backward", "update", "exchange"}
+    assert max(task.end for task in made.timeline.tasks) <= made.timeline.seconds * (1 + 1e-9)
+    text = str(made)
+    assert "memory of IPU 2" in text
+    assert "a pass of 12 micro-batches" in text
+    made.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == made
+
+
+def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(strategy):
+    configure(8)
+    options = {"offload_weight_update_variables": True, "replicated_optimizer_state_sharding": True}
+    program, _ = program_of(strategy, **options)
+    made = strategy.report(program, machine="Bow Pod16")
+    assert [memory.optimizer for memory in made.memories] == [0] * STAGES
+    assert made.memory.off_chip == pytest.approx(WEIGHTS, abs=10)  # Half of two moments.
+    pipeline = pipelining.last_pipeline()
+    whole, sharded = (pipelining.predicted_stage_costs(pipeline, "Bow", replicas=count)[0] for count in (1, 2))
+    assert whole.off_chip_bytes == pytest.approx(2 * sharded.off_chip_bytes, abs=1)
+    assert whole.update > 2 * whole.off_chip_bytes / systems()["Bow-2000"].streaming_bytes_per_second
+
+
+def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy):
+    program, _ = program_of(
+        strategy, training=False, pipeline_schedule=PhasedExecution.Serial, device_mapping=[0] * STAGES
+    )
+    made = strategy.report(program, machine="GC200")
+    (memory,) = made.memories
+    assert (memory.accumulators, memory.optimizer) == (0, 0)
+    assert memory.variables == WEIGHTS
+    assert memory.off_chip == STAGES * WEIGHTS
+    assert {task.kind for task in made.timeline.tasks} == {"load", "forward"}
