@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "next"
 SOURCES = FOLDER / "sources"
 PYTHON = FOLDER / "environment" / "bin" / "python"
-SEAM_TESTS = ("tests/test_seam.py", "tests/test_patches.py", "tests/test_imports.py")
+SEAM_TESTS = ("tests/seam", "tests/test_patches.py", "tests/test_imports.py")
 _SEAM = re.compile(r"tensorflow_ipu/(_tensorflow/\w+|keras/_keras_internals)\.py:(\d+)(?:: in (\w+))?")
 # Names of packages to try, best first: pre-releases of TensorFlow's CPU wheels have gone by several.
 TENSORFLOWS = os.environ.get("NEXT_TENSORFLOW", "tf-nightly-cpu tf-nightly tensorflow-cpu").split()

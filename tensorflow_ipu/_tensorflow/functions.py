@@ -219,7 +219,7 @@ def keep_from_compiling(function: ConcreteFunction) -> None:
 
     TensorFlow has no call for it. So this makes another concrete function of the same graph, and gives this one the
     body of that one: all attributes but `_OF_SIGNATURE`. Stands on `ConcreteFunction._attrs`, `_garbage_collector` and
-    `from_func_graph`; `tests/test_seam.py` holds the set of attributes. When it is gone: find which attributes lead to
+    `from_func_graph`; `tests/seam` holds the set of attributes. When it is gone: find which attributes lead to
     the definition of the function, and swap those.
     """
     if attributes.XLA_COMPILE not in function._attrs:

@@ -146,6 +146,19 @@ def test_each_function_of_the_seam_says_what_it_stands_on():
     assert not silent
 
 
+def test_each_function_of_the_seam_has_a_canary():
+    canaries = "\n".join(file.read_text() for file in sorted(pathlib.Path(__file__).parent.glob("test_*.py")))
+    missing = [
+        f"{path}: {node.name}"
+        for path, tree in sources()
+        if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path == KERAS_SEAM
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+        if not re.search(rf"\.{node.name}\b", canaries)
+    ]
+    assert not missing
+
+
 @pytest.mark.parametrize("place", sorted({place for patch in patches.TABLE for place in patch.places}))
 def test_what_is_replaced_is_there(place):
     module, _, path = place.partition(":")
@@ -228,7 +241,7 @@ FOR_TPUS_ALONE = {"ReadVariableXlaSplitND"}
 
 def readers_of_the_device():
     """The operations of which `device/ipu_device.cc` knows that they only read a variable."""
-    source = pathlib.Path(__file__).parents[1] / "tensorflow_ipu" / "kernels" / "device" / "ipu_device.cc"
+    source = pathlib.Path(__file__).parents[2] / "tensorflow_ipu" / "kernels" / "device" / "ipu_device.cc"
     [listed] = re.findall(r"readers = new [^{]*\{([^}]*)\}", source.read_text())
     return set(re.findall(r'"(\w+)"', listed))
 

@@ -1,0 +1,138 @@
+"""Canaries: what `tf.function` keeps of its own is as the seam takes it to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import functions, graphs
+
+SCALAR = tf.TensorSpec([], tf.float32)
+
+
+def doubled(x: Any, factor: Any = 2.0) -> Any:
+    return {"doubled": x * factor}
+
+
+@pytest.fixture
+def function() -> Any:
+    return tf.function(doubled)
+
+
+@pytest.fixture
+def program(function: Any) -> Any:
+    return function.get_concrete_function(SCALAR)
+
+
+def test_both_classes_are_those_of_what_tf_function_makes(function: Any, program: Any) -> None:
+    assert isinstance(function, functions.Function)
+    assert isinstance(program, functions.ConcreteFunction)
+
+
+def test_compiled_twin_is_the_same_function_to_be_compiled(function: Any) -> None:
+    twin = functions.compiled_twin(function)
+    assert functions.is_compiled(twin)
+    assert not functions.is_compiled(function)
+    assert twin.python_function is function.python_function
+    assert twin(tf.constant(3.0))["doubled"].numpy() == 6.0
+
+
+def test_lock_of_a_function_can_be_held_twice_by_its_thread(function: Any) -> None:
+    with functions.lock_of(function):
+        assert function(tf.constant(3.0))["doubled"].numpy() == 6.0
+
+
+def test_a_function_says_whether_its_first_call_made_variables() -> None:
+    made: list[tf.Variable] = []
+
+    @tf.function
+    def counting() -> Any:
+        if not made:
+            made.append(tf.Variable(1.0))
+        return made[0].assign_add(1.0)
+
+    counting()
+    assert functions.has_made_variables(counting)  # pyright: ignore[reportArgumentType]
+    plain = tf.function(doubled)
+    plain(tf.constant(1.0))
+    assert not functions.has_made_variables(plain)
+
+
+def test_traces_are_kept_apart_by_their_target_and_found_again(function: Any) -> None:
+    assert functions.tracing_options(function) is None
+    function.get_concrete_function(SCALAR)
+    options = functions.tracing_options(function)
+    one, two = (functions.traced((tf.constant(1.0),), {}, functions.with_target(options, key)) for key in ("a", "b"))
+    assert one is not two
+
+    def missed(*_: object, **__: object) -> None:
+        raise LookupError
+
+    found = functions.traced(
+        (tf.constant(5.0),), {}, functions.for_look_up(functions.with_target(options, "a"), missed)
+    )
+    assert found is one
+    with pytest.raises(LookupError):
+        functions.traced((tf.constant(5.0),), {}, functions.for_look_up(functions.with_target(options, "c"), missed))
+    assert {one, two} <= set(functions.traces_of(function))
+
+
+def test_options_trace_a_python_function_with_attributes() -> None:
+    made = functions.traced(
+        (tf.constant(1.0),), {}, functions.options_for(lambda x: x + 1.0, "plus", {"_XlaMustCompile": True})
+    )
+    assert made(tf.constant(1.0)).numpy() == 2.0
+    assert made.function_def.attr["_XlaMustCompile"].b
+    assert "plus" in made.name
+
+
+def test_arguments_become_flat_inputs(function: Any, program: Any) -> None:
+    bound = functions.bound_arguments(function, (3.0,), {})
+    assert bound.arguments["factor"] == 2.0
+    taking = function.get_concrete_function(SCALAR, SCALAR)
+    flat = functions.flat_inputs(taking, functions.bound_arguments(function, (tf.constant(3.0), tf.constant(4.0)), {}))
+    assert [each.numpy() for each in flat] == [3.0, 4.0]
+    [alone] = functions.flat_inputs_of_call(program, (tf.constant(3.0),), {})
+    assert alone.numpy() == 3.0
+    with pytest.raises(TypeError):
+        functions.flat_inputs_of_call(program, (), {})
+
+
+def test_execution_takes_other_captures() -> None:
+    captured = tf.constant(10.0)
+    program: Any = tf.function(lambda x: x + captured).get_concrete_function(SCALAR)
+    [tensor] = program.captured_inputs
+    assert tensor.numpy() == 10.0
+    assert functions.execute(program, [tf.constant(1.0)], [tf.constant(20.0)]).numpy() == 21.0
+
+
+def test_flat_results_are_packed_as_they_were_returned(program: Any) -> None:
+    assert functions.results_of(program, [tf.constant(8.0)])["doubled"].numpy() == 8.0
+
+
+def test_another_function_of_a_graph_is_not_compiled() -> None:
+    compiled: Any = tf.function(doubled, jit_compile=True).get_concrete_function(SCALAR)
+    plain = functions.not_compiled(compiled)
+    assert not plain.function_def.attr["_XlaMustCompile"].b
+    assert functions.execute(plain, [tf.constant(2.0)], [])["doubled"].numpy() == 4.0
+
+
+def test_a_graph_becomes_a_function_of_the_runtime() -> None:
+    graph = graphs.FunctionGraph("squares")
+    graphs.trace_into(graph, lambda x: x**2.0, (SCALAR,))
+    made = functions.of_graph("a_square", graph)
+    [result] = made.call_flat(tf.constant(3.0))
+    assert result.numpy() == 9.0
+
+
+def test_the_program_of_xla_can_be_read(program: Any) -> None:
+    from tensorflow_ipu._tensorflow import hlo
+
+    serialized = functions.hlo_of(program, [tf.constant(1.0)], "/job:localhost/replica:0/task:0/device:CPU:0")
+    module = hlo.HloModuleProto.FromString(serialized)
+    opcodes = {each.opcode for part in module.computations for each in part.instructions}
+    assert {"parameter", "multiply"} <= opcodes
+    types = {each.shape.element_type for part in module.computations for each in part.instructions}
+    assert hlo.PrimitiveType.Value("F32") in types

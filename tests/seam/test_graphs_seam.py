@@ -1,0 +1,179 @@
+"""Canaries: the graphs of functions are as the seam takes them to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import graphs
+
+SCALAR = tf.TensorSpec([], tf.float32)
+
+
+def test_the_graphs_of_a_trace_are_known_from_the_innermost_out() -> None:
+    seen: dict[str, Any] = {}
+
+    def look(name: str) -> None:
+        graph: Any = tf.compat.v1.get_default_graph()
+        seen[name] = (
+            graphs.is_function(graph),
+            len(list(graphs.being_traced())),
+            graphs.in_loop(graph),
+            graphs.in_condition(),
+            graphs.is_control_flow(graph),
+            graphs.outside_control_flow() is seen.get("graph", graph),
+        )
+
+    @tf.function(autograph=False)
+    def program(n: Any) -> Any:
+        seen["graph"] = tf.compat.v1.get_default_graph()
+        look("outside")
+
+        def condition(i: Any) -> Any:
+            look("condition")
+            return i < n
+
+        def body(i: Any) -> Any:
+            look("body")
+            return tf.cond(i > 0, lambda: (look("branch"), i + 1)[1], lambda: i + 1)
+
+        assert len(list(graphs.around(tf.compat.v1.get_default_graph()))) == 2
+        return tf.while_loop(condition, body, [0])
+
+    program.get_concrete_function(tf.TensorSpec([], tf.int32))
+    assert not graphs.is_function(tf.Graph())
+    assert seen["outside"] == (True, 1, False, False, False, True)
+    assert seen["condition"] == (True, 2, False, True, True, True)
+    assert seen["body"] == (True, 2, True, False, True, True)
+    assert seen["branch"] == (True, 3, True, False, True, True)
+
+
+def test_a_graph_knows_that_it_will_be_compiled() -> None:
+    contexts: list[Any] = []
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        contexts.append(graphs.is_compiled(tf.compat.v1.get_default_graph()))
+        contexts.append(list(graphs.compilation_contexts(tf.compat.v1.get_default_graph())))
+        return x
+
+    class Apart(graphs.XlaContext):
+        def RequiresUniqueFunctionRetracing(self) -> bool:  # noqa: N802
+            return True
+
+    context = Apart()
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        with graphs.in_compilation_context(context):
+            assert list(graphs.compilation_contexts(tf.compat.v1.get_default_graph())) == [context]
+            one = inner(x)
+        return one + inner(x)
+
+    outer.get_concrete_function(SCALAR)
+    # Functions that are traced in the context are traced apart.
+    assert contexts[0] is True
+    assert contexts[2:] == [False, []]
+
+
+def test_functions_that_a_graph_calls_are_found() -> None:
+    inner = tf.function(lambda x: x + 1.0)
+    program: Any = tf.function(lambda x: inner(x) * 2.0).get_concrete_function(SCALAR)
+    [name] = graphs.functions_in(program.graph)
+    assert graphs.function_named(program.graph, name).name.decode() == name
+    assert len(graphs.graphs_of(program)) == 2
+    other = graphs.FunctionGraph("other")
+    graphs.hold_function(other, graphs.function_named(program.graph, name))
+    assert name in graphs.functions_in(other)
+
+
+def test_a_function_is_traced_into_a_graph_of_ours_that_sees_captures_and_operations() -> None:
+    seen: list[str] = []
+
+    class Watching(graphs.FunctionGraph):
+        def capture(self, tensor: Any, name: Any = None, shape: Any = None) -> Any:
+            seen.append("captured")
+            return super().capture(tensor, name, shape)
+
+        def _create_op_internal(self, op_type: str, *args: Any, **kwargs: Any) -> Any:
+            seen.append(op_type)
+            return super()._create_op_internal(op_type, *args, **kwargs)
+
+    outside = tf.random.stateless_normal([1000], [1, 2])
+    graph = Watching("watching")
+    graphs.trace_into(graph, lambda x: x + outside, (SCALAR,))
+    assert "captured" in seen
+    assert "AddV2" in seen
+    assert len(graph.inputs) == 2
+    assert len(graph.outputs) == 1
+    assert isinstance(graphs.outermost_of(graph), tf.Graph)
+
+
+def test_side_effects_of_a_block_must_run_in_order() -> None:
+    variable = tf.Variable(1.0)
+
+    @tf.function(autograph=False)
+    def program() -> Any:
+        with graphs.in_order_of_side_effects() as order:
+            variable.assign_add(1.0)
+            variable.assign(10.0 * variable)
+        assert {each.type for each in order.ops_which_must_run} >= {"AssignAddVariableOp", "AssignVariableOp"}
+        return tf.identity(0.0)
+
+    program()
+    assert variable.numpy() == 20.0
+
+
+def test_inputs_that_are_only_read_are_known() -> None:
+    read, written = tf.Variable(1.0), tf.Variable(2.0)
+    program: Any = tf.function(lambda: written.assign_add(read)).get_concrete_function()
+    handles = [outer for outer, _ in program.graph.captures]
+    assert [handles[at] is read.handle for at in graphs.read_only_inputs(program.graph)] == [True]
+    graphs.declare_read_only("ReadVariableOp")  # It is already.
+    assert graphs.definition_of("ReadVariableOp").name == "ReadVariableOp"
+    assert graphs.definition_of("NoSuchOperation") is None
+
+
+def test_operations_are_copied_placed_and_marked() -> None:
+    value = tf.compat.v1.AttrValue(s=b"here")
+
+    @tf.function(autograph=False)
+    def program(x: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        with graphs.attributed({"_mark": value}):
+            assert graphs.has_attribute_now("_mark")
+            assert graphs.attribute_now("_mark").s == b"here"
+            total = x + 1.0
+        assert not graphs.has_attribute_now("_mark")
+        graphs.leave_attribute("_left", value)
+        left = total * 2.0
+        graphs.leave_attribute("_left", None)
+        assert graphs.attribute_now("_left") is None
+        copied = graphs.copy_operation(graph, left.op, [x, x], {"T": left.op.node_def.attr["T"]}).outputs[0]
+        graphs.set_attribute(copied.op, "_set", value)
+        graphs.place(copied.op, "/device:CPU:0")
+        assert total.op.get_attr("_mark") == b"here"
+        assert left.op.get_attr("_left") == b"here"
+        assert copied.op.get_attr("_set") == b"here"
+        assert copied.op.device == "/device:CPU:0"
+        assert copied.op.type == left.op.type
+        return copied
+
+    assert program(tf.constant(3.0)).numpy() == 9.0
+
+
+def test_a_tensor_of_another_graph_is_lifted_with_what_computes_it() -> None:
+    with tf.Graph().as_default():
+        source = tf.constant(3.0) * 2.0
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        assert session.run(graphs.lifted(source)) == 6.0
+
+
+def test_a_graph_keeps_the_python_functions_of_another() -> None:
+    one, other = tf.Graph(), tf.Graph()
+    graphs.share_python_functions(one, other)
+    with one.as_default():
+        tf.numpy_function(lambda: 1.0, [], tf.float64)
+    assert one._py_funcs_used_in_graph is other._py_funcs_used_in_graph  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(other._py_funcs_used_in_graph) == 1  # pyright: ignore[reportAttributeAccessIssue]

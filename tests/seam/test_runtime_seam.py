@@ -1,0 +1,226 @@
+"""Canaries: gradients, devices, strategies, datasets and variables are as the seam takes them to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._tensorflow import (
+    autograph,
+    composite,
+    data,
+    devices,
+    distribute,
+    gradients,
+    keras_shapes,
+    old_keras,
+    optimizers,
+    variables,
+    xla,
+)
+
+SCALAR = tf.TensorSpec([], tf.float32)
+
+
+def test_gradients_of_one_graph_are_made_in_another() -> None:
+    found: list[Any] = []
+
+    @tf.function(autograph=False)
+    def forward(x: Any) -> Any:
+        return x**3.0
+
+    program: Any = forward.get_concrete_function(SCALAR)
+
+    @tf.function(autograph=False)
+    def backward() -> Any:
+        [gradient] = gradients.between(program.graph.outputs, program.graph.inputs, None, program.graph)
+        found.append(gradient.graph is tf.compat.v1.get_default_graph())
+        return 0.0
+
+    backward.get_concrete_function()
+    assert found == [True]
+
+
+def test_resources_of_variables_have_gradients_and_whole_numbers_none() -> None:
+    assert gradients.has_gradient(tf.Variable(1.0).handle)
+    assert gradients.has_gradient(tf.constant(1.0))
+    assert not gradients.has_gradient(tf.constant(1))
+
+
+def test_tapes_take_what_is_recorded_for_them_and_nothing_else() -> None:
+    x = tf.constant(3.0)
+    assert not gradients.is_watched()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        assert gradients.is_watched()
+        with gradients.unrecorded():
+            y = x * x
+        gradients.record_as("Ours", [y], [x], lambda upstream: [5.0 * upstream])
+    assert tape.gradient(y, x).numpy() == 5.0
+
+
+def test_gradients_of_operations_are_replaced_in_a_block_of_a_graph() -> None:
+    @tf.function(autograph=False)
+    def program(x: Any) -> Any:
+        with gradients.overridden(tf.compat.v1.get_default_graph(), "Square", lambda op, upstream: 7.0 * upstream):
+            y = tf.square(x)
+        return tf.gradients(y, x)[0]
+
+    assert program(tf.constant(3.0)).numpy() == 7.0
+    assert callable(gradients.registered_for("Square"))
+
+
+def test_the_call_of_a_function_has_a_gradient() -> None:
+    program: Any = tf.function(lambda x: x**2.0).get_concrete_function(SCALAR)
+    assert callable(gradients.of_call(program))
+
+
+def test_a_use_of_a_variable_is_noted_by_tapes() -> None:
+    variable = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        gradients.note_use_of(variable)
+    assert list(tape.watched_variables()) == [variable]
+
+
+def test_devices_are_known_by_name() -> None:
+    assert devices.are_in_use()
+    assert devices.current() == ""
+    with tf.device("/device:CPU:0"):
+        assert devices.current().endswith("CPU:0")
+        assert devices.of_eager_thread().endswith("CPU:0")
+    assert devices.of_eager_thread() == ""
+    assert devices.full_name("/device:CPU:0") == "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def test_eager_execution_can_be_entered_from_a_graph() -> None:
+    with tf.Graph().as_default(), devices.eagerly():
+        assert tf.executing_eagerly()
+
+
+def test_the_seed_that_was_set_is_known() -> None:
+    before = devices.global_seed()
+    try:
+        tf.random.set_seed(31)
+        assert devices.global_seed() == 31
+    finally:
+        tf.random.set_seed(before)  # pyright: ignore[reportArgumentType]  # None takes it back.
+
+
+def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy: ipu.IPUStrategy) -> None:
+    with strategy.scope():
+        context = tf.distribute.ReplicaContext(strategy, 0)
+    distribute.enter_mode(distribute.mode_of(context))
+    try:
+        assert not tf.distribute.in_cross_replica_context()
+        distribute.enter_mode(distribute.cross_replica_mode(strategy))
+        assert tf.distribute.in_cross_replica_context()
+        distribute.leave_mode()
+    finally:
+        distribute.leave_mode()
+    with distribute.updating("/device:CPU:0"):
+        assert not tf.distribute.has_strategy()
+
+
+def test_variables_of_others_are_not_colocated(strategy: ipu.IPUStrategy) -> None:
+    with strategy.scope():
+        own = tf.Variable(1.0)
+    distribute.check_colocated(own, strategy.extended)
+    with pytest.raises(ValueError, match="colocate_vars_with"):
+        distribute.check_colocated(tf.Variable(1.0), strategy.extended)
+
+
+def test_datasets_have_options_and_paths() -> None:
+    dataset = tf.data.Dataset.range(3)
+    assert isinstance(iter(dataset), data.OwnedIterator)
+    assert [int(each) for each in data.as_run(dataset)] == [0, 1, 2]
+    with tf.Graph().as_default():
+        assert isinstance(data.options_of(tf.data.Dataset.range(3)), tf.data.Options)
+    assert isinstance(data.options_of(dataset), tf.data.Options)
+    assert [path for path, _ in data.with_paths({"a": [1, 2], "b": 3})] == ["a/0", "a/1", "b"]
+    assert isinstance(tf.data.Dataset.from_tensors((1, None)).element_spec[1], composite.NoneSpec)
+    assert isinstance(tf.RaggedTensor.from_tensor([[1]]), composite.CompositeTensor)
+
+
+def test_autograph_rewrites_the_users_functions_and_not_ours() -> None:
+    @tf.function
+    def program(n: Any) -> Any:
+        def body(m: Any) -> Any:
+            total = 0
+            while total < m:
+                total += 2
+            return total
+
+        return autograph.user_code(body)(n)
+
+    assert program(tf.constant(5)).numpy() == 6
+    error = autograph.without_lines("what happened").create_exception(ValueError("what happened"))
+    assert isinstance(error, ValueError)
+    assert "what happened" in str(error)
+
+
+def test_optimizers_of_tensorflow_1_have_settings_and_slots() -> None:
+    with tf.Graph().as_default():
+        optimizer = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
+        assert optimizers.setting(optimizer, "momentum") == 0.9
+        variable = tf.compat.v1.get_variable("v", initializer=1.0)
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
+        slot = optimizer.get_slot(variable, "momentum")
+        assert slot is not None
+        kept: dict[Any, Any] = {}
+        optimizers.take_over_slots(optimizer, kept, ())
+        other = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
+        optimizers.take_over_slots(other, kept, ())
+        assert other.get_slot(variable, "momentum") is slot
+
+
+def test_handles_say_what_is_behind_them() -> None:
+    variable = tf.Variable([1.0, 2.0])
+    assert isinstance(variable, variables.ResourceVariable)
+    [behind] = variables.type_behind(variable.handle).shape_and_type
+    assert [dimension.size for dimension in behind.shape.dim] == [2]
+    with tf.Graph().as_default():
+        placeholder = tf.compat.v1.placeholder(tf.resource, [])
+        variables.say_same_behind(variable.handle, placeholder)
+        [same] = variables.type_behind(placeholder).shape_and_type
+        assert same.shape == behind.shape
+
+
+def test_operations_of_xla_compute_what_they_say() -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def program(x: Any, image: Any, kernel: Any) -> Any:
+        part = xla.read_at(x, tf.constant([1]), tf.constant([2]))
+        [kept] = xla.barred([part])
+        return (
+            xla.written_at(x, 10.0 * kept, tf.constant([0])),
+            xla.convolution(image, kernel, [[0, 0], [0, 0]], [1, 1], [2, 2]),
+        )
+
+    written, convolved = program(tf.range(4.0), tf.ones([1, 3, 3, 1]), tf.ones([2, 2, 1, 1]))
+    np.testing.assert_array_equal(written, [10.0, 20.0, 2.0, 3.0])
+    np.testing.assert_array_equal(convolved, np.full([1, 1, 1, 1], 4.0))
+    serialized = xla.serialized_frontend_attributes({"a": "b"})
+    assert xla.frontend_attributes(serialized) == {"a": "b"}
+
+
+def test_keras_says_that_it_looks_for_shapes() -> None:
+    asked: list[bool] = []
+
+    class Layer(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            asked.append(keras_shapes.are_asked_for())
+            return x
+
+    Layer()(keras.Input([2]))
+    Layer()(tf.ones([1, 2]))
+    assert asked == [True, False]
+
+
+def test_old_keras_has_its_optimizers() -> None:
+    from tensorflow.python.keras.optimizer_v2 import gradient_descent
+
+    assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
