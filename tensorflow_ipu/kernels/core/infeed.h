@@ -57,7 +57,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // another thread than it came from.
   Outcome Push(Element&& element, std::size_t bytes) IPU_EXCLUDES(mutex_) {
     const auto has_room = [this]() IPU_REQUIRES(mutex_) { return rows_.held() < capacity_.elements() || !open_; };
-    Lock lock(mutex_, Lock::Wait::kSpinning);
+    Lock lock(mutex_);
     if (!has_room()) capacity_.RanFull();
     capacity_.SetBytes(bytes);
     pump_sleeps_ = true;
@@ -93,13 +93,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) IPU_EXCLUDES(mutex_) {
     LaneCache<Element>* const cache = CacheOf(lane, lanes, why);
     if (cache == nullptr) return Took::kFailed;
-    const Lock cache_lock(cache->mutex, Lock::Wait::kSpinning);
+    const Lock cache_lock(cache->mutex);
     if (Stopped()) {
       *why = WhyStopped();
       return Took::kFailed;
     }
     if (cache->count() == 0) {
-      const Lock lock(mutex_, Lock::Wait::kSpinning);
+      const Lock lock(mutex_);
       *why = Refusal(lane, lanes);
       if (!why->ok()) return Took::kFailed;
       if (!waiters_.Any(lane)) {

@@ -7,9 +7,6 @@
 #include <mutex>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/core/tuning.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
-
 // What clang's manual calls these attributes: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #if defined(__clang__)
 #define IPU_ANNOTATION(attribute) __attribute__((attribute))
@@ -46,12 +43,7 @@ class IPU_CAPABILITY Mutex {
 // Holds a mutex from its making to its end.
 class IPU_SCOPED_CAPABILITY Lock {
  public:
-  enum class Wait { kAsleep, kSpinning };
-
-  // With kSpinning, for a mutex that others hold for moments: tries for longer than they do before the thread sleeps.
-  explicit Lock(Mutex& mutex, Wait wait = Wait::kAsleep) IPU_ACQUIRE(mutex) : lock_(mutex.mutex_, std::defer_lock) {
-    if (wait == Wait::kAsleep || !SpinTries(kLockTries, [this] { return lock_.try_lock(); })) lock_.lock();
-  }
+  explicit Lock(Mutex& mutex) IPU_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
   ~Lock() IPU_RELEASE() {}
 
   Lock(const Lock&) = delete;

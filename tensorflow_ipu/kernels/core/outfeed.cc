@@ -65,7 +65,7 @@ Rows* Outfeed::PieceWithRoom(Lane* lane) {
   if (!lane->pieces.empty() && lane->pieces.back().end < lane->pieces.back().capacity) return &lane->pieces.back();
   const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(kMostBytes / std::max<std::size_t>(1, row_bytes_)));
   // As much again as is unread: few pieces for long runs, little memory for short ones.
-  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max(kFewestRows, lane->count);
+  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max<int64_t>(1, lane->count);
   Rows piece;
   piece.capacity = std::min(most, wanted);
   const std::size_t bytes = static_cast<std::size_t>(piece.capacity) * row_bytes_;

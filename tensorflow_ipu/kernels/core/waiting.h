@@ -21,15 +21,8 @@ inline void Pause() {
 #endif
 }
 
-// Calls `done` so many times at most, until it returns true. Returns whether it did.
-template <typename Done>
-bool SpinTries(int tries, Done done) {
-  for (int i = 0; i < tries; ++i) {
-    if (done()) return true;
-    Pause();
-  }
-  return false;
-}
+// How often a spin looks at what it waits for before it looks at the clock, which takes longer.
+constexpr int kTriesBetweenLooks = 16;
 
 // Spins until `done` returns true, `limit` at the longest. Returns whether it did. A sleep and a wake cost some ten
 // microseconds, which is more than a small element's whole way through a queue.
@@ -38,7 +31,10 @@ bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
   if (done()) return true;
   const auto end = std::chrono::steady_clock::now() + limit;
   while (std::chrono::steady_clock::now() < end) {
-    if (SpinTries(16, done)) return true;
+    for (int i = 0; i < kTriesBetweenLooks; ++i) {
+      if (done()) return true;
+      Pause();
+    }
   }
   return done();
 }
