@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
 FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
 HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
+ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
@@ -23,6 +25,21 @@ _MOST = {DEVICES_VARIABLE: 1024, COUNT_VARIABLE: MOST_IPUS}
 
 _TRUE = frozenset({"", "1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
+_AUTO_REPORT = "autoReport."
+_EXAMPLE = '{"autoReport.all":"true","autoReport.directory":"reports"}'
+# Any of these asks for a report; the others say what is in one, and a prediction has what it has.
+_REPORTING = ("all", "outputGraphProfile", "outputExecutionProfile")
+_OTHER_REPORT_OPTIONS = frozenset(
+    {
+        "directory",
+        "executionProfileProgramRunCount",
+        "outputArchive",
+        "outputDebugInfo",
+        "outputLoweredVars",
+        "outputSerializedGraph",
+        "streamAtEachRun",
+    }
+)
 _SYNTHETIC_CATEGORIES = frozenset({"seed", "infeed", "outfeed", "hostembedding", "parameters"})
 
 
@@ -121,6 +138,41 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
         else:
             others.append(word)
     return PoplarFlags(ipu_model, synthetic, frozenset(categories), tuple(others))
+
+
+def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
+    """The folder in which `POPLAR_ENGINE_OPTIONS` wants a report of each program that is compiled; None for no reports.
+
+    Raises:
+      ValueError: The variable is no JSON object, or one of its options for reports is not known or has a wrong value.
+    """
+    text = _raw(ENGINE_VARIABLE, environ)
+    if not text or text.isspace():
+        return None
+    try:
+        options = json.loads(text)
+    except ValueError as exc:
+        raise ValueError(f"`{ENGINE_VARIABLE}={text}` is no JSON ({exc}); write it as in `{_EXAMPLE}`") from exc
+    if not isinstance(options, dict):
+        raise ValueError(f"`{ENGINE_VARIABLE}={text}` is no JSON object; write it as in `{_EXAMPLE}`")
+    asked = {name.removeprefix(_AUTO_REPORT): value for name, value in options.items() if name.startswith(_AUTO_REPORT)}
+    unknown = sorted(set(asked) - _OTHER_REPORT_OPTIONS - set(_REPORTING))
+    if unknown:
+        known = ", ".join(f"`{_AUTO_REPORT}{name}`" for name in sorted({*_OTHER_REPORT_OPTIONS, *_REPORTING}))
+        raise ValueError(f"`{_AUTO_REPORT}{unknown[0]}` in `{ENGINE_VARIABLE}` is not known; there are {known}")
+    wanted = [_truth(name, asked[name]) for name in _REPORTING if name in asked]
+    directory = asked.get("directory", ".")
+    if not isinstance(directory, str) or not directory:
+        raise ValueError(f"`{_AUTO_REPORT}directory` in `{ENGINE_VARIABLE}` must be a folder, but is {directory!r}")
+    return directory if any(wanted) else None
+
+
+def _truth(name: str, value: object) -> bool:
+    """A switch of `POPLAR_ENGINE_OPTIONS`, whose values are text."""
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f'`{_AUTO_REPORT}{name}` in `{ENGINE_VARIABLE}` must be "true" or "false", but is {value!r}')
+    return text == "true"
 
 
 def _raw(variable: str, environ: Mapping[str, str] | None) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -79,7 +81,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             makes of them. None: what the environment variable `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
 
         Raises:
-          ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU.
+          ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU; or the environment variable
+            `POPLAR_ENGINE_OPTIONS` asks for reports in a way that is not known.
           DeviceLimitError: More IPU devices would have to be registered for `ipu_device` to exist.
           TypeError: A switch is not a bool.
         """
@@ -94,6 +97,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         super().__init__(IPUExtended(self, ordinal, cpu_ordinal, host_kernels))
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
+        self._report_directory = _environment.report_directory()
+        self._reported: weakref.WeakSet[object] = weakref.WeakSet()  # Programs.
 
     def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
         """Makes this strategy the current one for a `with` block.
@@ -135,11 +140,16 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         extended = self.extended
         call = (fn, args, kwargs or {})
         if not tf.executing_eagerly():
+            if self._report_directory is not None:
+                _warn_of_report("it is built into a graph, and programs of graphs are not read")
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
                 return extended.call_on_device(replicas.insert, (*call, extended.ipu_device, extended.host_kernels), {})
         self._check_traceable(fn)
         with tf.device(extended.ipu_device):
-            return replicas.run(self._prepare(call, extended.target), extended.ipu_device, extended.ordinal)
+            prepared = self._prepare(call, extended.target)
+            if self._report_directory is not None:
+                self._save_report(call, prepared, self._report_directory)
+            return replicas.run(prepared, extended.ipu_device, extended.ordinal)
 
     def prepare(
         self, fn: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
@@ -167,8 +177,30 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         _check_call(fn, args, kwargs)
         self._check_traceable(fn)
         target = self.extended.target
+        call = (fn, args, kwargs or {})
         with tf.device(self.extended.ipu_device):
-            return PreparedProgram(self.extended, self._prepare((fn, args, kwargs or {}), target), target)
+            prepared = self._prepare(call, target)
+            if self._report_directory is not None:
+                self._save_report(call, prepared, self._report_directory)
+            return PreparedProgram(self.extended, prepared, target)
+
+    def _save_report(
+        self,
+        call: tuple[Callable[..., Nested], Sequence[Nested], Mapping[str, Nested]],
+        prepared: replicas.Prepared,
+        directory: str,
+    ) -> None:
+        """Saves a report of a program that is run for the first time. A run never fails for its report."""
+        program, _ = prepared
+        if program in self._reported:
+            return
+        self._reported.add(program)
+        from tensorflow_ipu import machine as model
+
+        try:
+            model.autosave(self.report(*call), directory)
+        except Exception as exc:
+            _warn_of_report(f"{type(exc).__name__}: {exc}")
 
     def _check_traceable(self, fn: Callable[..., Nested]) -> None:
         """Refuses a plain function, in eager execution."""
@@ -331,6 +363,19 @@ def report(
     if not isinstance(strategy, IPUStrategyV1):
         strategy = IPUStrategyV1()
     return strategy.report(fn, args, kwargs, machine, trip_counts)
+
+
+_warned_of_report = False
+
+
+def _warn_of_report(reason: str) -> None:
+    """Says once why a program has no report."""
+    global _warned_of_report  # noqa: PLW0603
+    if not _warned_of_report:
+        _warned_of_report = True
+        warnings.warn(
+            f"`{_environment.ENGINE_VARIABLE}` asks for reports, and a program has none: {reason}", stacklevel=3
+        )
 
 
 def _check_call(fn: object, args: object, kwargs: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorflow_ipu import _environment
-from tensorflow_ipu._environment import PoplarFlags, host_kernels, ipu_count, poplar_flags
+from tensorflow_ipu._environment import PoplarFlags, host_kernels, ipu_count, poplar_flags, report_directory
 
 
 def test_defaults():
@@ -112,3 +112,43 @@ def test_synthetic_data_covers_every_category():
     assert flags.synthetic("infeed")
     assert flags.synthetic("Parameters")
     assert not PoplarFlags(synthetic_data_categories=frozenset({"seed"})).synthetic("Infeed")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        (" ", None),
+        ('{"debug.allowOutOfMemory":"true"}', None),
+        ('{"autoReport.all":"true"}', "."),
+        ('{"autoReport.all":"true","autoReport.directory":"/tmp/r","target.workerStackSizeInBytes":4}', "/tmp/r"),
+        ('{"autoReport.outputExecutionProfile":true,"autoReport.outputArchive":"false"}', "."),
+        ('{"autoReport.all":"false","autoReport.directory":"r"}', None),
+    ],
+)
+def test_reports_are_asked_for(text: str | None, expected: str | None):
+    assert report_directory({} if text is None else {"POPLAR_ENGINE_OPTIONS": text}) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{autoReport.all:true}", r"`POPLAR_ENGINE_OPTIONS=\{autoReport.all:true\}` is no JSON .*; write it as in"),
+        ("[1]", "is no JSON object"),
+        (
+            '{"autoReport.al":"true"}',
+            "`autoReport.al` in `POPLAR_ENGINE_OPTIONS` is not known; there are `autoReport.all`",
+        ),
+        (
+            '{"autoReport.all":"yes"}',
+            '`autoReport.all` in `POPLAR_ENGINE_OPTIONS` must be "true" or "false", but is \'yes\'',
+        ),
+        (
+            '{"autoReport.all":"true","autoReport.directory":3}',
+            "`autoReport.directory` in .* must be a folder, but is 3",
+        ),
+    ],
+)
+def test_malformed_engine_options_are_refused(text: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        report_directory({"POPLAR_ENGINE_OPTIONS": text})

@@ -1,5 +1,6 @@
 """What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
 
+from tensorflow_ipu.machine._autosave import autosave
 from tensorflow_ipu.machine._comparison import compare_reports
 from tensorflow_ipu.machine._configured import configured_system, memory_proportion
 from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
@@ -20,6 +21,7 @@ __all__ = [
     "System",
     "TaskTime",
     "Timeline",
+    "autosave",
     "compare_reports",
     "configured_system",
     "memory_of_parts",

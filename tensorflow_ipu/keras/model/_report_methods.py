@@ -81,7 +81,7 @@ class ReportMethods:
         report = extension.strategy.report(program, machine=machine, trip_counts=trip_counts)
         data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in tf.nest.flatten(elements.spec))
         told = f"a batch of a replica is {data}" + ("" if spec is not None else ", as the model and its losses tell")
-        return dataclasses.replace(report, program=f"{mode} {model.name}", assumptions=(*report.assumptions, told))
+        return dataclasses.replace(report, assumptions=(*report.assumptions, told))
 
 
 def _extension(model: object) -> Extension:

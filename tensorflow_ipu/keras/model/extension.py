@@ -243,13 +243,14 @@ class Extension:
                 f"model `{model.name}` was compiled with `run_eagerly=True`, and a Keras model cannot run eagerly under an"
                 " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
             )
+        name = f"{'evaluate' if mode == 'test' else mode} {model.name}"
         if self.stages.is_pipelined:
-            return Loop(model, self.strategy, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
+            return Loop(model, self.strategy, name, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
         accumulation = self.options.accumulation.plan if mode == "train" else None
         step = getattr(model, f"{mode}_step")
         if mode == "train" and accumulation is None:
             step = capturing(model, step)
-        return Loop(model, self.strategy, step, accumulation)
+        return Loop(model, self.strategy, name, step, accumulation)
 
     def _pipelined(self, mode: str) -> PipelinedModel:
         kind = type(self.model)

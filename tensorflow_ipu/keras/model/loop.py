@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import keras
@@ -35,6 +35,7 @@ class Loop:
         self,
         model: keras.Model,
         strategy: IPUStrategyV1,
+        name: str,
         step: Step,
         accumulation: Accumulation | None = None,
         pipelined: PipelinedModel | None = None,
@@ -44,11 +45,13 @@ class Loop:
         Args:
           model: The model that steps.
           strategy: Its strategy.
+          name: What reports call the programs.
           step: What a step does with a batch. It is traced with Keras's `autograph` rules: as it stands.
           accumulation: How the gradients of several steps become one update of the weights; None for an update a step.
           pipelined: What runs the steps of a model with pipeline stages, instead of `step` and `accumulation`.
         """
         self._strategy = strategy
+        self._name = name
         self._programs: dict[tuple[str, int], Callable[..., None]] = {}
         self._pipelined = pipelined
         self._counts: dict[int, tf.Tensor] = {}
@@ -58,7 +61,8 @@ class Loop:
         self._model = model
         self._step = tf.autograph.experimental.do_not_convert(step)
         self._accumulation = accumulation
-        self._single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)
+        single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)
+        self._single = self._named(single)
 
     @property
     def traces(self) -> int:
@@ -113,7 +117,7 @@ class Loop:
                 pipelined.run(elements, infeed, outfeed, steps)
                 self._specs[elements.key] = outfeed.element_spec
 
-            self._programs[key] = program
+            self._programs[key] = self._named(program)
         self._execute(self._programs[key], (infeed, outfeed))
 
     def run_single(self, batch: Nested) -> Nested:
@@ -130,7 +134,7 @@ class Loop:
             self._traces += 1
             self._insert(elements, infeed, outfeed, steps if looped else None)
 
-        return program
+        return self._named(program)
 
     def described(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
@@ -148,6 +152,10 @@ class Loop:
                 looped = steps > 1 or self._accumulation is not None
                 self._insert(elements, infeed, outfeed, tf.constant(steps) if looped else None)
 
+        return self._named(program)
+
+    def _named(self, program: Any) -> Callable[..., Any]:
+        program.__name__ = self._name
         return program
 
     def _insert(

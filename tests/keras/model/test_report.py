@@ -137,11 +137,14 @@ def test_a_model_without_compile_reports_predictions_alone(scoped):
         made.ipu_report(8)
 
 
-def test_a_model_in_stages_is_refused_with_the_way_out(scoped, replicas):
+def test_a_model_in_stages_reports_its_pipeline(scoped, replicas):
     replicas(2)
     made = scoped(lambda: keras.Sequential([keras.Input([6]), keras.layers.Dense(4), keras.layers.Dense(3)]))
     made.compile("sgd", SPARSE, steps_per_execution=8)
     made.set_pipeline_stage_assignment([0, 1])
     made.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
-    with pytest.raises(NotImplementedError, match="`pipelining.plan_cost`"):
-        made.ipu_report(8)
+    report = made.ipu_report(8)
+    assert report.ipus_per_replica == 2
+    assert report.timeline is not None
+    assert (report.timeline.micro_batches, report.timeline.passes, report.steps) == (4, 2, 8)
+    assert {row.part for row in rows(report, "dot")} >= {"stage 0 forward", "stage 1 backward"}
