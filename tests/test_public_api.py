@@ -35,8 +35,9 @@ PUBLIC = {
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
     "tensorflow_ipu.machine": """
-        BOW GC2 GC200 Machine Memory OperationTime Report System TaskTime Timeline autosave compare_reports
-        configured_system memory_of_parts memory_proportion report_of system_of systems
+        BOW GC2 GC200 Machine Memory OperationTime Report Suggestion SupplyAndDemand System TaskTime Timeline
+        advice_on_state autosave changed compare_reports configured_system memory_of_parts memory_proportion report_of
+        system_of systems
     """,
     "tensorflow_ipu.ops": """
         ReplicaGroups all_to_all_op compile_user_operation cross_replica_ops custom_ops embedding_ops f8_ops

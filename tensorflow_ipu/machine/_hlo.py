@@ -194,11 +194,12 @@ def _convolution(operation: Operation) -> Product:
     return Product(groups, max(1, rows), max(1, channels // groups), max(1, math.ceil(depth)), item)
 
 
-def read(serialized: bytes) -> Computation:
+def read(serialized: bytes, halved: bool = False) -> Computation:
     """Reads a program from a serialized `HloModuleProto`.
 
     Args:
       serialized: What `experimental_get_compiler_ir(...)(stage="hlo_serialized")` gives.
+      halved: Whether to take float16 for each float32, as if it had been written so.
 
     Returns:
       Its entry computation.
@@ -218,7 +219,15 @@ def read(serialized: bytes) -> Computation:
         computations[proto.id] = _computation(proto, computations)
     if module.entry_computation_id not in computations:
         raise ValueError("this is no serialized HLO module: it has no entry computation")
+    if halved:
+        for operation in (each for computation in computations.values() for each in computation.operations):
+            operation.shape = _halved(operation.shape)
     return computations[module.entry_computation_id]
+
+
+def _halved(shape: Shape) -> Shape:
+    parts = tuple(_halved(part) for part in shape.parts)
+    return Shape("f16" if shape.dtype == "f32" else shape.dtype, shape.dimensions, parts)
 
 
 def _computation(proto: Any, known: dict[int, Computation]) -> Computation:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tensorflow_ipu._checks import is_int
-from tensorflow_ipu.machine import _hlo, _memory
+from tensorflow_ipu.machine import _advice, _hlo, _memory
+from tensorflow_ipu.machine._advice import Suggestion
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._memory import Memory
+from tensorflow_ipu.machine._supply import SupplyAndDemand, balance_of
 from tensorflow_ipu.machine._system import System
 from tensorflow_ipu.machine._timeline import Timeline
 from tensorflow_ipu.machine._walk import OperationTime, Walk
@@ -42,6 +44,8 @@ class Report:
       assumptions: What the prediction takes for granted, a sentence each.
       overlaps_host: Whether data passes between host and chip while the chip computes.
       timeline: How a pipeline passes its time; None where the program has none, which does one operation after the other.
+      given_advice: What `advice` returned last, or the file had; None where nobody has asked yet.
+      asks: Gives further advice on this report, by reading the program again; it is told whether to trace as well.
     """
 
     program: str
@@ -52,6 +56,8 @@ class Report:
     assumptions: tuple[str, ...]
     overlaps_host: bool
     timeline: Timeline | None = None
+    given_advice: tuple[Suggestion, ...] | None = field(default=None, compare=False, repr=False)
+    asks: Callable[[Report, bool], Iterable[Suggestion]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def ipus_per_replica(self) -> int:
@@ -129,9 +135,40 @@ class Report:
             raise ValueError(f"`batch_size` must be the samples of a step, 1 or more, but is {batch_size!r}")
         return batch_size * self.replicas / self.step_seconds if self.step_seconds else float("inf")
 
+    def advice(self, retrace: bool = False) -> tuple[Suggestion, ...]:
+        """What would help: changes of which each alone makes a step faster or the program leaner, by the same model.
+
+        Where the program may not fit, the leanest stand first, else the fastest. What cannot be computed for a program
+        is left out. The program is read again at the first call, some times; `print` and `save` ask too.
+
+        Args:
+          retrace: Whether to trace the program anew as well, with other micro-batches: for reports of Keras models.
+        """
+        if self.given_advice is None or retrace:
+            found = [] if self.asks is None else list(self.asks(self, retrace))
+            if self.timeline is not None:
+                found += _advice.advice_on_state(self, self.timeline.passes)
+            object.__setattr__(self, "given_advice", _advice.ranked(self, found))  # A cache, in a frozen class.
+        return self.given_advice or ()
+
+    def data_balance(self, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
+        """Whether the machine would wait for its data: the predicted demand beside a measured supply.
+
+        Args:
+          benchmark: What `dataset_benchmark` or `infeed_benchmark` returned: its JSON (`result.numpy()[0]`), or what that
+            holds. The last epoch counts.
+
+        Raises:
+          ValueError: It is no such thing, or the program reads no infeed.
+        """
+        return balance_of(self, benchmark)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as what JSON can hold."""
-        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+        advice = [dataclasses.asdict(each) for each in self.advice()]
+        values = dataclasses.asdict(dataclasses.replace(self, asks=None, given_advice=None))
+        del values["asks"], values["given_advice"]
+        return {"schema": SCHEMA, **values, "advice": advice}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Report:
@@ -157,6 +194,7 @@ class Report:
                 assumptions=tuple(values["assumptions"]),
                 overlaps_host=values["overlaps_host"],
                 timeline=None if timeline is None else Timeline.from_dict(timeline),
+                given_advice=tuple(Suggestion(**each) for each in values.get("advice", ())),
             )
         except KeyError as exc:
             raise ValueError(f"this is no report: it has no {exc}") from exc
@@ -236,7 +274,29 @@ def report_of(
     Raises:
       ValueError: The bytes are no program, or `trip_counts` names a loop that there is not.
     """
-    entry = _hlo.read(serialized)
+
+    def ask(*, system: System = system, proportion: float = proportion, halved: bool = False) -> Report:
+        return _predicted(serialized, system, program, replicas, proportion, trip_counts, lines, assumptions, halved)
+
+    def advise(report: Report, retrace: bool) -> Iterator[Suggestion]:
+        del retrace  # There is a program, and nothing to trace it from.
+        return _advice.advice_of_program(report, proportion, ask)
+
+    return dataclasses.replace(ask(), asks=advise)
+
+
+def _predicted(
+    serialized: bytes,
+    system: System,
+    program: str,
+    replicas: int,
+    proportion: float,
+    trip_counts: Mapping[str, int] | None,
+    lines: Mapping[str, str] | None,
+    assumptions: Sequence[str],
+    halved: bool,
+) -> Report:
+    entry = _hlo.read(serialized, halved)
     walk = Walk(system, replicas=replicas, proportion=proportion, trip_counts=trip_counts, lines=lines)
     operations = tuple(walk.times(entry))
     if walk.unused_trip_counts - {"*"}:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _BAR = 40
 _NAME = 44
 _DEAREST = 10
+_CHANGE = 88
 _SIGNS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": "."}
 
 
@@ -32,6 +33,13 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _time(report)
     yield ""
     yield from _table(report)
+    advice = report.advice()
+    if advice:
+        yield ""
+        yield f"{'what would help, each alone':<{_CHANGE}} {'speed':>8} {'memory':>8}"
+        for each in advice:
+            share = each.memory / report.memory.capacity
+            yield f"{each.change:<{_CHANGE}} {f'x {each.speed:.2f}':>8} {share:>8.0%}  {each.verdict}"
 
 
 def _memory(report: Report) -> Iterator[str]:

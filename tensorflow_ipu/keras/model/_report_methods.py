@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu import machine as machine_model
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.keras import _keras_internals as internals
@@ -19,7 +21,7 @@ from tensorflow_ipu.keras.model.replica_count import symbols_of
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
-    from tensorflow_ipu.machine import Machine, Report, System
+    from tensorflow_ipu.machine import Machine, Report, Suggestion, System
 
 # What the user calls a mode, and what Keras does.
 _MODES = {"train": "train", "evaluate": "test", "predict": "predict"}
@@ -66,22 +68,85 @@ class ReportMethods:
         if mode != "predict":
             internals.check_compiled(model, "ipu_report")
         batch = _batch(extension, batch_size, mode, spec)
-        elements = Elements(tf.data.Dataset.from_tensors(0).map(lambda _: _zeros(batch)))
-        with extension.strategy.scope():
-            if mode == "predict":
-                internals.called_with_symbols(model, symbols_of(elements.spec), training=False)
-            else:
-                internals.build_for_training(model, elements.spec)
-        steps = _steps(extension, mode)
-        infeed = IPUInfeedQueue(
-            elements.dataset, device_ordinal=extension.ordinal, **extension.options.infeed.changed()
-        )
-        kind = _MODES[mode]
-        program = extension.loop(kind).described(elements, infeed, extension.outfeed(kind), steps)
-        report = extension.strategy.report(program, machine=machine, trip_counts=trip_counts)
-        data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in tf.nest.flatten(elements.spec))
+        asked = _Asked(extension, mode, batch, machine, trip_counts)
+        report = asked.report()
+        data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in tf.nest.flatten(batch))
         told = f"a batch of a replica is {data}" + ("" if spec is not None else ", as the model and its losses tell")
         return dataclasses.replace(report, assumptions=(*report.assumptions, told))
+
+
+class _Asked:
+    """What a report was asked for, so that more like it can be made for its advice."""
+
+    def __init__(
+        self,
+        extension: Extension,
+        mode: str,
+        batch: Nested,
+        machine: System | Machine | str | None,
+        trip_counts: Mapping[str, int] | None,
+    ) -> None:
+        self._extension = extension
+        self._mode = mode
+        self._batch = batch
+        self._machine = machine
+        self._trip_counts = trip_counts
+
+    def report(self, scale: float = 1.0, accumulating: int = 1) -> Report:
+        """The report, of so many times the micro-batch and the steps of accumulation."""
+        extension, kind = self._extension, _MODES[self._mode]
+        batch = tf.nest.map_structure(lambda leaf: _scaled(leaf, scale), self._batch)
+        elements = Elements(tf.data.Dataset.from_tensors(0).map(lambda _: _zeros(batch)))
+        with extension.strategy.scope():
+            if self._mode == "predict":
+                internals.called_with_symbols(extension.model, symbols_of(elements.spec), training=False)
+            else:
+                internals.build_for_training(extension.model, elements.spec)
+        options = extension.options.infeed.changed()
+        infeed = IPUInfeedQueue(elements.dataset, device_ordinal=extension.ordinal, **options)
+        steps = _steps(extension, self._mode, accumulating)
+        program = extension.loop(kind, accumulating).described(elements, infeed, extension.outfeed(kind), steps)
+        report = extension.strategy.report(program, machine=self._machine, trip_counts=self._trip_counts)
+        if report.timeline is not None:
+            return report
+        return dataclasses.replace(self._with_state(report), asks=self._advising(report))
+
+    def _with_state(self, report: Report) -> Report:
+        """The report with the state of the optimizer told apart from the weights."""
+        if self._mode != "train" or self._extension.model.optimizer is None:
+            return report
+        memory, variables = report.memory, self._extension.model.optimizer.variables
+        state = min(memory.variables, sum(each.value.dtype.size * math.prod(each.shape) for each in variables))
+        memory = dataclasses.replace(memory, variables=memory.variables - state, optimizer=state)
+        return dataclasses.replace(report, memories=(memory,))
+
+    def _advising(self, plain: Report) -> Callable[[Report, bool], Iterator[Suggestion]]:
+        def advise(report: Report, retrace: bool) -> Iterator[Suggestion]:
+            if plain.asks is not None:
+                yield from plain.asks(report, retrace)
+            training = self._mode == "train"
+            updates = report.steps // (self._extension.steps_per_update if training else 1)
+            yield from machine_model.advice_on_state(report, updates)
+            if retrace:
+                yield from self._other_batches(report)
+
+        return advise
+
+    def _other_batches(self, report: Report) -> Iterator[Suggestion]:
+        """What half and twice the micro-batch do."""
+        size = tf.nest.flatten(self._batch)[0].shape[0]
+        if size % 2 == 0:
+            training = self._mode == "train"
+            count = 2 * self._extension.steps_per_update
+            words = f"micro-batches of {size // 2} in place of {size}"
+            words += f", and `gradient_accumulation_steps_per_replica` of {count}" if training else ""
+            yield machine_model.changed(words, report, self.report(0.5, 2 if training else 1), 0.5)
+        yield machine_model.changed(f"micro-batches of {2 * size} in place of {size}", report, self.report(2.0), 2.0)
+
+
+def _scaled(leaf: tf.TensorSpec, scale: float) -> tf.TensorSpec:
+    shape: list[Any] = leaf.shape.as_list()
+    return tf.TensorSpec([round(shape[0] * scale), *shape[1:]], leaf.dtype)
 
 
 def _extension(model: object) -> Extension:
@@ -106,8 +171,8 @@ def _zeros(batch: Nested) -> Nested:
     return tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), batch)
 
 
-def _steps(extension: Extension, mode: str) -> int:
+def _steps(extension: Extension, mode: str, accumulating: int) -> int:
     """How many steps a program runs: those of an execution, as whole updates."""
     steps = extension.steps_per_execution
-    count = extension.steps_per_update if mode == "train" else 1
+    count = accumulating * extension.steps_per_update if mode == "train" else 1
     return -(-steps // count) * count

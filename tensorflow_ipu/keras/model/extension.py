@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import keras
@@ -23,11 +24,13 @@ from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras.model.execution import Execution
 from tensorflow_ipu.keras.model.loop import Loop
+from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation
 from tensorflow_ipu.keras.optimizers.captured import capturing
 from tensorflow_ipu.keras.optimizers.parts import chain
 from tensorflow_ipu.keras.options.options import Options
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.keras.pipeline.program import PipelinedModel
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
@@ -225,8 +228,12 @@ class Extension:
         self._loops[mode] = loop = self.loop(mode)
         return Execution(self, mode, loop)
 
-    def loop(self, mode: str) -> Loop:
+    def loop(self, mode: str, accumulating: int = 1) -> Loop:
         """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet.
+
+        Args:
+          mode: Which of them.
+          accumulating: How many times as many steps make one update as the options say; for models without stages.
 
         Raises:
           ValueError: The optimizer cannot be run so.
@@ -247,6 +254,10 @@ class Extension:
         if self.stages.is_pipelined:
             return Loop(model, self.strategy, name, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
         accumulation = self.options.accumulation.plan if mode == "train" else None
+        if accumulating > 1:
+            mean = GradientAccumulationReductionMethod.MEAN
+            accumulation = accumulation or Accumulation(1, mean)
+            accumulation = replace(accumulation, steps=accumulating * accumulation.steps)
         step = getattr(model, f"{mode}_step")
         if mode == "train" and accumulation is None:
             step = capturing(model, step)

@@ -75,6 +75,8 @@ def comparison(before: Report, after: Report) -> str:
 def panels(report: Report) -> Iterator[str]:
     """All panels, in their order on the page."""
     yield _told(report)
+    if report.advice():
+        yield _advice(report)
     yield _memory(report)
     yield _time(report)
     yield _liveness(report)
@@ -102,6 +104,20 @@ def _told(report: Report) -> str:
     return _panel(
         "assumptions", "What this cannot know, and takes for granted", f'<ul class="told">{items}</ul>', wide=True
     )
+
+
+def _advice(report: Report) -> str:
+    rows = [
+        [
+            _prose(each.change),
+            _number(each.speed, f"x {each.speed:.2f}"),
+            _number(each.memory, f"{each.memory / report.memory.capacity:.0%}"),
+            f'<td class="{each.verdict.replace(" ", "-")}">{each.verdict}</td>',
+        ]
+        for each in report.advice()
+    ]
+    table = _table([("each change alone", ""), ("speed", "n"), ("memory, at most", "n"), ("", "")], rows)
+    return _panel("advice", "What would help", f'<div class="scrolls">{table}</div>', wide=True)
 
 
 def _memory(report: Report) -> str:

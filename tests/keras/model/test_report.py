@@ -148,3 +148,15 @@ def test_a_model_in_stages_reports_its_pipeline(scoped, replicas):
     assert report.timeline is not None
     assert (report.timeline.micro_batches, report.timeline.passes, report.steps) == (4, 2, 8)
     assert {row.part for row in rows(report, "dot")} >= {"stage 0 forward", "stage 1 backward"}
+
+
+def test_other_micro_batches_are_tried_by_tracing_them(model):
+    report = model.ipu_report(16)
+    state = sum(4 * int(np.prod(each.shape)) for each in model.optimizer.variables)
+    assert report.memory.optimizer == pytest.approx(state, abs=16)
+    assert not any("micro-batches" in each.change for each in report.advice())
+    found = {each.change: each for each in report.advice(retrace=True)}
+    double = found["micro-batches of 32 in place of 16"]
+    assert double.speed == pytest.approx(2 * report.step_seconds / model.ipu_report(32).step_seconds)
+    assert report.advice() == tuple(found.values())
+    assert not model.optimizer.iterations.numpy()

@@ -1,0 +1,125 @@
+"""What would help a program on a machine, each change with the effect that the model predicts for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu.machine._memory import DOES_NOT_FIT, FITS, MAY_FIT
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine._memory import Memory
+    from tensorflow_ipu.machine._report import Report
+
+# A change is worth telling from these on: samples a second, and memory, as shares of what they were.
+_FASTER, _LEANER = 1.02, 0.97
+_PROPORTIONS = (0.1, 0.2, 0.4, 0.9)
+_IO_TILES = 64
+_VERDICTS = (FITS, MAY_FIT, DOES_NOT_FIT)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One change, alone, and what the model predicts of it.
+
+    Attributes:
+      change: What to do.
+      speed: Samples a second, as a multiple of what they are without it.
+      memory: Bytes that the fullest IPU then needs, at most.
+      verdict: Whether the program then fits: `fits`, `may fit` or `does not fit`.
+    """
+
+    change: str
+    speed: float
+    memory: int
+    verdict: str
+
+
+def changed(change: str, before: Report, after: Report, samples: float = 1.0) -> Suggestion:
+    """The advice that another report gives.
+
+    Args:
+      change: What makes the one report of the other.
+      before: The report as it is.
+      after: The report with the change.
+      samples: How many times as many samples a step then has.
+    """
+    return Suggestion(
+        change, samples * before.step_seconds / (after.step_seconds or 1.0), after.memory.high, after.memory.verdict
+    )
+
+
+def ranked(report: Report, advice: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
+    """What of some advice helps.
+
+    Where the program fits, that is what is faster, or leaner at the same speed, and still fits, the fastest first. Where it
+    may not fit, it is what is leaner, the leanest of the best verdict first.
+    """
+    low = report.memory.high * _LEANER
+    if report.memory.verdict == FITS:
+        helps = [
+            each
+            for each in advice
+            if each.verdict == FITS and (each.speed >= _FASTER or (each.memory <= low and each.speed > 1 / _FASTER))
+        ]
+        return tuple(sorted(helps, key=lambda each: -each.speed))
+    lean = [each for each in advice if each.memory <= low]
+    return tuple(sorted(lean, key=lambda each: (_VERDICTS.index(each.verdict), each.memory)))
+
+
+def advice_of_program(report: Report, proportion: float, ask: Callable[..., Report]) -> Iterator[Suggestion]:
+    """What reading the program again, with other types, tiles or proportions, tells.
+
+    Args:
+      report: The report as it is.
+      proportion: `availableMemoryProportion` as it is.
+      ask: Reports again: `ask(halved=True)` with float16 for float32, `ask(system=...)`, `ask(proportion=...)`.
+    """
+    if any("f32[" in each.shape for each in report.operations):
+        words = "float16 for all that is float32: weights, optimizer state, activations and data"
+        yield changed(words, report, ask(halved=True))
+    machine = report.system.machine
+    if not report.overlaps_host and report.part_seconds("host") and machine.tiles > 2 * _IO_TILES:
+        system = dataclasses.replace(report.system, machine=dataclasses.replace(machine, io_tiles=_IO_TILES))
+        words = f"`io_tiles.num_io_tiles` of {_IO_TILES}, and prefetching feeds: data pass beside the computation"
+        yield changed(words, report, ask(system=system))
+    if any(each.plan for each in report.operations):
+        found = [
+            changed(f"`availableMemoryProportion` of {each} in place of {proportion}", report, ask(proportion=each))
+            for each in _PROPORTIONS
+            if each != proportion
+        ]
+        fastest, leanest = max(found, key=lambda each: each.speed), min(found, key=lambda each: each.memory)
+        yield fastest
+        if leanest.change != fastest.change:
+            yield leanest
+
+
+def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
+    """What it does to keep the optimizer's state elsewhere than whole on each chip, where the report knows its size.
+
+    Args:
+      report: The report.
+      updates: How many updates of the weights a run has.
+    """
+    largest = max(memory.optimizer for memory in report.memories)
+    if not largest:
+        return
+
+    def on_chip(share: float) -> Sequence[Memory]:
+        return [dataclasses.replace(each, optimizer=round(share * each.optimizer)) for each in report.memories]
+
+    moved = 2 * largest * updates / report.system.streaming_bytes_per_second
+    yield _with(report, "optimizer state off the chip (`offload_weight_update_variables`)", on_chip(0.0), moved)
+    if report.replicas > 1:
+        # What replaces an all-reduce of gradients, a reduce-scatter and an all-gather, passes as many bytes.
+        words = f"optimizer state shared by the {report.replicas} replicas (`replicated_optimizer_state_sharding`)"
+        yield _with(report, words, on_chip(1 / report.replicas), 0.0)
+
+
+def _with(report: Report, change: str, memories: Sequence[Memory], more_seconds: float) -> Suggestion:
+    fullest = max(memories, key=lambda memory: memory.high)
+    speed = report.seconds / (report.seconds + more_seconds) if report.seconds else 1.0
+    return Suggestion(change, speed, fullest.high, fullest.verdict)

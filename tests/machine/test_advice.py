@@ -1,0 +1,118 @@
+"""Advice is computed: each change has the effect that a report with the change has."""
+
+import dataclasses
+import json
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.machine import GC200, Memory, OperationTime, Report, SupplyAndDemand, Timeline, system_of
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def large():
+    """The operands of a product that may just fit a chip."""
+    return tf.TensorSpec([2048, 8192]), tf.TensorSpec([8192, 12288])
+
+
+def by_change(report, start):
+    return next((each for each in report.advice() if each.change.startswith(start)), None)
+
+
+def test_float16_is_the_program_in_float16(report, large):
+    advised = by_change(report(tf.matmul, *large), "float16")
+    halves = report(tf.matmul, *(tf.TensorSpec(each.shape, tf.float16) for each in large))
+    full = report(tf.matmul, *large)
+    assert advised.speed == pytest.approx(full.step_seconds / halves.step_seconds)
+    assert advised.memory == halves.memory.high
+    assert by_change(halves, "float16") is None
+
+
+def test_a_proportion_is_the_program_with_it(report, large):
+    made = report(tf.matmul, *large)
+    assert made.fits is None  # So the leanest stand first.
+    order = [(each.verdict != "fits", each.memory) for each in made.advice()]
+    assert order == sorted(order)
+    advised = by_change(made, "`availableMemoryProportion` of 0.1 in place of 0.6")
+    tight = report(tf.matmul, *large, proportion=0.1)
+    assert (advised.memory, advised.verdict) == (tight.memory.high, tight.memory.verdict)
+    assert advised.speed == pytest.approx(made.step_seconds / tight.step_seconds)
+
+
+def test_advice_is_printed_saved_and_read_again(report, large, tmp_path):
+    made = report(tf.matmul, *large)
+    text = str(made)
+    assert "what would help, each alone" in text
+    assert "`availableMemoryProportion` of 0.1" in text
+    made.save(tmp_path / "a.json")
+    again = Report.load(tmp_path / "a.json")
+    assert again.advice() == made.advice()
+    assert str(again) == text
+    assert again == made
+
+
+def test_what_does_not_help_is_not_told(report):
+    assert not report(tf.reverse, tf.zeros([64], tf.int32), [0]).advice()
+
+
+def test_tiles_for_data_help_what_waits_for_data(report):
+    rows = (
+        OperationTime("in", "infeed", "s8[4]", 1, host=1e-3),
+        OperationTime("product", "dot", "s8[4]", 1, compute=1e-3),
+    )
+    memory = Memory(MIB, 0, MIB, MIB, 2 * MIB, GC200.bytes)
+    asked = []
+
+    def ask(**changes):
+        asked.append(changes)
+        return dataclasses.replace(plain, overlaps_host=True)
+
+    from tensorflow_ipu.machine._advice import advice_of_program, ranked
+
+    plain = Report("p", system_of("GC200"), 1, rows, (memory,), (), overlaps_host=False)
+    only, *_ = ranked(plain, advice_of_program(plain, 0.6, ask))
+    assert only.change.startswith("`io_tiles.num_io_tiles` of 64")
+    assert only.speed == pytest.approx(2.0)
+    assert asked[0]["system"].machine.io_tiles == 64
+
+
+@pytest.fixture
+def pipelined():
+    """A pipeline on two IPUs, of which the second one has 800 MiB of state, and four replicas."""
+    memories = [Memory(50 * MIB, 0, MIB, MIB, MIB, GC200.bytes, ipu=n, optimizer=n * 800 * MIB) for n in range(2)]
+    timeline = Timeline(1.0, micro_batches=8, passes=3, bubble=0.0, shown=8, tasks=())
+    return Report("p", system_of("IPU-POD16"), 4, (), tuple(memories), (), overlaps_host=False, timeline=timeline)
+
+
+def test_state_may_rest_off_the_chip_or_be_shared(pipelined):
+    shared, away = (
+        by_change(pipelined, f"optimizer state {how}") for how in ("shared by the 4 replicas", "off the chip")
+    )
+    assert shared.memory == (50 + 2 + 200) * MIB
+    assert shared.speed == 1.0
+    assert away.memory == 52 * MIB
+    moved = 2 * 800 * MIB / pipelined.system.streaming_bytes_per_second
+    assert away.speed == pytest.approx(1 / (1 + moved))
+    assert [each.verdict for each in pipelined.advice()] == ["fits", "fits"]
+
+
+def test_demand_is_told_beside_supply():
+    rows = (OperationTime("in", "infeed", "f32[4]", 10, host=1e-3, host_bytes=160),)
+    memory = Memory(MIB, 0, MIB, MIB, 2 * MIB, GC200.bytes)
+    made = Report("p", system_of("GC200"), 2, rows, (memory,), (), overlaps_host=False)
+    measured = {"epochs": [{"elements_per_second": 1.0}, {"elements_per_second": 5000.0}]}
+    balance = made.data_balance(json.dumps(measured))
+    assert (
+        balance == made.data_balance(measured) == SupplyAndDemand(pytest.approx(20000), pytest.approx(320000), 5000.0)
+    )
+    assert balance.is_bound
+    assert str(balance) == (
+        "the program takes 20,000 elements/s (320 kB/s), the dataset gives 5,000 elements/s: bound by data, 4.0 times too slow"
+    )
+    assert "not bound by data" in str(dataclasses.replace(balance, supply=40000.0))
+    with pytest.raises(ValueError, match="`benchmark` must be the JSON that `dataset_benchmark` returns"):
+        made.data_balance("{}")
+    with pytest.raises(ValueError, match="reads no infeed"):
+        dataclasses.replace(made, operations=()).data_balance(measured)
