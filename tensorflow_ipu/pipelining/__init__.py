@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
 from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.report.balance import Balance, balance
 from tensorflow_ipu.pipelining.report.comparison import Candidate, Comparison, compare_plans, contiguous_mappings
 from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, plan_cost, timeline
 from tensorflow_ipu.pipelining.report.perfetto import plan_trace, write_trace
@@ -53,6 +54,7 @@ _PROGRAMS = {
 
 __all__ = [
     "Backward",
+    "Balance",
     "Buffer",
     "BufferKind",
     "Candidate",
@@ -81,6 +83,7 @@ __all__ = [
     "Task",
     "TracedPipeline",
     "Update",
+    "balance",
     "check_plan",
     "compare_plans",
     "contiguous_mappings",

@@ -10,7 +10,8 @@ PLAN = {
     "Task", "Update", "check_plan", "overlap_length", "parallel_phases_plan", "parse_instruction", "pipeline_plan",
     "serial_phases_plan", "sharded_plan",
 }  # fmt: skip
-COST = {"Candidate", "Comparison", "IpuCost", "PlanCost", "Span", "StageCost", "compare_plans", "contiguous_mappings",
+COST = {"Balance", "Candidate", "Comparison", "IpuCost", "PlanCost", "Span", "StageCost", "balance",
+        "compare_plans", "contiguous_mappings",
         "plan_cost", "timeline"}  # fmt: skip
 PICTURES = {"draw_plan", "draw_plans", "plan_text", "plan_trace", "write_trace"}
 PROGRAMS = {"OptimizerFunctionOutput", "PipelineOptions", "TracedPipeline", "last_pipeline", "measured_stage_costs",

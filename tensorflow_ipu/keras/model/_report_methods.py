@@ -16,12 +16,14 @@ from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.data import batches
 from tensorflow_ipu.keras.data.elements import Elements
+from tensorflow_ipu.keras.model.pieces import pieces_of
 from tensorflow_ipu.keras.model.replica_count import symbols_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
     from tensorflow_ipu.machine import Machine, Report, Suggestion, System
+    from tensorflow_ipu.pipelining.parts import Pieces
 
 # What the user calls a mode, and what Keras does.
 _MODES = {"train": "train", "evaluate": "test", "predict": "predict"}
@@ -74,6 +76,21 @@ class ReportMethods:
         told = f"a batch of a replica is {data}" + ("" if spec is not None else ", as the model and its losses tell")
         return dataclasses.replace(report, assumptions=(*report.assumptions, told))
 
+    def ipu_pieces(self, machine: System | Machine | str | None = None, batch_size: int | None = None) -> Pieces:
+        """The layers of the model with what each takes in training, as `pipelining.balance` asks for them.
+
+        Args:
+          machine: As for `strategy.report`.
+          batch_size: The samples of a micro-batch, as for `ipu_report`.
+
+        Raises:
+          ValueError: The model was not compiled, or has fewer than two layers; or `batch_size` is missing.
+        """
+        extension = _extension(self)
+        internals.check_compiled(extension.model, "ipu_pieces")
+        asked = _Asked(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
+        return pieces_of(extension, machine, asked.program)
+
 
 class _Asked:
     """What a report was asked for, so that more like it can be made for its advice."""
@@ -92,8 +109,8 @@ class _Asked:
         self._machine = machine
         self._trip_counts = trip_counts
 
-    def report(self, scale: float = 1.0, accumulating: int = 1) -> Report:
-        """The report, of so many times the micro-batch and the steps of accumulation."""
+    def program(self, scale: float = 1.0, accumulating: int = 1) -> Callable[[], None]:
+        """The program, of so many times the micro-batch and the steps of accumulation; the model is built."""
         extension, kind = self._extension, _MODES[self._mode]
         batch = tf.nest.map_structure(lambda leaf: _scaled(leaf, scale), self._batch)
         elements = Elements(tf.data.Dataset.from_tensors(0).map(lambda _: _zeros(batch)))
@@ -105,8 +122,12 @@ class _Asked:
         options = extension.options.infeed.changed()
         infeed = IPUInfeedQueue(elements.dataset, device_ordinal=extension.ordinal, **options)
         steps = _steps(extension, self._mode, accumulating)
-        program = extension.loop(kind, accumulating).described(elements, infeed, extension.outfeed(kind), steps)
-        report = extension.strategy.report(program, machine=self._machine, trip_counts=self._trip_counts)
+        return extension.loop(kind, accumulating).described(elements, infeed, extension.outfeed(kind), steps)
+
+    def report(self, scale: float = 1.0, accumulating: int = 1) -> Report:
+        """Its report."""
+        program = self.program(scale, accumulating)
+        report = self._extension.strategy.report(program, machine=self._machine, trip_counts=self._trip_counts)
         if report.timeline is not None:
             return report
         return dataclasses.replace(self._with_state(report), asks=self._advising(report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from tensorflow_ipu.keras.pipeline.places import Key, Place, places_of, too_late
 from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, ever_entered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras._keras_internals import Node
     from tensorflow_ipu.keras.pipeline.named_stages import Named
@@ -111,6 +114,20 @@ class StageAssignment:
         except (ValueError, RuntimeError):
             self._stages = before
             raise
+
+    @contextlib.contextmanager
+    def staged(self, stages: Sequence[int]) -> Iterator[None]:
+        """A block in which the layers, or their calls, those of nested models among them, are in these stages."""
+        before = self._stages
+        self._stages = {leaf.key: stage for leaf, stage in zip(self._leaves(), stages, strict=True)}
+        try:
+            yield
+        finally:
+            self._stages = before
+
+    def leaf_names(self) -> list[str]:
+        """The names of the layers in the order in which they run, those of nested models in their place."""
+        return [leaf.layer.name for leaf in self._leaves()]
 
     def reset(self) -> None:
         """Takes all layers out of their stages."""
