@@ -257,6 +257,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         """
         from tensorflow_ipu import machine as model  # Not with the package: few programs ask.
         from tensorflow_ipu import pipelining
+        from tensorflow_ipu._kept_state import kept_by
 
         if not replicas.is_graph_function(fn):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
@@ -279,7 +280,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
                 f"a replica of the program uses {per_replica} IPUs, and has {len(pipelines)} pipelines: a report is of"
                 " programs of one IPU, or of one pipeline"
             )
-        return model.report_of(
+        report = model.report_of(
             replicas.hlo(program, inputs, device),
             system,
             program=name,
@@ -288,6 +289,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             trip_counts=trip_counts,
             lines=replicas.user_lines(program),
         )
+        called_with = (*args, *(kwargs or {}).values())
+        return model.told_apart(report, kept_by(fn, called_with, program.captured_inputs, self.extended.ipus))
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
         """Reduces what `run` returned: on the host, where there is one replica, so that only `axis` leaves work to do.

@@ -17,6 +17,7 @@ LAYERS = {
     "keras": 11,
     "strategy": 10,
     "pipelining": 9,
+    "_kept_state": 9,
     "_prepared": 8,
     "compiler": 8,
     "_extended": 7,

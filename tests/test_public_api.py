@@ -35,9 +35,9 @@ PUBLIC = {
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
     "tensorflow_ipu.machine": """
-        BOW GC2 GC200 Machine Memory OperationTime Report Suggestion SupplyAndDemand System TaskTime Timeline
+        BOW GC2 GC200 Kept Machine Memory OperationTime Report Suggestion SupplyAndDemand System TaskTime Timeline
         advice_on_state autosave changed compare_reports configured_system memory_of_parts memory_proportion report_of
-        system_of systems
+        system_of systems told_apart
     """,
     "tensorflow_ipu.ops": """
         ReplicaGroups all_to_all_op compile_user_operation cross_replica_ops custom_ops embedding_ops f8_ops

@@ -6,6 +6,7 @@ from tensorflow_ipu.machine._comparison import compare_reports
 from tensorflow_ipu.machine._configured import configured_system, memory_proportion
 from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
 from tensorflow_ipu.machine._memory import Memory, memory_of_parts
+from tensorflow_ipu.machine._placement import Kept, told_apart
 from tensorflow_ipu.machine._report import Report, report_of
 from tensorflow_ipu.machine._supply import SupplyAndDemand
 from tensorflow_ipu.machine._system import System, system_of, systems
@@ -16,6 +17,7 @@ __all__ = [
     "BOW",
     "GC2",
     "GC200",
+    "Kept",
     "Machine",
     "Memory",
     "OperationTime",
@@ -35,4 +37,5 @@ __all__ = [
     "report_of",
     "system_of",
     "systems",
+    "told_apart",
 ]

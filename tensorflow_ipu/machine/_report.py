@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +310,13 @@ def _predicted(
         system=system,
         replicas=replicas,
         operations=operations,
-        memories=(_memory.memory_of(entry, system, proportion),),
+        memories=(replace(_memory.memory_of(entry, system, proportion), feeds=_feeds(operations, system)),),
         assumptions=(*_CANNOT_KNOW, *assumptions, *walk.notes),
         overlaps_host=system.machine.io_tiles > 0,
     )
+
+
+def _feeds(operations: Sequence[OperationTime], system: System) -> int:
+    """What buffers of queues take: an element each, or two where one is passed while the other one is used."""
+    elements = sum(row.host_bytes / row.count for row in operations if row.host_bytes)
+    return round(elements) * (2 if system.machine.io_tiles else 1)

@@ -26,7 +26,7 @@ class OperationTime:
       compute: Seconds of arithmetic.
       exchange: Seconds of moves between tiles.
       sync: Seconds of synchronisation.
-      links: Seconds on the links between IPUs.
+      links: Seconds on the links between IPUs, and on those to the memory beside them.
       host: Seconds on the link to the host.
       flops: Operations of arithmetic, a multiply-add being two.
       host_bytes: Bytes between host and chip.

@@ -72,7 +72,7 @@ def update_memory(
         offloaded = options.offload_weight_update_variables is True
         parts = replicas if options.replicated_optimizer_state_sharding else 1
     on_chip = off_chip = 0
-    for tensor in _state(optimizer):
+    for tensor in state_of(optimizer):
         size = _bytes(tensor, tensor.dtype)
         if offloaded and size >= minimum_remote_tensor_size:
             off_chip += _bytes(tensor, tensor.dtype, parts)
@@ -81,7 +81,7 @@ def update_memory(
     return UpdateMemory(sum(_bytes(weight, weight.dtype) for weight in weights), accumulators, on_chip, off_chip)
 
 
-def _state(optimizer: Any) -> list[Variable]:
+def state_of(optimizer: Any) -> list[Variable]:
     """The variables of the optimizer that updates the weights, inside of all its wrappers."""
     while hasattr(optimizer, "inner_optimizer"):  # Those of Keras's wrappers have the wrappers' own as well.
         optimizer = optimizer.inner_optimizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,14 @@ import tensorflow as tf
 
 from tensorflow_ipu import machine as machine_model
 from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.data import batches
 from tensorflow_ipu.keras.data.elements import Elements
 from tensorflow_ipu.keras.model.pieces import pieces_of
 from tensorflow_ipu.keras.model.replica_count import symbols_of
+from tensorflow_ipu.optimizers import update_memory
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
@@ -130,16 +131,30 @@ class _Asked:
         report = self._extension.strategy.report(program, machine=self._machine, trip_counts=self._trip_counts)
         if report.timeline is not None:
             return report
-        return dataclasses.replace(self._with_state(report), asks=self._advising(report))
+        told = machine_model.told_apart(report, self._kept(accumulating))
+        return dataclasses.replace(told, asks=self._advising(report))
 
-    def _with_state(self, report: Report) -> Report:
-        """The report with the state of the optimizer told apart from the weights."""
-        if self._mode != "train" or self._extension.model.optimizer is None:
-            return report
-        memory, variables = report.memory, self._extension.model.optimizer.variables
-        state = min(memory.variables, sum(each.value.dtype.size * math.prod(each.shape) for each in variables))
-        memory = dataclasses.replace(memory, variables=memory.variables - state, optimizer=state)
-        return dataclasses.replace(report, memories=(memory,))
+    def _kept(self, accumulating: int) -> machine_model.Kept:
+        """What the model's optimizer keeps, where the options of accumulation place it."""
+        model, options = self._extension.model, self._extension.options.accumulation
+        if self._mode != "train" or model.optimizer is None:
+            return machine_model.Kept()
+        memory = update_memory(model.optimizer, ())
+        state = memory.state_on_chip + memory.state_off_chip
+        if options.offload_weight_update_variables and options.plan is not None:
+            parts = self._extension.strategy.extended.ipus if options.replicated_optimizer_state_sharding else 1
+            memory = dataclasses.replace(memory, state_on_chip=0, state_off_chip=-(-state // parts))
+        sums = 0
+        if options.plan is not None or accumulating > 1:
+            weights = [tf_variable(weight) for weight in model.trainable_variables]
+            sums = sum((weight.shape.num_elements() or 0) * weight.dtype.size for weight in weights)
+        return machine_model.Kept(
+            state=state,
+            on_chip=memory.state_on_chip,
+            off_chip=memory.state_off_chip,
+            carried=sums,
+            steps_per_update=accumulating * self._extension.steps_per_update,
+        )
 
     def _advising(self, plain: Report) -> Callable[[Report, bool], Iterator[Suggestion]]:
         def advise(report: Report, retrace: bool) -> Iterator[Suggestion]:

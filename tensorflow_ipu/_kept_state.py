@@ -1,0 +1,77 @@
+"""What the optimizers of a program keep, found by what its function names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorflow_ipu import machine, optimizers
+from tensorflow_ipu.optimizers import AccumulationOptions
+from tensorflow_ipu.optimizers.parts import state_of
+
+# So far functions are followed that functions name: a step that a program hands to `loops.repeat`, and what that calls.
+_DEEPEST = 4
+
+
+def kept_by(fn: Any, arguments: Iterable[Any], captured: Iterable[Any], replicas: int) -> machine.Kept:
+    """What the optimizers of a program keep.
+
+    Args:
+      fn: The program, a `tf.function`: optimizers are among what it names, and what the functions that it names name.
+      arguments: What it is called with.
+      captured: The tensors that its trace captured: what is not among them is no part of it.
+      replicas: Among how many replicas a state is divided, if it is.
+    """
+    handles = {id(tensor) for tensor in captured}
+    kept = machine.Kept()
+    for optimizer in _optimizers((getattr(fn, "python_function", fn), *arguments)):
+        state = [variable for variable in state_of(optimizer) if id(variable.handle) in handles]
+        if not state:
+            continue
+        memory = optimizers.update_memory(optimizer, (), replicas)
+        whole = optimizers.update_memory(optimizer, ())
+        options = getattr(optimizer, "options", None)
+        steps = options.num_mini_batches if isinstance(options, AccumulationOptions) else 1
+        kept = machine.Kept(
+            state=kept.state + whole.state_on_chip + whole.state_off_chip,
+            on_chip=kept.on_chip + memory.state_on_chip,
+            off_chip=kept.off_chip + memory.state_off_chip,
+            steps_per_update=max(kept.steps_per_update, steps),
+        )
+    return kept
+
+
+def _optimizers(roots: Iterable[Any]) -> Iterator[Any]:
+    """The outermost optimizers that can be reached from these, each once."""
+    todo = [(root, 0) for root in roots]
+    seen: set[int] = set()
+    while todo:
+        value, depth = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if hasattr(value, "apply_gradients") and not isinstance(value, type):
+            # What it wraps is its own.
+            wrapped = value
+            while (wrapped := getattr(wrapped, "inner_optimizer", None)) is not None:
+                seen.add(id(wrapped))
+            yield value
+        elif depth < _DEEPEST:
+            todo += [(each, depth + 1) for each in _named(value)]
+
+
+def _named(value: Any) -> list[Any]:
+    """What a function names, the items of a list, or the optimizer of a model."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    value = getattr(value, "python_function", value)
+    if inspect.ismethod(value):
+        return [value.__self__, value.__func__]
+    if inspect.isfunction(value):
+        variables = inspect.getclosurevars(value)
+        return [*variables.nonlocals.values(), *variables.globals.values()]
+    optimizer = getattr(value, "optimizer", None)
+    return [] if optimizer is None else [optimizer]

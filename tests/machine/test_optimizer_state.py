@@ -1,0 +1,90 @@
+"""What optimizers keep, told apart from weights, and what it takes off the chip."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.machine import systems
+
+WIDTH = 64
+WEIGHTS = 4 * WIDTH * WIDTH
+RATE = systems()["IPU-M2000"].streaming_bytes_per_second
+
+
+def configure(ipus):
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus
+    config.configure_ipu_system()
+
+
+def train(strategy, make_optimizer):
+    """A loop of 12 steps that updates a weight, with the optimizer two functions away from the program."""
+    with strategy.scope():
+        weights = tf.Variable(tf.eye(WIDTH))
+        optimizer = make_optimizer(weights)
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([8, WIDTH])).repeat())
+
+    def update(gradient):
+        optimizer.apply_gradients([(gradient, weights)])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(x @ weights))
+        update(tape.gradient(loss, weights))
+
+    @tf.function
+    def program():
+        ipu.loops.repeat(12, step, infeed_queue=infeed)
+
+    return program
+
+
+def adam(weights):
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([weights])
+    return optimizer
+
+
+def test_the_state_of_an_optimizer_that_a_program_names_is_told_apart(strategy):
+    memory = strategy.report(train(strategy, adam)).memory
+    assert memory.optimizer == pytest.approx(2 * WEIGHTS, abs=32)  # Two moments, a rate and a count.
+    assert memory.variables == pytest.approx(WEIGHTS, abs=128)  # With the states of queues.
+    assert memory.feeds == 8 * WIDTH * 4
+    assert memory.off_chip == 0
+
+
+def test_state_off_the_chip_comes_and_goes_with_each_update_and_replicas_share_it(strategy):
+    configure(2)
+    slots = tf.compat.v1.train
+
+    def offloading(_):
+        return ipu.optimizers.GradientAccumulationOptimizerV2(
+            slots.MomentumOptimizer(0.1, 0.9),
+            num_mini_batches=4,
+            offload_weight_update_variables=True,
+            replicated_optimizer_state_sharding=True,
+        )
+
+    report = strategy.report(train(strategy, offloading), machine="IPU-M2000")
+    assert report.memory.optimizer == 0
+    assert report.memory.off_chip == WEIGHTS / 2
+    (row,) = [row for row in report.operations if row.kind == "streaming"]
+    assert row.count == 3
+    assert row.links == pytest.approx(3 * 2 * (WEIGHTS / 2) / RATE)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_options_of_accumulation_place_what_a_keras_model_keeps(strategy, offload):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH, use_bias=False)])
+        model.compile("adam", "mse", steps_per_execution=8)
+    model.set_gradient_accumulation_options(
+        gradient_accumulation_steps_per_replica=4, offload_weight_update_variables=offload
+    )
+    report = model.ipu_report(8)
+    memory = report.memory
+    assert memory.accumulators == WEIGHTS
+    state = [memory.optimizer, memory.off_chip]
+    assert state == pytest.approx([0, 2 * WEIGHTS] if offload else [2 * WEIGHTS, 0], abs=32)
+    assert sum(row.count for row in report.operations if row.kind == "streaming") == 2 * offload
