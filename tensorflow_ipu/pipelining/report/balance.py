@@ -86,9 +86,10 @@ class Balance:
         ]
         for stage, (cost, ipu) in enumerate(zip(self.costs, self.cost.ipus, strict=True)):
             names = [name for name, of in zip(self.names, self.stages, strict=True) if of == stage]
-            what = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
+            what = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}, {len(names)} pieces"
             room = f"{format_bytes(ipu.on_chip_bytes)}, {ipu.on_chip_bytes / self.capacity:.0%} of the memory"
-            lines.append(f"  stage {stage}: {_time(cost, self.recompute) * 1e6:.4g} us, {room}: {what}")
+            again = self.recompute and stage < plan.stages - 1  # The last one has its activations at hand.
+            lines.append(f"  stage {stage}: {_time(cost, again) * 1e6:.4g} us, {room}: {what}")
         if not self.fits:
             lines.append("  it does not fit: no split that was tried does")
         return "\n".join(lines)

@@ -38,6 +38,8 @@ def test_memory_moves_a_cut_and_then_asks_for_recomputation():
     proposal = balance(hoarding, 2, "GC200", micro_batches=16)
     assert (proposal.recompute, proposal.fits) == (True, True)
     assert ", with recomputation" in str(proposal)
+    assert "stage 0: 8 us" in str(proposal)
+    assert "stage 1: 6 us" in str(proposal)  # The last one has nothing to recompute.
     kept = balance(hoarding, 2, "GC200", micro_batches=16, recompute=False)
     assert (kept.recompute, kept.fits) == (False, False)
 
