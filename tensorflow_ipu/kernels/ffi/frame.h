@@ -12,8 +12,9 @@
 namespace tensorflow_ipu {
 
 // The layout of the frame, and what a stage and an extension are. A new version of the API is to be read first: its
-// header, `xla/ffi/api/c_api.h`, says what has changed.
-static_assert(XLA_FFI_API_MAJOR == 0 && XLA_FFI_API_MINOR == 2, "The frame of a call is read as version 0.2 has it.");
+// header, `xla/ffi/api/c_api.h`, says what has changed. Version 0.4, of TensorFlow 2.22, has the same frame as 0.2.
+static_assert(XLA_FFI_API_MAJOR == 0 && (XLA_FFI_API_MINOR == 2 || XLA_FFI_API_MINOR == 4),
+              "The frame of a call is read as versions 0.2 and 0.4 have it.");
 
 struct Memory {
   void* data;

@@ -62,8 +62,15 @@ XLA_FFI_DEFINE_HANDLER(kRun, Run,
                            .Attr<std::string_view>("name"));  // name
 
 XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host",
-                         (XLA_FFI_Handler_Bundle{kInstantiate, nullptr, nullptr, kRun}));
+
+// By name: later versions of the API have more stages.
+XLA_FFI_Handler_Bundle Stages() {
+  XLA_FFI_Handler_Bundle stages{};
+  stages.instantiate = kInstantiate;
+  stages.execute = kRun;
+  return stages;
+}
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", Stages());
 
 }  // namespace
 }  // namespace tensorflow_ipu
