@@ -116,7 +116,7 @@ def _advice(report: Report) -> str:
         ]
         for each in report.advice()
     ]
-    table = _table([("each change alone", ""), ("speed", "n"), ("memory, at most", "n"), ("", "")], rows)
+    table = _table([("each change alone", ""), ("speed", "n"), ("memory", "n"), ("", "")], rows)
     return _panel("advice", "What would help", f'<div class="scrolls">{table}</div>', wide=True)
 
 
