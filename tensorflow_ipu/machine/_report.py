@@ -280,7 +280,18 @@ def report_of(
 
     def advise(report: Report, retrace: bool) -> Iterator[Suggestion]:
         del retrace  # There is a program, and nothing to trace it from.
-        return _advice.advice_of_program(report, proportion, ask)
+        if not report.memory.off_chip:
+            return _advice.advice_of_program(report, proportion, ask)
+        # What rests beside the chip does so after the change too, and comes and goes in the same time.
+        less = ask().memory.low - report.memory.low
+        streaming = tuple(each for each in report.operations if each.kind == "streaming")
+
+        def ask_placed(**changes: Any) -> Report:
+            found = ask(**changes)
+            memory = dataclasses.replace(found.memory, variables=max(0, found.memory.variables - less))
+            return dataclasses.replace(found, memories=(memory,), operations=(*found.operations, *streaming))
+
+        return _advice.advice_of_program(report, proportion, ask_placed)
 
     return dataclasses.replace(ask(), asks=advise)
 

@@ -6,7 +6,17 @@ import json
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.machine import GC200, Memory, OperationTime, Report, SupplyAndDemand, Timeline, system_of
+from tensorflow_ipu.machine import (
+    GC200,
+    Kept,
+    Memory,
+    OperationTime,
+    Report,
+    SupplyAndDemand,
+    Timeline,
+    system_of,
+    told_apart,
+)
 
 MIB = 2**20
 
@@ -116,3 +126,13 @@ def test_demand_is_told_beside_supply():
         made.data_balance("{}")
     with pytest.raises(ValueError, match="reads no infeed"):
         dataclasses.replace(made, operations=()).data_balance(measured)
+
+
+def test_what_rests_beside_the_chip_does_so_after_a_change_too(report, large):
+    plain = report(tf.matmul, *large)
+    kept = Kept(state=100 * MIB, off_chip=100 * MIB)
+    changes = {each.change: each for each in plain.advice()}
+    placed = {each.change: each for each in told_apart(dataclasses.replace(plain, given_advice=None), kept).advice()}
+    for change, each in placed.items():
+        assert each.memory == changes[change].memory - 100 * MIB
+    assert placed
