@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import tensorflow as tf
 
 from tensorflow_ipu import _environment, _tracebacks, replicas
+from tensorflow_ipu._auto_reports import auto_reports
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu._prepared import PreparedProgram
@@ -97,8 +96,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         super().__init__(IPUExtended(self, ordinal, cpu_ordinal, host_kernels))
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
-        self._report_directory = _environment.report_directory()
-        self._reported: weakref.WeakSet[object] = weakref.WeakSet()  # Programs.
+        self._auto_reports = auto_reports()
 
     def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
         """Makes this strategy the current one for a `with` block.
@@ -140,15 +138,15 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         extended = self.extended
         call = (fn, args, kwargs or {})
         if not tf.executing_eagerly():
-            if self._report_directory is not None:
-                _warn_of_report("it is built into a graph, and programs of graphs are not read")
+            if self._auto_reports is not None:
+                self._auto_reports.warn("it is built into a graph, and programs of graphs are not read")
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
                 return extended.call_on_device(replicas.insert, (*call, extended.ipu_device, extended.host_kernels), {})
         self._check_traceable(fn)
         with tf.device(extended.ipu_device):
             prepared = self._prepare(call, extended.target)
-            if self._report_directory is not None:
-                self._save_report(call, prepared, self._report_directory)
+            if self._auto_reports is not None:
+                self._auto_reports.save(prepared[0], lambda: self.report(*call))
             return replicas.run(prepared, extended.ipu_device, extended.ordinal)
 
     def prepare(
@@ -180,27 +178,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         call = (fn, args, kwargs or {})
         with tf.device(self.extended.ipu_device):
             prepared = self._prepare(call, target)
-            if self._report_directory is not None:
-                self._save_report(call, prepared, self._report_directory)
+            if self._auto_reports is not None:
+                self._auto_reports.save(prepared[0], lambda: self.report(*call))
             return PreparedProgram(self.extended, prepared, target)
-
-    def _save_report(
-        self,
-        call: tuple[Callable[..., Nested], Sequence[Nested], Mapping[str, Nested]],
-        prepared: replicas.Prepared,
-        directory: str,
-    ) -> None:
-        """Saves a report of a program that is run for the first time. A run never fails for its report."""
-        program, _ = prepared
-        if program in self._reported:
-            return
-        self._reported.add(program)
-        from tensorflow_ipu import machine as model
-
-        try:
-            model.autosave(self.report(*call), directory)
-        except Exception as exc:
-            _warn_of_report(f"{type(exc).__name__}: {exc}")
 
     def _check_traceable(self, fn: Callable[..., Nested]) -> None:
         """Refuses a plain function, in eager execution."""
@@ -366,19 +346,6 @@ def report(
     if not isinstance(strategy, IPUStrategyV1):
         strategy = IPUStrategyV1()
     return strategy.report(fn, args, kwargs, machine, trip_counts)
-
-
-_warned_of_report = False
-
-
-def _warn_of_report(reason: str) -> None:
-    """Says once why a program has no report."""
-    global _warned_of_report  # noqa: PLW0603
-    if not _warned_of_report:
-        _warned_of_report = True
-        warnings.warn(
-            f"`{_environment.ENGINE_VARIABLE}` asks for reports, and a program has none: {reason}", stacklevel=3
-        )
 
 
 def _check_call(fn: object, args: object, kwargs: object) -> None:

@@ -18,6 +18,7 @@ LAYERS = {
     "strategy": 10,
     "pipelining": 9,
     "_kept_state": 9,
+    "_auto_reports": 8,
     "_prepared": 8,
     "compiler": 8,
     "_extended": 7,

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import strategy as strategies
+from tensorflow_ipu import _auto_reports
 from tensorflow_ipu.machine import Report
 
 
@@ -17,7 +17,7 @@ def reporting(tmp_path, monkeypatch):
     folder = tmp_path / "a" / "reports"
     options = {"autoReport.all": "true", "autoReport.directory": str(folder)}
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", json.dumps(options))
-    monkeypatch.setattr(strategies, "_warned_of_report", False)
+    monkeypatch.setattr(_auto_reports, "_warned", False)
     return folder
 
 
