@@ -5,6 +5,10 @@ import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from tensorflow_ipu import _logging as _package_logging
+
+_package_logging.install()
+
 # Where names are that are no modules.
 _HOLDERS = {
     "IPUConfig": "config",
@@ -13,6 +17,12 @@ _HOLDERS = {
     "IPUOutfeedQueue": "feeds",
     "IPUStrategy": "strategy",
     "IPUStrategyV1": "strategy",
+    "clear_metrics": "metrics",
+    "counter_names": "metrics",
+    "counter_value": "metrics",
+    "metric_data": "metrics",
+    "metric_names": "metrics",
+    "metrics_report": "metrics",
     "report": "strategy",
 }
 
@@ -26,7 +36,15 @@ if _TYPE_CHECKING or not _is_for_command:
     from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
 if _TYPE_CHECKING:
-    from tensorflow_ipu import compat, machine, optimizers, pipelining
+    from tensorflow_ipu import compat, machine, metrics, optimizers, pipelining
+    from tensorflow_ipu.metrics import (
+        clear_metrics,
+        counter_names,
+        counter_value,
+        metric_data,
+        metric_names,
+        metrics_report,
+    )
 
 __all__ = [
     "IPUConfig",
@@ -35,14 +53,21 @@ __all__ = [
     "IPUOutfeedQueue",
     "IPUStrategy",
     "IPUStrategyV1",
+    "clear_metrics",
     "compat",
     "compiler",
     "config",
+    "counter_names",
+    "counter_value",
     "errors",
     "feeds",
     "keras",
     "loops",
     "machine",
+    "metric_data",
+    "metric_names",
+    "metrics",
+    "metrics_report",
     "ops",
     "optimizers",
     "pipelining",
@@ -52,8 +77,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    # `compat`, `machine`, `optimizers` and `pipelining` would take half of the time of the import, and many programs do
-    # not use them.
+    # `compat`, `machine`, `metrics`, `optimizers` and `pipelining` would take half of the time of the import, and many
+    # programs do not use them.
     if name in _HOLDERS:
         return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
     if name in __all__:

@@ -14,6 +14,10 @@ COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
 FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
 HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
 ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
+LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
+VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
+
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
@@ -111,6 +115,31 @@ def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
             f"`{HOST_KERNELS_VARIABLE}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `1`"
         )
     return True
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> str | None:
+    """How much of the package's log goes to stderr: one of `LOG_LEVELS`; None where no variable says.
+
+    `TENSORFLOW_IPU_LOG_LEVEL` says it by name. Where that is unset, `TF_POPLAR_VLOG_LEVEL` says it by number: 0 is `WARN`,
+    1 `INFO`, 2 `DEBUG`, and what is above `TRACE`.
+
+    Raises:
+      ValueError: A variable has a malformed value.
+    """
+    text = (_raw(LOG_LEVEL_VARIABLE, environ) or "").strip()
+    if text:
+        if text.upper() in LOG_LEVELS:
+            return text.upper()
+        raise ValueError(
+            f"`{LOG_LEVEL_VARIABLE}={text}` is no level; set it to one of {', '.join(f'`{one}`' for one in LOG_LEVELS)}, or"
+            " unset it"
+        )
+    text = (_raw(VLOG_VARIABLE, environ) or "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"`{VLOG_VARIABLE}={text}` is no level; set it to a whole number from 0 to 3, or unset it")
+    return ("WARN", "INFO", "DEBUG", "TRACE")[min(int(text[:9]), 3)]
 
 
 def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:

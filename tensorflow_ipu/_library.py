@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import logging
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,8 @@ import tensorflow as tf
 from tensorflow_ipu import _environment
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.errors import LibraryError
+
+_logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent / "kernels"
 LIBRARY = _FOLDER / "libtensorflow_ipu.so"
@@ -47,6 +50,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_interrupt_disarm": (None, []),
     "ipu_interrupt_now": (None, []),
     "ipu_interrupt_watch": (_FLAG, [_FLAG]),
+    "ipu_metrics": (ctypes.c_char_p, [_INT]),
     "ipu_one_dnn_computes": (_FLAG, [_FLAG]),
     "ipu_outfeed_drop": (_FLAG, [_INT]),
     "ipu_outfeed_lanes": (_INT, [_INT]),
@@ -161,3 +165,4 @@ check_runtime_not_started()
 _environment.registered_devices()  # The kernels read the same variable; a malformed one is named here.
 ops = _load_ops()
 native = _load_native()
+_logger.debug("loaded `%s`, built for TensorFlow %s", LIBRARY, tf.__version__)

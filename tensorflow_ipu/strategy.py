@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
 
 __all__ = ["IPUStrategy", "IPUStrategyV1", "report"]
+
+_logger = logging.getLogger(__name__)
 
 # What TensorFlow says where a program meets an object of another strategy, such as that of no scope at all.
 _MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing different tf.distribute.Strategy objects")
@@ -94,6 +97,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             host_kernels = _environment.host_kernels()
         check_bool("host_kernels", host_kernels)
         super().__init__(IPUExtended(self, ordinal, cpu_ordinal, host_kernels))
+        _logger.debug("a strategy for `%s`, kernels of the host %s", ipu_device, "on" if host_kernels else "off")
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
         self._auto_reports = auto_reports()

@@ -30,6 +30,7 @@ LAYERS = {
     "machine": 4,
     "replicas": 4,
     "config": 3,
+    "metrics": 3,
     "_library": 2,
     "_tensorflow": 0,
     "_types": -1,
@@ -39,6 +40,8 @@ LAYERS = {
     "_tensors": 1,
     "_units": 1,
     "_poplar_options": 1,
+    "_logging": 2,
+    "_metrics": 1,
     "_tracebacks": 1,
     "errors": 0,
 }

@@ -10,8 +10,9 @@ import tensorflow_ipu as ipu
 
 PUBLIC = {
     "tensorflow_ipu": """
-        IPUConfig IPUInfeedQueue IPUOutfeedMode IPUOutfeedQueue IPUStrategy IPUStrategyV1 compat compiler config errors
-        feeds keras loops machine ops optimizers pipelining report scopes
+        IPUConfig IPUInfeedQueue IPUOutfeedMode IPUOutfeedQueue IPUStrategy IPUStrategyV1 clear_metrics compat compiler
+        config counter_names counter_value errors feeds keras loops machine metric_data metric_names metrics metrics_report
+        ops optimizers pipelining report scopes
     """,
     "tensorflow_ipu.compat": "install uninstall",
     "tensorflow_ipu.compiler": "compile",
@@ -21,7 +22,10 @@ PUBLIC = {
         get_ipu_config get_num_of_ipus_in_device load move_variable_initialization_to_cpu reset_ipu_configuration
         reset_ipu_seed running_on_ipu_model save use_synthetic_data_for
     """,
-    "tensorflow_ipu.errors": "DeviceLimitError IpuError LibraryError NotConfiguredError",
+    "tensorflow_ipu.errors": """
+        ApplicationError DeviceLimitError ForkedProcessError IpuError LibraryError NotConfiguredError RecompilationWarning
+        RecoverableError UnrecoverableError
+    """,
     "tensorflow_ipu.feeds": """
         IPUInfeedQueue IPUIterator IPUOutfeedMode IPUOutfeedQueue IPUOutfeedQueueIterator IPUOwnedIterator
         ScopedIPUOutfeedQueue dataset_benchmark dataset_extractor export_dataset_to_file export_inputs_to_file
@@ -39,6 +43,7 @@ PUBLIC = {
         advice_on_state autosave changed compare_reports configured_system memory_of_parts memory_proportion report_of
         system_of systems told_apart
     """,
+    "tensorflow_ipu.metrics": "clear_metrics counter_names counter_value metric_data metric_names metrics_report",
     "tensorflow_ipu.ops": """
         ReplicaGroups all_to_all_op compile_user_operation cross_replica_ops custom_ops embedding_ops f8_ops
         gradient_capture internal_ops math_ops nn_ops normalization_ops rand_ops random_streams

@@ -152,6 +152,10 @@ class System:
         return wait
 
     def _install(self, records: tuple[IpuOptions, ...]) -> None:
+        if records:
+            _logger.info("configured %d device(s), of so many IPUs each: %s", len(records), list(_ipus(records)))
+        else:
+            _logger.info("the configuration is reset: one device of one IPU")
         # The listener first: if it fails, the configuration is what it was.
         if self._listener is not None:
             self._listener(_ipus(records), _connections(records))

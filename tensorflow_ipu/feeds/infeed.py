@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorflow_ipu._types import Nested
+
+_logger = logging.getLogger(__name__)
 
 _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
@@ -215,6 +218,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
     def _start(self) -> tf.Operation | None:
         assert self._feed is not None
         assert self._dataset is not None
+        _logger.debug("`%s` starts to read %s", self._name, self._dataset.element_spec)
         with tf.device(_HOST):
             return ops.ipu_infeed_start(
                 tf.constant(self._feed.number, tf.int64),
@@ -236,6 +240,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         """
         if self._feed is None:
             raise RuntimeError("an `IPUInfeedQueue` created from a spec cannot be deleted: delete the queue itself")
+        _logger.debug("`%s` stops", self._name)
         with tf.device(_HOST):
             return ops.ipu_infeed_stop(tf.constant(self._feed.number, tf.int64))
 

@@ -11,6 +11,7 @@ from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, wait_until_idle
 from tensorflow_ipu.replicas._shards import ALL_IPUS, SHARD_ATTRIBUTE, note_shards, power_of_2, shards_of
+from tensorflow_ipu.replicas._traces import ShapesOfData
 from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_host, tracing_program
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "SHARD_ATTRIBUTE",
     "Prepared",
     "ReplicaGroups",
+    "ShapesOfData",
     "Target",
     "active",
     "check_size",

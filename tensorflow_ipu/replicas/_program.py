@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _replicated, _uncompilable
+from tensorflow_ipu.replicas import _replicated, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
@@ -144,6 +145,8 @@ def trace(
         prepared = find(function, args, kwargs, target)
         assert prepared is not None
         return prepared
+    begin = time.monotonic_ns()
+    known = set(map(id, functions.traces_of(function)))
     with tracing_program(target.ipus, target.host_kernels):
         with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
             if functions.tracing_options(function) is None:
@@ -158,6 +161,8 @@ def trace(
                 "the function made variables on a call that is not its first; make them once, outside of it or on the"
                 " first call alone"
             )
+    if id(program) not in known:
+        _traces.note(function, program, target, begin)
     return program, functions.flat_inputs(program, bound)
 
 

@@ -11,10 +11,11 @@ import tensorflow as tf
 from tensorflow_ipu import _environment
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
-from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.errors import ForkedProcessError
 from tensorflow_ipu.replicas import _checks, _program, _runs, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target
+from tensorflow_ipu.replicas._run_log import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +46,13 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
       What the program's function returns.
 
     Raises:
-      IpuError: This process was forked after TensorFlow started.
+      ForkedProcessError: This process was forked after TensorFlow started.
       TypeError: An input or output is float64, or strings.
       ValueError: The program uses variables of another device.
       tf.errors.OpError: The program failed: its dataset ended, a queue was closed, and so on.
     """
     if _forked:
-        raise IpuError(
+        raise ForkedProcessError(
             "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
@@ -60,12 +61,18 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         under_way = _runs.begin()
+        log = RunLog(program.name, device)
         try:
             _runs.under_way.add(under_way)
-            return run_interruptibly(lambda: _program.call(program, inputs, ordinal))
+            results = run_interruptibly(lambda: _program.call(program, inputs, ordinal))
+        except BaseException as exc:
+            log.fail(exc)
+            raise
         finally:
             _runs.under_way.discard(under_way)
             under_way.release()
+            log.end()
+        return results
     if connection is DeviceConnectionType.PRE_COMPILE:
         return tf.nest.map_structure(_zeros, program.structured_outputs)
     raise tf.errors.FailedPreconditionError(None, None, _never(device))

@@ -35,3 +35,11 @@ def _libraries() -> tuple[str, ...]:
     # TensorFlow makes the wrappers of loaded operations from strings.
     folders = (Path(sys.modules[name].__file__ or "").parent for name in ("tensorflow", "keras", "tensorflow_ipu"))
     return ("<string>", *(f"{folder}/" for folder in folders))
+
+
+def stack_level() -> int:
+    """The `stacklevel` by which the caller of this warns of the user's line, as `warnings.warn` counts."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_libraries()):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -32,6 +32,25 @@ TEST(elements_leave_in_the_order_in_which_they_came) {
   CHECK_EQ(Taken(*queue), check::kNothing);
 }
 
+TEST(what_passed_is_what_was_taken_and_how_long_it_was_waited_for) {
+  const auto queue = MakeQueue(1000);
+  for (int i = 0; i < 20; ++i) CHECK(Push(*queue, i, 8).ok());
+  for (int i = 0; i < 3; ++i) CHECK_EQ(Taken(*queue), i);
+  CHECK_EQ(queue->passed().elements, 3);  // And not what the lane has taken ahead.
+  CHECK_EQ(queue->passed().bytes, 24);
+  CHECK_EQ(queue->passed().waits, 0);
+  for (int i = 3; i < 20; ++i) CHECK_EQ(Taken(*queue), i);
+  const auto delivery = check::Later(*queue);
+  CHECK(Push(*queue, 20, 8).ok());
+  CHECK(delivery->done.Await());
+  CHECK_EQ(queue->passed().elements, 21);
+  CHECK_EQ(queue->passed().waits, 1);
+  CHECK(queue->passed().wait_ns > 0);
+  CHECK(Push(*queue, 21, 8).ok());
+  queue->Close();
+  CHECK_EQ(queue->passed().elements, 21);  // What was dropped has not passed.
+}
+
 TEST(order_holds_while_the_queue_grows_with_elements_in_it) {
   const auto queue = MakeQueue(1000);
   int64_t pushed = 0;

@@ -56,6 +56,15 @@ std::vector<int64_t> Range(int64_t first, int64_t last) {
   return numbers;
 }
 
+TEST(what_passed_is_what_was_appended_whether_it_was_read_or_not) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int i = 0; i < 3; ++i) CHECK(Append(queue, i).ok());
+  queue.Take(kNoPatience);
+  CHECK(Append(queue, 3).ok());
+  CHECK_EQ(queue.passed().elements, 4);
+  CHECK_EQ(queue.passed().bytes, 32);
+}
+
 TEST(programs_of_other_replicas_take_turns_where_nothing_is_unread) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK(Append(queue, 1, 0, 2).ok());

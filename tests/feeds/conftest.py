@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,13 @@ from tensorflow_ipu._library import native
 from tensorflow_ipu.config import reset_ipu_configuration
 
 DEADLINE = 60.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets tests of many shapes share the functions that are traced for them, which save compilations."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::tensorflow_ipu.errors.RecompilationWarning"))
 
 
 @pytest.fixture(autouse=True)

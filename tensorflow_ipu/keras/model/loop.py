@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras.data.elements import Elements
 from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation, accumulated_step
@@ -57,6 +58,7 @@ class Loop:
         self._counts: dict[int, tf.Tensor] = {}
         self._latest: _Latest | None = None
         self._traces = 0
+        self._shapes = replicas.ShapesOfData()
         self._specs: dict[Nested, Nested] = {}
         self._model = model
         self._step = tf.autograph.experimental.do_not_convert(step)
@@ -79,6 +81,7 @@ class Loop:
         Raises:
           tf.errors.OpError: The program failed: the data ended, or reading it failed.
         """
+        self._note_shapes(elements)
         if self._pipelined is not None:
             self._run_pipelined(self._pipelined, elements, infeed, outfeed, steps)
             return
@@ -92,6 +95,10 @@ class Loop:
         if count is None:
             count = self._counts[steps] = tf.constant(steps)
         self._execute(program, (infeed, outfeed, count))
+
+    def _note_shapes(self, elements: Elements) -> None:
+        if elements.key not in self._specs:
+            self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
 
     def _execute(self, program: Callable[..., None], arguments: tuple[object, ...]) -> None:
         """Runs a program. The executions of an epoch have the same queues, so it is prepared once for all of them."""

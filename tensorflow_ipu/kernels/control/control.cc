@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/control/metrics.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
@@ -114,7 +115,10 @@ int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int3
 
 // Ends an infeed and everything on it. Its number is void from then on.
 void ipu_infeed_drop(int64_t number) {
-  if (const auto infeed = Infeeds().Remove(number)) infeed->Stop();
+  if (const auto infeed = Infeeds().Remove(number)) {
+    infeed->Stop();
+    tensorflow_ipu::NoteGone(infeed->passed(), tensorflow_ipu::Queue::kInfeed);
+  }
 }
 
 // Elements that the pump has read and no program has taken; -1 where no pass is under way.
@@ -138,7 +142,12 @@ int64_t ipu_outfeed_new(const char* name, int32_t last) {
 }
 
 // Ends an outfeed and drops what is unread. Returns 0 where there is none.
-int32_t ipu_outfeed_drop(int64_t number) { return Outfeeds().Remove(number) != nullptr; }
+int32_t ipu_outfeed_drop(int64_t number) {
+  const auto outfeed = Outfeeds().Remove(number);
+  if (outfeed == nullptr) return 0;
+  tensorflow_ipu::NoteGone(outfeed->passed(), tensorflow_ipu::Queue::kOutfeed);
+  return 1;
+}
 
 // The number of the elements' layout; 0 before the first one.
 int64_t ipu_outfeed_layout(int64_t number) {

@@ -18,6 +18,7 @@
 #include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/lane_cache.h"
 #include "tensorflow_ipu/kernels/core/lane_rows.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
@@ -60,6 +61,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     Lock lock(mutex_);
     if (!has_room()) capacity_.RanFull();
     capacity_.SetBytes(bytes);
+    bytes_ = bytes;
     pump_sleeps_ = true;
     room_made_.Wait(lock, has_room);
     pump_sleeps_ = false;
@@ -126,7 +128,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       if (lanes_ != 1) return false;  // Replicas together would hold up the very cores that they wait for.
       wanted = rows_.NextOf(lane);
     }
-    return SpinUntil(std::chrono::nanoseconds(spin_limit_ns_), [&] { return pushed_ > wanted || !open_; });
+    const auto begin = std::chrono::steady_clock::now();
+    const bool came = SpinUntil(std::chrono::nanoseconds(spin_limit_ns_), [&] { return pushed_ > wanted || !open_; });
+    const auto end = std::chrono::steady_clock::now();
+    if (came) {
+      // Not under mutex_, which the pump wants too.
+      spins_.fetch_add(1, std::memory_order_relaxed);
+      spins_ns_.fetch_add((end - begin).count(), std::memory_order_relaxed);
+      Metrics::Global().infeed_waits.Add(end, end - begin);
+    } else {
+      vain_spin_ns_.store((end - begin).count(), std::memory_order_relaxed);  // The wait goes on in TakeLater.
+    }
+    return came;
   }
 
   // Delivers this lane's next element: at once and on this thread if it is ready, else on a thread of the executor when
@@ -154,9 +167,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
   void Close() IPU_EXCLUDES(mutex_) {
+    const int64_t unused = ready();
     decltype(rows_.Clear()) dropped;  // Goes after the lock: elements may be large, or not ours alone.
     {
       const Lock lock(mutex_);
+      if (open_) dropped_ = unused;
       open_ = false;
       dropped = rows_.Clear();
       waiters_.FailAll(Closed());
@@ -202,6 +217,22 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                      IPU_REQUIRES(cache->mutex) { cached.push_back(cache->count()); });
     const Lock lock(mutex_);
     return !open_ || cached.empty() ? rows_.held() : rows_.Unused(cached);
+  }
+
+  // What programs took so far, and how long they waited for it. Two threads that close the queue and take from it may
+  // make an element count or not.
+  Passed passed() const IPU_EXCLUDES(mutex_) {
+    const int64_t unused = ready();
+    const Lock lock(mutex_);
+    const int64_t taken = rows_.pushed() - (open_ ? unused : dropped_);
+    return {taken, taken * static_cast<int64_t>(bytes_), waiters_.waits() + spins_,
+            waiters_.waited().count() + spins_ns_};
+  }
+
+  // Elements that it keeps ready at the most.
+  int64_t depth() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return capacity_.elements();
   }
 
   // Programs that wait for an element.
@@ -279,7 +310,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   void Wait(int64_t lane, Deliver deliver) IPU_REQUIRES(mutex_) {
     const std::chrono::nanoseconds limit(wait_limit_ns);
-    waiters_.Add(lane, std::move(deliver), limit, [weak = this->weak_from_this(), lane, limit](int64_t number) {
+    const std::chrono::nanoseconds spun(vain_spin_ns_.exchange(0, std::memory_order_relaxed));
+    waiters_.Add(lane, std::move(deliver), spun, limit, [weak = this->weak_from_this(), lane, limit](int64_t number) {
       if (const auto self = weak.lock()) self->GiveUp(lane, number, limit);
     });
   }
@@ -309,12 +341,17 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Capacity capacity_ IPU_GUARDED_BY(mutex_);
   bool pump_sleeps_ IPU_GUARDED_BY(mutex_) = false;
   LaneRows<Element> rows_ IPU_GUARDED_BY(mutex_);
+  std::size_t bytes_ IPU_GUARDED_BY(mutex_) = 0;  // Of an element.
+  int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements that nobody had taken when it was closed.
   std::optional<Outcome> end_ IPU_GUARDED_BY(mutex_);
   Waiters<Element> waiters_ IPU_GUARDED_BY(mutex_);
 
   // Written under mutex_; read without it by those who spin.
   std::atomic<int64_t> pushed_{0};
   std::atomic<int64_t> spin_limit_ns_{kLongestSpin.count()};
+  std::atomic<int64_t> spins_{0};  // Waits that were over while the program spun, and their time.
+  std::atomic<int64_t> spins_ns_{0};
+  std::atomic<int64_t> vain_spin_ns_{0};  // For how long the program has spun for the element that it waits for now.
 
   // Read with each Take: on a cache line that hardly changes. The caches are made before lanes_ is set, and never
   // changed.

@@ -49,6 +49,7 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
   }
   ++piece->end;
   ++to.count;
+  ++appended_;
   if (readers_ > 0 && Ready() > 0) {
     woken_ns_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
     row_came_.NotifyAll();
@@ -186,6 +187,11 @@ int64_t Outfeed::lanes() const {
 int64_t Outfeed::ready() const {
   const Lock lock(mutex_);
   return Ready();
+}
+
+Passed Outfeed::passed() const {
+  const Lock lock(mutex_);
+  return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
 }
 
 int64_t Outfeed::woken_ns() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 
@@ -83,6 +84,9 @@ class Outfeed {
   // Whole rows that are there to read.
   int64_t ready() const IPU_EXCLUDES(mutex_);
 
+  // What programs have enqueued.
+  Passed passed() const IPU_EXCLUDES(mutex_);
+
   // When the latest row came that a reader waited for: nanoseconds of the monotonic clock; 0 before the first.
   int64_t woken_ns() const IPU_EXCLUDES(mutex_);
 
@@ -109,6 +113,7 @@ class Outfeed {
   int64_t woken_ns_ IPU_GUARDED_BY(mutex_) = 0;
   int64_t layout_ IPU_GUARDED_BY(mutex_) = 0;
   std::size_t row_bytes_ IPU_GUARDED_BY(mutex_) = 0;
+  int64_t appended_ IPU_GUARDED_BY(mutex_) = 0;  // Elements, of all lanes.
   // Bytes that may be allocated before the memory that is left is asked for again.
   std::size_t until_check_ IPU_GUARDED_BY(mutex_) = 0;
   std::vector<Lane> lanes_ IPU_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -47,6 +48,17 @@ class Registry {
     objects_.erase(found);
     ++removals;
     return object;
+  }
+
+  // All objects with their numbers, in the order of these.
+  std::vector<std::pair<int64_t, std::shared_ptr<T>>> Entries() const {
+    std::vector<std::pair<int64_t, std::shared_ptr<T>>> entries;
+    {
+      const Lock lock(mutex_);
+      entries.assign(objects_.begin(), objects_.end());
+    }
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    return entries;
   }
 
   std::vector<std::shared_ptr<T>> All() const {

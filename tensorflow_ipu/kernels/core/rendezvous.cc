@@ -4,6 +4,7 @@
 
 #include "tensorflow_ipu/kernels/core/activity.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
@@ -17,7 +18,11 @@ struct Domain::Meeting {
   // By rank; a null `deliver` has not arrived.
   std::vector<Contribution> contributions;
   std::vector<Deliver> delivers;
+  std::vector<Samples::Clock::time_point> since;  // When those arrived who wait.
   std::optional<Deadlines::Ticket> deadline;
+
+  // The last replica has arrived: notes how long each of the others has waited for it.
+  void NoteWaits(int64_t last) const;
 
   bool HasArrived(int64_t rank) const { return delivers[rank] != nullptr; }
 
@@ -42,6 +47,17 @@ std::string Described(const Contribution& contribution) {
     words += (words.empty() ? "" : ", ") + std::to_string(operand.count) + " x " + NameOf(operand.type);
   }
   return words;
+}
+
+std::size_t BytesOf(const Contribution& contribution) {
+  std::size_t bytes = 0;
+  for (const Operand& operand : contribution) bytes += static_cast<std::size_t>(operand.count) * SizeOf(operand.type);
+  return bytes;
+}
+
+void NoteCollective(std::size_t bytes) {
+  Count(&Metrics::Global().collectives);
+  Count(&Metrics::Global().collective_bytes, static_cast<int64_t>(bytes));
 }
 
 // A complete meeting, from the last arrival to the answers.
@@ -88,6 +104,13 @@ std::string Domain::Meeting::Replicas(bool arrived_ones) const {
     if (HasArrived(rank) == arrived_ones) replicas.push_back(group.Replica(rank));
   }
   return Listed(replicas);
+}
+
+void Domain::Meeting::NoteWaits(int64_t last) const {
+  const auto now = Samples::Clock::now();
+  for (int64_t rank = 0; rank < group.size; ++rank) {
+    if (rank != last) Metrics::Global().collective_waits.Add(now, now - since[rank]);
+  }
 }
 
 Domain::Domain(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
@@ -230,12 +253,17 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
     meeting->delivers[rank] = std::move(deliver);
     ++domain_->waits_[replica];
     ++domain_->arrivals_;
-    if (++meeting->arrived < group.size) return std::nullopt;
+    if (++meeting->arrived < group.size) {
+      meeting->since[rank] = Samples::Clock::now();
+      return std::nullopt;
+    }
     complete = meeting;
     domain_->Close(*complete);
     domain_->open_.erase(complete);
   }
   // From here on the meeting is this thread's: neither Leave nor Abort may touch buffers that are being written.
+  complete->NoteWaits(rank);
+  NoteCollective(BytesOf(complete->contributions[rank]) * complete->contributions.size());
   const auto work =
       std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers), run_time_);
   if (!Work::Perform(work, rank)) return std::nullopt;
@@ -252,6 +280,7 @@ Outcome CallSite::PerformAlone(const Collective& collective, Contribution contri
   for (Outcome outcome : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
     if (!outcome.ok()) return {outcome.code, "In " + Called() + ", " + outcome.message};
   }
+  NoteCollective(BytesOf(contribution));
   Exchange(collective, {std::move(contribution)}).DoSome();
   return Outcome::Ok();
 }
@@ -322,6 +351,7 @@ std::shared_ptr<CallSite::Meeting> CallSite::Open(const Group& group) {
   meeting->group = group;
   meeting->contributions.resize(group.size);
   meeting->delivers.resize(group.size);
+  meeting->since.resize(group.size);
   const int64_t limit = wait_limit_ns;
   if (limit > 0) {
     meeting->deadline = Deadlines::Global().Add(

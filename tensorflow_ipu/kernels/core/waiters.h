@@ -12,6 +12,7 @@
 
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 
 namespace tensorflow_ipu::core {
@@ -37,10 +38,15 @@ class Waiters {
     return count;
   }
 
-  // Appends a waiter to a lane's line. With a limit above 0, `late(number)` is called when it is over.
+  // Waits that are over, and how long they were.
+  int64_t waits() const { return waits_; }
+  std::chrono::nanoseconds waited() const { return waited_; }
+
+  // Appends a waiter, who has waited for so long already, to a lane's line. With a limit above 0, `late(number)` is
+  // called when it is over.
   template <typename Late>
-  void Add(int64_t lane, Deliver deliver, std::chrono::nanoseconds limit, Late late) {
-    Waiter waiter{next_number_++, std::move(deliver), Deadlines::Clock::now(), std::nullopt};
+  void Add(int64_t lane, Deliver deliver, std::chrono::nanoseconds already, std::chrono::nanoseconds limit, Late late) {
+    Waiter waiter{next_number_++, std::move(deliver), Deadlines::Clock::now() - already, std::nullopt};
     if (limit.count() > 0) {
       waiter.deadline = Deadlines::Global().Add(waiter.since + limit,
                                                 [late = std::move(late), number = waiter.number] { late(number); });
@@ -52,9 +58,7 @@ class Waiters {
   std::chrono::nanoseconds Serve(int64_t lane, Element element) {
     Waiter waiter = std::move(lines_[lane].front());
     lines_[lane].pop_front();
-    const std::chrono::nanoseconds waited = Deadlines::Clock::now() - waiter.since;
-    HandOver(std::move(waiter), Outcome::Ok(), std::move(element));
-    return waited;
+    return HandOver(std::move(waiter), Outcome::Ok(), std::move(element));
   }
 
   // Fails all of the line.
@@ -89,16 +93,25 @@ class Waiters {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  static void HandOver(Waiter waiter, Outcome why, Element element) {
+  // Returns how long it has waited.
+  std::chrono::nanoseconds HandOver(Waiter waiter, Outcome why, Element element) {
+    const auto now = Deadlines::Clock::now();
+    const std::chrono::nanoseconds waited = now - waiter.since;
+    ++waits_;
+    waited_ += waited;
+    Metrics::Global().infeed_waits.Add(now, waited);
     if (waiter.deadline.has_value()) Deadlines::Global().Remove(*waiter.deadline);
     Executor::Global().Run([deliver = std::move(waiter.deliver), why = std::move(why),
                             element = std::move(element)](const Outcome& started) mutable {
       deliver(started.ok() ? std::move(why) : started, std::move(element));
     });
+    return waited;
   }
 
   std::vector<std::deque<Waiter>> lines_;  // By lane.
   int64_t next_number_ = 0;
+  int64_t waits_ = 0;
+  std::chrono::nanoseconds waited_{0};
 };
 
 }  // namespace tensorflow_ipu::core

@@ -12,6 +12,7 @@
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/device/configured.h"
 #include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/fewer_threads.h"
@@ -93,6 +94,21 @@ void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   }
 }
 
+// Counts what the host reads and writes of variables, one operation after the other: no program does so.
+void CountTransfer(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
+  core::Metrics& metrics = core::Metrics::Global();
+  const std::string& type = kernel.type_string();
+  if (type == "ReadVariableOp") {
+    const tf::Tensor* const read = context->status().ok() ? context->mutable_output(0) : nullptr;
+    if (read == nullptr) return;
+    core::Count(&metrics.variable_reads);
+    core::Count(&metrics.variable_read_bytes, static_cast<int64_t>(read->TotalBytes()));
+  } else if (type == "AssignVariableOp") {
+    core::Count(&metrics.variable_writes);
+    core::Count(&metrics.variable_write_bytes, static_cast<int64_t>(context->input(1).TotalBytes()));
+  }
+}
+
 class IpuDevice : public HostDevice {
  public:
   IpuDevice(const tf::SessionOptions& options, const std::string& name, int ordinal)
@@ -128,6 +144,7 @@ class IpuDevice : public HostDevice {
     if (!Exists(context)) return;
     if (Copies::Any()) NoteWrites(*kernel, context);
     HostDevice::Compute(kernel, context);
+    CountTransfer(*kernel, context);
     if (!context->status().ok() && IsCompiled(*kernel)) RestoreStates(context);
   }
 

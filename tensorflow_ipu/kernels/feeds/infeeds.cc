@@ -40,6 +40,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
     const core::Lock lock(mutex_);
     queue.swap(queue_);
     pump.swap(pump_);
+    if (queue != nullptr) before_ += queue->passed();
     ++core::removals;
   }
   if (pump != nullptr) pump->Stop();
@@ -51,6 +52,13 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
 std::shared_ptr<InfeedQueue> Infeed::queue() const {
   const core::Lock lock(mutex_);
   return queue_;
+}
+
+core::Passed Infeed::passed() const {
+  const core::Lock lock(mutex_);
+  core::Passed passed = before_;
+  if (queue_ != nullptr) passed += queue_->passed();
+  return passed;
 }
 
 }  // namespace tensorflow_ipu

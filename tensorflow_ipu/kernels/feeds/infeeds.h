@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/feeds/element.h"
@@ -63,6 +64,9 @@ class Infeed {
   // The queue of the pass under way; null where the infeed was not started, or was stopped.
   std::shared_ptr<InfeedQueue> queue() const;
 
+  // What passed in this pass and those before.
+  core::Passed passed() const;
+
  private:
   // Puts the next pass, if any, in the place of the one under way, and ends that as Stop does.
   bool Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience);
@@ -74,6 +78,7 @@ class Infeed {
   mutable core::Mutex mutex_;
   std::shared_ptr<InfeedQueue> queue_ IPU_GUARDED_BY(mutex_);
   std::shared_ptr<Pump> pump_ IPU_GUARDED_BY(mutex_);
+  core::Passed before_ IPU_GUARDED_BY(mutex_);  // In passes that are over.
 };
 
 core::Registry<Infeed>& Infeeds();

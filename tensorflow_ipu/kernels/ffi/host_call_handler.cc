@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
@@ -35,6 +36,7 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
                                                      "`tf.function` as long as its programs run."))));
     return future;
   }
+  core::Count(&core::Metrics::Global().host_function_calls);
   core::Advance(states.advanced, next_state->untyped_data());
   absl::InlinedVector<HostBuffer, 4> passed;
   for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {

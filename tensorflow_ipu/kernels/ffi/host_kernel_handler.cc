@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
@@ -41,6 +42,7 @@ HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
 
 ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                std::string_view node, std::string_view name) {
+  core::Count(&core::Metrics::Global().host_kernel_calls);
   absl::InlinedVector<HostBuffer, 4> from, to;
   for (std::size_t i = 0; i < arguments.size(); ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));

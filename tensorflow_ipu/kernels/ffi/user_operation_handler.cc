@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
@@ -34,6 +35,7 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
   if (core::interrupted) {
     return ToError(core::Outcome::Cancelled(absl::StrCat(name, LinesOf(called, name), ": the run was interrupted.")));
   }
+  core::Count(&core::Metrics::Global().user_operation_calls);
   core::Advance(states.advanced, next_state->untyped_data());
   std::vector<const void*> data;
   std::vector<uint32_t> elements;

@@ -1,0 +1,54 @@
+// What is counted and measured of a whole process. What a queue knows of itself, it tells itself: see Passed.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "tensorflow_ipu/kernels/core/samples.h"
+
+namespace tensorflow_ipu::core {
+
+// Thread-safe. Counters that only grow; none is in the way of an element through a queue.
+struct Metrics {
+  std::atomic<int64_t> collectives{0};  // Meetings of a group.
+  std::atomic<int64_t> collective_bytes{0};
+  std::atomic<int64_t> host_kernel_calls{0};
+  std::atomic<int64_t> host_function_calls{0};
+  std::atomic<int64_t> user_operation_calls{0};
+  std::atomic<int64_t> variable_reads{0};  // By the host.
+  std::atomic<int64_t> variable_read_bytes{0};
+  std::atomic<int64_t> variable_writes{0};
+  std::atomic<int64_t> variable_write_bytes{0};
+  Samples infeed_waits;
+  Samples collective_waits;
+
+  // Never destroyed: threads of programs may outlive static destructors.
+  static Metrics& Global() {
+    static auto* const metrics = new Metrics();
+    return *metrics;
+  }
+};
+
+// Adds to a counter of a process.
+inline void Count(std::atomic<int64_t>* counter, int64_t by = 1) { counter->fetch_add(by, std::memory_order_relaxed); }
+
+// What has passed through a queue.
+struct Passed {
+  int64_t elements = 0;  // Of an infeed, those of its dataset that programs took; of an outfeed, those of each replica.
+  int64_t bytes = 0;
+  int64_t waits = 0;  // How often a program, or a replica of it, had to wait for an element.
+  int64_t wait_ns = 0;
+
+  Passed& operator+=(const Passed& other) {
+    elements += other.elements;
+    bytes += other.bytes;
+    waits += other.waits;
+    wait_ns += other.wait_ns;
+    return *this;
+  }
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_

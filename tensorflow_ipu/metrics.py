@@ -1,0 +1,195 @@
+"""What happened here: how often programs were traced and compiled and why, how long they ran and waited, what they moved.
+
+The names are those that PyTorch/XLA has in `torch_xla.debug.metrics`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from tensorflow_ipu import _metrics
+from tensorflow_ipu._library import native
+from tensorflow_ipu._metrics import Sample, Summary
+
+__all__ = ["clear_metrics", "counter_names", "counter_value", "metric_data", "metric_names", "metrics_report"]
+
+_KEPT = 1024
+_PERCENTS = (1, 5, 10, 20, 50, 80, 90, 95, 99)
+_OF_QUEUE = ("Elements", "Bytes", "Waits", "WaitNanoseconds")
+_LEVELS = ("Ready", "Depth")
+_KINDS = {"infeed": "Infeed", "outfeed": "Outfeed"}
+
+
+@dataclass
+class _Snapshot:
+    """All numbers at one moment; `counters` only grow, `levels` come and go with their queues."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    levels: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, Summary] = field(default_factory=dict)
+
+
+# What is taken off the counters, and when that was, by the monotonic clock in nanoseconds.
+_cleared = _Snapshot()
+_cleared_at = 0
+
+
+def counter_names() -> list[str]:
+    """The names of all counters, sorted; those of a queue end with its name, and go with it."""
+    now = _read()
+    return sorted([*now.counters, *now.levels])
+
+
+def counter_value(name: str) -> int | None:
+    """What a counter has counted since the process began, or since `clear_metrics`.
+
+    Args:
+      name: One of `counter_names()`.
+
+    Returns:
+      The count; None where there is no such counter.
+
+    Raises:
+      TypeError: `name` is no string.
+    """
+    _check_name(name)
+    now = _read()
+    if name in now.levels:
+        return now.levels[name]
+    return now.counters[name] - _cleared.counters.get(name, 0) if name in now.counters else None
+
+
+def metric_names() -> list[str]:
+    """The names of all metrics, sorted: times that were measured, each with how many there were."""
+    return sorted(_read().metrics)
+
+
+def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
+    """The times of one metric since the process began, or since `clear_metrics`.
+
+    Args:
+      name: One of `metric_names()`.
+
+    Returns:
+      How many there were; their sum, in seconds; the latest of them (1,024 at most), each as when it ended, by
+      `time.monotonic()`, and how long it was, both in seconds. None where there is no such metric.
+
+    Raises:
+      TypeError: `name` is no string.
+    """
+    _check_name(name)
+    summary = _read(_KEPT).metrics.get(name)
+    if summary is None:
+        return None
+    count, total, latest = _since(name, summary)
+    return count, total / 1e9, [(end / 1e9, duration / 1e9) for end, duration in latest]
+
+
+def clear_metrics() -> None:
+    """Begins anew: counters at 0, no times, no traces. What queues hold ready stays what it is."""
+    global _cleared, _cleared_at
+    _cleared, _cleared_at = _read(), time.monotonic_ns()
+
+
+def metrics_report() -> str:
+    """All metrics and counters that are not 0, and why each program was traced, as text for people to read.
+
+    Metric: InfeedWaitTime
+      TotalSamples: 40
+      Accumulator: 812.40ms
+      Percentiles: 1%=18.20ms; ...; 99%=24.11ms
+    Counter: InfeedElements
+      Value: 40
+    Trace: step (train.py:12), 210.02ms
+      Reason: `x`: shape (32, 4) became (16, 4)
+    """
+    now = _read(_KEPT)
+    lines: list[str] = []
+    for name in sorted(now.metrics):
+        count, total, latest = _since(name, now.metrics[name])
+        if count == 0:
+            continue
+        lines += [f"Metric: {name}", f"  TotalSamples: {count}", f"  Accumulator: {_text(total)}"]
+        if latest:
+            lines.append(f"  Percentiles: {'; '.join(_percentiles(latest))}")
+    for name in sorted([*now.counters, *now.levels]):
+        value = counter_value(name)
+        if value:
+            lines += [f"Counter: {name}", f"  Value: {value}"]
+    for trace in list(_metrics.traces):
+        if trace.end > _cleared_at:
+            lines += [f"Trace: {trace.function}, {_text(trace.duration)}", f"  Reason: {trace.reason}"]
+    return "\n".join(lines) or "Nothing was traced or run yet."
+
+
+def _since(name: str, summary: Summary) -> Summary:
+    before = _cleared.metrics.get(name, Summary())
+    latest = tuple(sample for sample in summary.latest if sample.end > _cleared_at)
+    return Summary(summary.number - before.number, summary.total - before.total, latest)
+
+
+def _percentiles(latest: tuple[Sample, ...]) -> list[str]:
+    durations = sorted(sample.duration for sample in latest)
+    return [f"{percent}%={_text(durations[(len(durations) - 1) * percent // 100])}" for percent in _PERCENTS]
+
+
+def _text(nanoseconds: int) -> str:
+    """A time as people read it."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.2f}{unit}"
+    return f"{nanoseconds}ns"
+
+
+def _read(samples: int = 0) -> _Snapshot:
+    """All there is now, with so many of the latest times of each metric at most."""
+    now = _Snapshot()
+    runs, traces = _metrics.run_times.read(), _metrics.trace_times.read()
+    now.metrics.update({"RunTime": runs, "TraceTime": traces})
+    now.counters["FailedRuns"] = _metrics.failed_runs.value
+    for kind in _KINDS.values():
+        now.counters.update({f"{kind}Elements": 0, f"{kind}Bytes": 0})
+    latest: dict[str, list[Sample]] = {}
+    summaries: dict[str, tuple[int, int]] = {}
+    for line in native.ipu_metrics(samples).decode(errors="replace").splitlines():
+        kind, *words = line.split(" ")
+        if kind == "counter":
+            now.counters[words[0]] = int(words[1])
+        elif kind == "metric":
+            summaries[words[0]] = int(words[1]), int(words[2])
+        elif kind == "sample":
+            latest.setdefault(words[0], []).append(Sample(int(words[1]), int(words[2])))
+        elif kind == "gone":
+            _add_queue(now, words[0], None, words[1:5])
+        else:
+            _add_queue(now, kind, " ".join(words[7:]), words[1:5])
+            _add_levels(now, kind, " ".join(words[7:]), words[5:7])
+    for name, (count, total) in summaries.items():
+        now.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
+    return now
+
+
+def _add_queue(now: _Snapshot, kind: str, name: str | None, values: list[str]) -> None:
+    """Adds what passed through a queue to the counters of all queues, and where it has a name, to its own."""
+    for what, value in zip(_OF_QUEUE, map(int, values), strict=True):
+        if what.startswith("Wait") and kind == "outfeed":
+            continue  # Programs never wait for an outfeed.
+        total = f"{_KINDS[kind]}{what}"
+        if not what.startswith("Wait"):  # `InfeedWaitTime` has the waits of all.
+            now.counters[total] = now.counters.get(total, 0) + value
+        if name is not None:
+            now.counters[f"{total}:{name}"] = now.counters.get(f"{total}:{name}", 0) + value
+
+
+def _add_levels(now: _Snapshot, kind: str, name: str, values: list[str]) -> None:
+    for what, value in zip(_LEVELS, map(int, values), strict=True):
+        if what == "Depth" and kind == "outfeed":
+            continue  # It has none.
+        level = f"{_KINDS[kind]}{what}:{name}"
+        now.levels[level] = now.levels.get(level, 0) + value
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"`name` must be the name of a metric or counter, and `{name!r}` is no string")

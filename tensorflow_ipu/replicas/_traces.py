@@ -1,0 +1,200 @@
+"""Why a function was traced once more, in words; and the warning where it is for other shapes again and again."""
+
+from __future__ import annotations
+
+import logging
+import time
+import types
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensorflow_ipu import _metrics
+from tensorflow_ipu._tensorflow import functions, trace_types
+from tensorflow_ipu.errors import RecompilationWarning
+from tensorflow_ipu.replicas import _user_code
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
+    from tensorflow_ipu._tensorflow.trace_types import Leaf
+    from tensorflow_ipu.replicas._program import Target
+
+_logger = logging.getLogger(__name__)
+
+# A function that is traced so often for shapes that differ is told of.
+_SHAPES = 3
+
+
+class _Known(NamedTuple):
+    leaves: dict[str, Leaf]
+    target: Target
+
+
+# What each program was traced for.
+_known: weakref.WeakKeyDictionary[ConcreteFunction, _Known] = weakref.WeakKeyDictionary()
+_warned: weakref.WeakSet[Function] = weakref.WeakSet()
+# The function that was last made of a piece of code: a script may make one anew each time.
+_made_of: weakref.WeakKeyDictionary[types.CodeType, weakref.ref[Function]] = weakref.WeakKeyDictionary()
+
+
+def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
+    """Notes a trace that has just ended, and why there was one; warns where only shapes have differed, twice before.
+
+    Args:
+      function: What was traced.
+      program: What it was traced to.
+      target: What for.
+      begin: When the trace began, by `time.monotonic_ns`.
+    """
+    duration = _metrics.trace_times.add(begin)
+    new = _Known(trace_types.leaves_of(program), target)
+    # Those without variables to make are in two tables of TensorFlow's.
+    traces = {id(trace): trace for trace in functions.traces_of(function) if trace in _known}
+    earlier = [_known[trace] for trace in traces.values()]
+    reason = _reason(function, new, earlier)
+    _known[program] = new
+    _metrics.traces.append(_metrics.Trace(time.monotonic_ns(), duration, _described(function), reason))
+    _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
+    others = [known for known in earlier if known.target == target and _differ_by_shapes(known.leaves, new.leaves)]
+    shapes = {frozenset(known.leaves.items()) for known in others}
+    if len(shapes) >= _SHAPES - 1 and function not in _warned:
+        _warned.add(function)
+        warn(_described(function), len(shapes) + 1, differences(others[-1].leaves, new.leaves))
+
+
+def warn(function: str, count: int, difference: str) -> None:
+    """Warns that a function was compiled for so many shapes.
+
+    Args:
+      function: Which, in words.
+      count: How many shapes.
+      difference: How the last two of them differ.
+    """
+    warnings.warn(
+        f"`{function}` was traced for {count} different shapes, and each is a program that XLA compiles. The latest:"
+        f" {difference}. Give it one shape: pad what is shorter, or leave the last, smaller batch out"
+        " (`dataset.batch(size, drop_remainder=True)`). `tf.function(reduce_retracing=True)` saves traces, though a"
+        " program is still compiled for each shape. `tensorflow_ipu.metrics_report()` lists all traces",
+        RecompilationWarning,
+        stacklevel=_user_code.stack_level(),
+    )
+
+
+class ShapesOfData:
+    """What data the programs of one step were made for: one for each, though TensorFlow knows them as many functions."""
+
+    def __init__(self) -> None:
+        self._known: list[dict[str, Leaf]] = []
+        self._warned = False
+
+    def note(self, step: str, spec: object) -> None:
+        """Notes that a program is made; warns where only shapes have differed, twice before.
+
+        Args:
+          step: What the programs do, for the message.
+          spec: The structure of their data, of `tf.TensorSpec`.
+        """
+        new = trace_types.leaves_of_spec("data", spec)
+        if new in self._known:
+            return
+        others = [known for known in self._known if _differ_by_shapes(known, new)]
+        self._known.append(new)
+        if len(others) >= _SHAPES - 1 and not self._warned:
+            self._warned = True
+            warn(step, len(others) + 1, differences(others[-1], new))
+
+
+def differences(old: dict[str, Leaf], new: dict[str, Leaf], most: int = 4) -> str:
+    """What differs between the arguments of two traces, in words; empty if nothing does."""
+    words = [word for path in dict.fromkeys([*old, *new]) if (word := _difference(path, old.get(path), new.get(path)))]
+    return "; ".join(words[:most]) + (f"; and {len(words) - most} more" if len(words) > most else "")
+
+
+def _difference(path: str, old: Leaf | None, new: Leaf | None) -> str:
+    if old == new:
+        return ""
+    if old is None or new is None:
+        return f"`{path}` is {'new' if old is None else 'gone'}"
+    if old.kind != new.kind:
+        return f"`{path}`: {_what(old)} became {_what(new)}"
+    if old.kind == "tensor":
+        shape = f"shape {_shape(old)} became {_shape(new)}" if old.shape != new.shape else ""
+        dtype = f"type {old.dtype} became {new.dtype}" if old.dtype != new.dtype else ""
+        return f"`{path}`: {' and '.join(filter(None, (shape, dtype)))}"
+    if old.kind == "value":
+        return f"`{path}`: the Python value {old.text:.40} became {new.text:.40}; pass a tensor if it changes often"
+    if old.kind == "object":
+        return f"`{path}`: another Python object, of type `{new.dtype}`; it is compared by identity"
+    return f"`{path}`: {old.text:.60} became {new.text:.60}"
+
+
+def _shape(leaf: Leaf) -> str:
+    return "of any rank" if leaf.shape is None else str(leaf.shape)
+
+
+def _what(leaf: Leaf) -> str:
+    if leaf.kind == "object":
+        return f"an object of type `{leaf.dtype}`"
+    return f"{leaf.kind} {leaf.text:.40}"
+
+
+def _differ_by_shapes(old: dict[str, Leaf], new: dict[str, Leaf]) -> bool:
+    """Whether the sizes of tensors are all that differs, and some do. What has another rank is another thing."""
+    if old == new or old.keys() != new.keys():
+        return False
+    return all(_is_same_but_for_sizes(leaf, new[path]) for path, leaf in old.items())
+
+
+def _is_same_but_for_sizes(old: Leaf, new: Leaf) -> bool:
+    if old.shape is None or new.shape is None:
+        return old == new
+    return (old.kind, old.dtype, len(old.shape)) == (new.kind, new.dtype, len(new.shape))
+
+
+def _distance(old: dict[str, Leaf], new: dict[str, Leaf]) -> int:
+    """How much differs: for a tensor, its shape and its type count by themselves."""
+    nothing = trace_types.Leaf("", "")
+    pairs = [(old.get(path, nothing), new.get(path, nothing)) for path in {*old, *new}]
+    return sum(
+        (a.shape != b.shape) + ((a.kind, a.dtype) != (b.kind, b.dtype) or a.shape == b.shape)
+        for a, b in pairs
+        if a != b
+    )
+
+
+def _reason(function: Function, new: _Known, earlier: Sequence[_Known]) -> str:
+    if not earlier:
+        return _reason_of_first(function)
+    # The one that is the most like it, and of those the latest.
+    nearest = min(reversed(earlier), key=lambda known: _distance(known.leaves, new.leaves))
+    words = [differences(nearest.leaves, new.leaves)]
+    if nearest.target != new.target:
+        before, now = nearest.target, new.target
+        if before.ipus != now.ipus:
+            words.append(f"the device has {now.ipus or 'any number of'} IPUs, and had {before.ipus or 'any number of'}")
+        if before.host_kernels != now.host_kernels:
+            words.append(f"kernels of the host {'may' if now.host_kernels else 'may not'} compute its layers")
+    return "; ".join(filter(None, words)) or "it was called in another context: another scope, graph or device"
+
+
+def _reason_of_first(function: Function) -> str:
+    code = getattr(function.python_function, "__code__", None)
+    if code is None:
+        return "its first call"
+    known = _made_of.get(code)
+    _made_of[code] = weakref.ref(function)
+    if known is None or known() is function:
+        return "its first call"
+    return (
+        "another function of the same code was traced before, and each has programs of its own; where it is made in a loop,"
+        " make it once"
+    )
+
+
+def _described(function: Function) -> str:
+    """The function's name, with its file and line."""
+    made_of = function.python_function
+    name = getattr(made_of, "__name__", type(made_of).__name__)
+    code = getattr(made_of, "__code__", None)
+    return name if code is None else f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"

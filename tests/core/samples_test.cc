@@ -1,0 +1,53 @@
+// Times that were noted come back: how many, their sum, the latest in order.
+#include "tensorflow_ipu/kernels/core/samples.h"
+
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "tests/core/check.h"
+
+namespace {
+
+using std::chrono::nanoseconds;
+using tensorflow_ipu::core::Samples;
+
+Samples::Clock::time_point At(int64_t when) { return Samples::Clock::time_point(nanoseconds(when)); }
+
+TEST(the_latest_come_in_order) {
+  Samples samples;
+  CHECK(samples.Read().count == 0 && samples.Read().latest.empty());
+  for (int64_t i = 1; i <= 3; ++i) samples.Add(At(10 * i), nanoseconds(i));
+  const Samples::Summary all = samples.Read();
+  CHECK(all.count == 3 && all.total == 6 && all.latest.size() == 3);
+  CHECK(all.latest[0].end == 10 && all.latest[2].duration == 3);
+  const Samples::Summary two = samples.Read(2);
+  CHECK(two.count == 3 && two.latest.size() == 2 && two.latest[0].end == 20);
+  CHECK(samples.Read(0).latest.empty());
+}
+
+TEST(the_oldest_make_room) {
+  Samples samples;
+  const auto kept = static_cast<int64_t>(Samples::kKept);
+  for (int64_t i = 0; i < kept + 5; ++i) samples.Add(At(i), nanoseconds(1));
+  const Samples::Summary all = samples.Read();
+  CHECK(all.count == kept + 5 && all.total == kept + 5);
+  CHECK(static_cast<int64_t>(all.latest.size()) == kept);
+  CHECK(all.latest.front().end == 5 && all.latest.back().end == kept + 4);
+}
+
+TEST(threads_lose_none) {
+  Samples samples;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&samples] {
+      for (int i = 0; i < 1000; ++i) samples.Add(At(i), nanoseconds(2));
+      samples.Read();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(samples.Read().count == 4000 && samples.Read().total == 8000);
+}
+
+}  // namespace

@@ -1,0 +1,99 @@
+"""What the package logs, and which variable has it reach stderr."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tensorflow_ipu import _environment, _logging
+
+
+@pytest.mark.parametrize(
+    ("environ", "level"),
+    [
+        ({}, None),
+        ({"TENSORFLOW_IPU_LOG_LEVEL": " "}, None),
+        ({"TENSORFLOW_IPU_LOG_LEVEL": "info"}, "INFO"),
+        ({"TENSORFLOW_IPU_LOG_LEVEL": "OFF", "TF_POPLAR_VLOG_LEVEL": "3"}, "OFF"),
+        ({"TF_POPLAR_VLOG_LEVEL": "0"}, "WARN"),
+        ({"TF_POPLAR_VLOG_LEVEL": "1"}, "INFO"),
+        ({"TF_POPLAR_VLOG_LEVEL": "2"}, "DEBUG"),
+        ({"TF_POPLAR_VLOG_LEVEL": "9" * 5000}, "TRACE"),
+    ],
+)
+def test_level_is_that_of_the_first_variable_that_says_one(environ: dict[str, str], level: str | None) -> None:
+    assert _environment.log_level(environ) == level
+
+
+@pytest.mark.parametrize(("variable", "value"), [("TENSORFLOW_IPU_LOG_LEVEL", "LOUD"), ("TF_POPLAR_VLOG_LEVEL", "-1")])
+def test_malformed_level_is_refused_by_name_and_value(variable: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"`{variable}={value}` is no level; set it to"):
+        _environment.log_level({variable: value})
+
+
+@pytest.fixture
+def logger() -> logging.Logger:
+    """A logger of the package, which is as it was after the test."""
+    root = logging.getLogger(_logging.ROOT)
+    before = root.level, root.propagate, root.handlers[:]
+    yield logging.getLogger(f"{_logging.ROOT}.feeds")
+    root.setLevel(before[0])
+    root.propagate, root.handlers[:] = before[1], before[2]
+
+
+def test_log_of_the_level_and_above_reaches_stderr(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    _logging.install({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
+    logger.log(_logging.TRACE, "one")
+    logger.debug("two")
+    logger.error("three")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("] ", 1)[1] for line in lines] == [
+        "[tensorflow_ipu.feeds] [DEBUG] two",
+        "[tensorflow_ipu.feeds] [ERROR] three",
+    ]
+
+
+def test_off_lets_nothing_through(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    _logging.install({"TENSORFLOW_IPU_LOG_LEVEL": "OFF"})
+    logger.critical("one")
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_variable_nothing_is_installed(logger: logging.Logger) -> None:
+    before = logger.parent.handlers[:]
+    _logging.install({})
+    assert logger.parent.handlers == before
+
+
+def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptureFixture) -> None:
+    import tensorflow as tf
+
+    import tensorflow_ipu as ipu
+
+    with caplog.at_level(_logging.TRACE, logger=_logging.ROOT):
+        strategy = replicas(1)
+        with strategy.scope():
+            iterator = iter(tf.data.Dataset.range(1).map(lambda i: tf.cast(i, tf.float32)))
+
+        @tf.function(jit_compile=True)
+        def program(iterator: ipu.feeds.IPUIterator) -> tf.Tensor:
+            return next(iterator)
+
+        strategy.run(program, (iterator,))
+        with pytest.raises(tf.errors.OutOfRangeError):
+            strategy.run(program, (iterator,))
+    log = [(record.levelname, record.getMessage()) for record in caplog.records]
+
+    def logged(level: str, *parts: str) -> int:
+        return next(at for at, (of, text) in enumerate(log) if of == level and all(part in text for part in parts))
+
+    assert (
+        logged("INFO", "configured 1 device(s), of so many IPUs each: [1]")
+        < logged("DEBUG", "starts to read")
+        < logged("INFO", "traced `program (test_logging.py:", "its first call")
+        < logged("TRACE", "runs on `/device:IPU:0`")
+        < logged("INFO", "XLA compiled for `program`: 1 programs, ")
+        < logged("TRACE", "`program` ran for ")
+        < logged("INFO", "ended with OutOfRangeError: ")
+    )

@@ -1,0 +1,130 @@
+"""Metrics count what happened, and say why a function was traced."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._library import native
+from tensorflow_ipu._metrics import Sample
+from tensorflow_ipu.metrics import _percentiles, _text
+
+
+@pytest.fixture(autouse=True)
+def cleared() -> None:
+    ipu.clear_metrics()
+
+
+def value(name: str) -> int:
+    found = ipu.counter_value(name)
+    assert found is not None, name
+    return found
+
+
+def count(name: str) -> int:
+    found = ipu.metric_data(name)
+    assert found is not None, name
+    return found[0]
+
+
+def run_fed(strategy: Any) -> None:
+    """Runs a program of two replicas for 3 and for 5 steps, and looks at its queues, which go at the end."""
+    elements = tf.data.Dataset.range(100).map(lambda i: tf.fill([4], tf.cast(i, tf.float32)))
+    infeed, outfeed = ipu.IPUInfeedQueue(elements), ipu.IPUOutfeedQueue()
+    infeed.initializer  # noqa: B018  (The property starts it.)
+    with strategy.scope():
+        total = tf.Variable(tf.zeros(4))
+
+    @tf.function(jit_compile=True)
+    def program(n: tf.Tensor) -> None:
+        for _ in tf.range(n):
+            x = infeed._dequeue()
+            outfeed.enqueue((x, x))
+            total.assign_add(ipu.ops.cross_replica_ops.cross_replica_sum(x))
+
+    for steps in (3, 5):
+        strategy.run(program, (tf.constant(steps),))
+    total.numpy()
+    assert value(f"OutfeedReady:{outfeed._name}") == 8
+    assert value(f"InfeedElements:{infeed._name}") == 16
+    assert value(f"InfeedDepth:{infeed._name}") >= 3
+
+
+def test_a_fed_program_on_replicas_is_counted(replicas: Any) -> None:
+    run_fed(replicas(2))
+    gc.collect()
+    # What queues that are gone have carried stays counted.
+    assert not [name for name in ipu.counter_names() if ":" in name and value(name)]
+    assert (count("RunTime"), count("TraceTime"), count("CompileTime")) == (2, 1, 1)
+    assert (value("InfeedElements"), value("InfeedBytes")) == (16, 16 * 16)
+    assert (value("OutfeedElements"), value("OutfeedBytes")) == (16, 16 * 32)
+    assert (value("Collectives"), value("CollectiveBytes"), count("CollectiveWaitTime")) == (8, 8 * 2 * 16, 8)
+    assert value("VariableReads") >= 1
+    data = ipu.metric_data("RunTime")
+    assert data is not None
+    assert data[1] == pytest.approx(sum(duration for _, duration in data[2]))
+    assert all(0 < end <= time.monotonic() for end, _ in data[2])
+    report = ipu.metrics_report()
+    assert "Metric: CompileTime\n  TotalSamples: 1\n  Accumulator: " in report
+    assert "Counter: InfeedElements\n  Value: 16\n" in report
+    assert "Trace: program (test_metrics.py:" in report
+    ipu.clear_metrics()
+    assert (value("InfeedElements"), count("RunTime"), ipu.metric_data("RunTime")) == (0, 0, (0, 0.0, []))
+    assert "Trace:" not in ipu.metrics_report()
+
+
+def test_waits_for_data_are_timed(strategy: ipu.IPUStrategy) -> None:
+    given_up = threading.Event()
+
+    def element() -> np.float32:
+        deadline = time.monotonic() + 60
+        while (
+            native.ipu_infeed_waiting(infeed._feed.number) == 0
+            and time.monotonic() < deadline
+            and not given_up.is_set()
+        ):
+            time.sleep(0.001)
+        return np.float32(1)
+
+    data = tf.data.Dataset.range(3).map(lambda _: tf.ensure_shape(tf.numpy_function(element, [], tf.float32), []))
+    infeed = ipu.IPUInfeedQueue(data)
+    infeed.initializer  # noqa: B018  (The property starts it.)
+
+    @tf.function(jit_compile=True)
+    def program() -> tf.Tensor:
+        return infeed._dequeue() + infeed._dequeue() + infeed._dequeue()
+
+    try:
+        strategy.run(program)
+    finally:
+        given_up.set()
+    assert count("InfeedWaitTime") == value(f"InfeedWaits:{infeed._name}") == 3
+    waits = ipu.metric_data("InfeedWaitTime")
+    assert waits is not None
+    assert 0 < waits[1] * 1e9 == pytest.approx(value(f"InfeedWaitNanoseconds:{infeed._name}"))
+    with pytest.raises(tf.errors.OutOfRangeError):
+        strategy.run(program)
+    assert (value("FailedRuns"), value("InfeedElements")) == (1, 3)
+
+
+def test_names_that_nothing_has_give_none_and_no_names_are_refused() -> None:
+    assert ipu.counter_value("Nothing") is None
+    assert ipu.metric_data("Nothing") is None
+    assert {"CompileTime", "RunTime", "TraceTime", "InfeedWaitTime", "CollectiveWaitTime"} == set(ipu.metric_names())
+    assert ipu.counter_names() == sorted(ipu.counter_names())
+    for function in (ipu.counter_value, ipu.metric_data):
+        with pytest.raises(TypeError, match="`name` must be the name of a metric or counter, and `3` is no string"):
+            function(3)  # type: ignore[arg-type]
+
+
+def test_times_are_shown_in_units_that_people_read() -> None:
+    assert [_text(time) for time in (999, 1500, 2_000_000, 3 * 10**9)] == ["999ns", "1.50us", "2.00ms", "3.00s"]
+    shown = _percentiles(tuple(Sample(0, duration) for duration in range(100, 0, -1)))
+    assert (shown[0], shown[4], shown[-1]) == ("1%=1ns", "50%=50ns", "99%=99ns")
