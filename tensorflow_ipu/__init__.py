@@ -24,6 +24,7 @@ _HOLDERS = {
     "metric_names": "metrics",
     "metrics_report": "metrics",
     "report": "strategy",
+    "trace": "tracing",
 }
 
 # `python -m tensorflow_ipu` imports the package before it runs the command, which may need no TensorFlow.
@@ -36,7 +37,7 @@ if _TYPE_CHECKING or not _is_for_command:
     from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
 if _TYPE_CHECKING:
-    from tensorflow_ipu import compat, machine, metrics, optimizers, pipelining
+    from tensorflow_ipu import compat, machine, metrics, optimizers, pipelining, tracing
     from tensorflow_ipu.metrics import (
         clear_metrics,
         counter_names,
@@ -45,6 +46,7 @@ if _TYPE_CHECKING:
         metric_names,
         metrics_report,
     )
+    from tensorflow_ipu.tracing import trace
 
 __all__ = [
     "IPUConfig",
@@ -73,6 +75,8 @@ __all__ = [
     "pipelining",
     "report",
     "scopes",
+    "trace",
+    "tracing",
 ]
 
 

@@ -15,6 +15,7 @@ from tensorflow_ipu._metrics import Sample, Summary
 __all__ = ["clear_metrics", "counter_names", "counter_value", "metric_data", "metric_names", "metrics_report"]
 
 _KEPT = 1024
+_MOST = 16384  # The kernels keep no more.
 _PERCENTS = (1, 5, 10, 20, 50, 80, 90, 95, 99)
 _OF_QUEUE = ("Elements", "Bytes", "Waits", "WaitNanoseconds")
 _LEVELS = ("Ready", "Depth")
@@ -121,6 +122,14 @@ def metrics_report() -> str:
         if trace.end > _cleared_at:
             lines += [f"Trace: {trace.function}, {_text(trace.duration)}", f"  Reason: {trace.reason}"]
     return "\n".join(lines) or "Nothing was traced or run yet."
+
+
+def times_between(begin: int, end: int) -> dict[str, list[Sample]]:
+    """The times that are kept (16,384 of a metric at most) and ended between two moments of the monotonic clock, in ns."""
+    metrics = _read(_MOST).metrics
+    return {
+        name: [sample for sample in summary.latest if begin <= sample.end <= end] for name, summary in metrics.items()
+    }
 
 
 def _since(name: str, summary: Summary) -> Summary:

@@ -28,6 +28,7 @@ LAYERS = {
     "ops": 6,
     "feeds": 5,
     "machine": 4,
+    "tracing": 5,
     "replicas": 4,
     "config": 3,
     "metrics": 3,
@@ -42,6 +43,7 @@ LAYERS = {
     "_poplar_options": 1,
     "_logging": 2,
     "_metrics": 1,
+    "_tracepoints": 1,
     "_tracebacks": 1,
     "errors": 0,
 }

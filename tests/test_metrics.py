@@ -82,19 +82,17 @@ def test_a_fed_program_on_replicas_is_counted(replicas: Any) -> None:
 
 def test_waits_for_data_are_timed(strategy: ipu.IPUStrategy) -> None:
     given_up = threading.Event()
+    numbers: list[int] = []  # The queue itself must not be held by its own dataset.
 
     def element() -> np.float32:
         deadline = time.monotonic() + 60
-        while (
-            native.ipu_infeed_waiting(infeed._feed.number) == 0
-            and time.monotonic() < deadline
-            and not given_up.is_set()
-        ):
+        while native.ipu_infeed_waiting(numbers[0]) == 0 and time.monotonic() < deadline and not given_up.is_set():
             time.sleep(0.001)
         return np.float32(1)
 
     data = tf.data.Dataset.range(3).map(lambda _: tf.ensure_shape(tf.numpy_function(element, [], tf.float32), []))
     infeed = ipu.IPUInfeedQueue(data)
+    numbers.append(infeed._feed.number)
     infeed.initializer  # noqa: B018  (The property starts it.)
 
     @tf.function(jit_compile=True)

@@ -256,6 +256,18 @@ _GENERATED = (
 _PROTOS = "The SDK's protocol buffers do not exist here; `IPUConfig` and `IpuOptions` hold what they held."
 
 MODULES: dict[str, Module] = {
+    # A package of its own in the SDK.
+    "libpvti": Module(
+        here(
+            "tensorflow_ipu.compat._pvti",
+            "Graph",
+            "TraceChannel",
+            "Tracepoint",
+            "checkTraceChannel",
+            "createTraceChannel",
+            "instrument_fn",
+        )
+    ),
     **_modules(),
     "tensorflow.compiler.plugin": Module(),
     POPLAR: Module(),

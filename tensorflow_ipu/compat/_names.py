@@ -18,7 +18,7 @@ ATTRIBUTES = _tensorflow_names.ATTRIBUTES
 GONE: dict[str, str] = {**_ipu_names.GONE, **_keras_names.GONE}
 
 # Packages of the SDK that come on their own.
-COMPANIONS = ("libpvti", "popart", "popdist", "popef", "poptorch", "pva")
+COMPANIONS = ("popart", "popdist", "popef", "poptorch", "pva")
 
 
 def module_exists(name: str) -> bool:

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 
-from tensorflow_ipu import _logging, _metrics, metrics
+from tensorflow_ipu import _logging, _metrics, _tracepoints, metrics
 
 _logger = logging.getLogger(__name__)
 
@@ -29,17 +29,16 @@ class RunLog:
     def fail(self, error: BaseException) -> None:
         """Notes what the run fails with; `end` is still to come."""
         _metrics.failed_runs.add()
-        _logger.info(
-            "the run of `%s` on `%s` ended with %s: %.300s",
-            self._program(),
-            _short(self._device),
-            type(error).__name__,
-            error,
-        )
+        if _logger.isEnabledFor(logging.INFO):
+            # As text: whoever keeps records would keep the error with all that its frames hold.
+            words = f"{type(error).__name__}: {error!s:.300}"
+            _logger.info("the run of `%s` on `%s` ended with %s", self._program(), _short(self._device), words)
 
     def end(self) -> None:
         """Notes that the run ends."""
         duration = _metrics.run_times.add(self._begin)
+        if _tracepoints.is_recording():
+            _tracepoints.mark(_tracepoints.PROGRAMS, f"run of {self._program()}", self._begin)
         if self._compiled is None:
             return
         count, seconds = (now - before for now, before in zip(_compiled(), self._compiled, strict=True))

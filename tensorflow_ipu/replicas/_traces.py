@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorflow_ipu import _metrics
+from tensorflow_ipu import _metrics, _tracepoints
 from tensorflow_ipu._tensorflow import functions, trace_types
 from tensorflow_ipu.errors import RecompilationWarning
 from tensorflow_ipu.replicas import _user_code
@@ -55,6 +55,7 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
     reason = _reason(function, new, earlier)
     _known[program] = new
     _metrics.traces.append(_metrics.Trace(time.monotonic_ns(), duration, _described(function), reason))
+    _tracepoints.mark(_tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
     _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
     others = [known for known in earlier if known.target == target and _differ_by_shapes(known.leaves, new.leaves)]
     shapes = {frozenset(known.leaves.items()) for known in others}

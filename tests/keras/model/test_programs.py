@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import re
+import warnings
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import replicas
+from tensorflow_ipu.errors import RecompilationWarning
 
 
 def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(
@@ -43,6 +48,19 @@ def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(
     for _ in range(2):
         model.fit(features, labels, batch_size=6, verbose=0)
     assert model._ipu_extension.traces()["train"] == 3
+
+
+def test_batches_of_a_third_size_warn_once_in_the_users_line(scoped: Any) -> None:
+    model = scoped(lambda: keras.Sequential([keras.layers.Dense(1)]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for size in (2, 3, 2, 4, 5):
+            model.predict(np.zeros([size, 1], np.float32), batch_size=size, verbose=0)
+    (warning,) = [one for one in caught if one.category is RecompilationWarning]
+    assert warning.filename == __file__
+    assert re.search(
+        r"a step of the model .* 3 different shapes.* shape \(3, 1\) became \(4, 1\)", str(warning.message)
+    )
 
 
 def test_executions_with_the_same_queues_look_for_their_program_once(

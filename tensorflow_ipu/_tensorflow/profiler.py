@@ -1,0 +1,89 @@
+"""TensorFlow's profiler: what it has measured, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class Measured(NamedTuple):
+    """One event of one thread.
+
+    Attributes:
+      thread: The number of the thread.
+      line: The thread's name.
+      name: What it did.
+      begin: When it began, in nanoseconds since 1970.
+      duration: How long it took, in nanoseconds.
+      details: More of it: names to text or numbers.
+    """
+
+    thread: int
+    line: str
+    name: str
+    begin: float
+    duration: float
+    details: dict[str, Any]
+
+
+def start(logdir: str) -> None:
+    """Starts the profiler; it writes below `logdir`, in the form that TensorBoard's profile plugin opens.
+
+    All of it is public: see `tf.profiler.experimental.start`.
+
+    Raises:
+      tf.errors.AlreadyExistsError: It is running.
+    """
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+    )
+    tf.profiler.experimental.start(logdir, options)
+
+
+def stop() -> None:
+    """Stops the profiler, which writes what it has measured; is public: `tf.profiler.experimental.stop`."""
+    tf.profiler.experimental.stop()
+
+
+def measured(logdir: str) -> Iterator[Measured]:
+    """What the profiler wrote last below `logdir`: all events of the host's threads.
+
+    Stands on `tensorflow.tsl.profiler.protobuf.xplane_pb2`, the form of the file; TensorFlow has it in the wheel, for
+    TensorBoard, and no public name for it. When it is gone: the package `tensorboard-plugin-profile` has it too.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    files = sorted(Path(logdir).glob("plugins/profile/*/*.xplane.pb"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        return
+    space: Any = xplane_pb2.XSpace()  # pyright: ignore[reportAttributeAccessIssue]
+    space.ParseFromString(files[-1].read_bytes())
+    begin = 0  # Of the profile: the times of lines count from it.
+    for plane in space.planes:
+        names = {number: each.name for number, each in plane.stat_metadata.items()}
+        for stat in plane.stats:
+            if names[stat.metadata_id] == "profile_start_time":
+                begin = _value(stat, names)
+    for plane in space.planes:
+        if not plane.name.startswith("/host:CPU"):
+            continue
+        names = {number: each.name for number, each in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                yield Measured(
+                    line.id,
+                    line.name,
+                    plane.event_metadata[event.metadata_id].name,
+                    begin + line.timestamp_ns + event.offset_ps / 1e3,
+                    event.duration_ps / 1e3,
+                    {names[stat.metadata_id]: _value(stat, names) for stat in event.stats},
+                )
+
+
+def _value(stat: Any, names: dict[int, str]) -> Any:
+    """The value of a stat; see `measured`."""
+    kind = stat.WhichOneof("value")
+    return names.get(stat.ref_value, "") if kind == "ref_value" else getattr(stat, kind or "str_value")

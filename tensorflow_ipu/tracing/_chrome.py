@@ -1,0 +1,92 @@
+"""Traces in Chrome's JSON format, which Perfetto reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Chrome:
+    """A trace that is being made: processes of tracks of slices, and counters. Times are in nanoseconds."""
+
+    def __init__(self, begin: int) -> None:
+        """Makes an empty trace.
+
+        Args:
+          begin: The moment that is 0 in the trace, by the monotonic clock.
+        """
+        self._begin = begin
+        self._processes: dict[str, int] = {}
+        self._tracks: dict[tuple[str, str], int] = {}
+        self._events: list[dict[str, Any]] = []
+        # A group of tracks: when each of them is free again.
+        self._free: dict[tuple[str, str], list[float]] = {}
+
+    def add_slice(
+        self,
+        process: str,
+        track: str,
+        name: str,
+        begin: float,
+        duration: float,
+        kind: str,
+        *,
+        colour: str = "",
+        **details: Any,
+    ) -> None:
+        """Adds a slice.
+
+        Args:
+          process: The group of tracks that it is in.
+          track: Its track.
+          name: What it shows.
+          begin: When it begins, by the monotonic clock.
+          duration: How long it is.
+          kind: Its category.
+          colour: A name of Chrome's colours. Perfetto colours slices by their names.
+          details: What a click on it shows.
+        """
+        process_id = self._process(process)
+        event = {"ph": "X", "pid": process_id, "tid": self._track(process, track), "ts": self._at(begin)}
+        event |= {"dur": duration / 1e3, "name": name, "cat": kind}
+        self._events.append(event | ({"cname": colour} if colour else {}) | ({"args": details} if details else {}))
+
+    def add_beside(
+        self, process: str, tracks: str, name: str, begin: float, duration: float, kind: str, **more: Any
+    ) -> None:
+        """Adds a slice on the first of several tracks that is free then: slices of one track must not overlap.
+
+        The arguments are those of `add_slice`; all slices of a group of tracks come in the order of their begin.
+        """
+        free = self._free.setdefault((process, tracks), [])
+        lane = next((at for at, until in enumerate(free) if until <= begin), len(free))
+        free[lane : lane + 1] = [begin + duration]
+        track = f"{tracks} ({lane + 1})" if lane else tracks
+        self.add_slice(process, track, name, begin, duration, kind, **more)
+
+    def add_value(self, process: str, name: str, at: float, values: Mapping[str, float]) -> None:
+        """Adds the values of a counter at a moment."""
+        event = {"ph": "C", "pid": self._process(process), "name": name, "ts": self._at(at)}
+        self._events.append(event | {"args": dict(values)})
+
+    def trace(self) -> dict[str, Any]:
+        """The trace, as what `json.dump` takes."""
+        return {"traceEvents": self._events, "displayTimeUnit": "ms"}
+
+    def _at(self, time: float) -> float:
+        return (time - self._begin) / 1e3
+
+    def _process(self, name: str) -> int:
+        number = self._processes.get(name)
+        if number is None:
+            number = self._processes[name] = len(self._processes)
+            self._events.append({"ph": "M", "pid": number, "tid": 0, "name": "process_name", "args": {"name": name}})
+        return number
+
+    def _track(self, process: str, name: str) -> int:
+        number = self._tracks.get((process, name))
+        if number is None:
+            number = self._tracks[process, name] = len(self._tracks) + 1
+            where = {"ph": "M", "pid": self._processes[process], "tid": number}
+            self._events.append(where | {"name": "thread_name", "args": {"name": name}})
+        return number

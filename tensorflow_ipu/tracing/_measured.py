@@ -1,0 +1,95 @@
+"""What was measured, as slices of a trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu._metrics import Sample
+from tensorflow_ipu._tracepoints import PROGRAMS, Recording
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow.profiler import Measured
+    from tensorflow_ipu.tracing._chrome import Chrome
+
+RUNS = "runs"
+_WAITS = "waits"
+_OPERATIONS = "operations"
+_HOST = "host"
+_MARKS = "marks"
+
+# Each with the tracks, the name of its slices, and a colour of its own.
+_TIMES = {
+    "InfeedWaitTime": (_WAITS, "for data", "wait for data", "terrible"),
+    "CollectiveWaitTime": (_WAITS, "for other replicas", "wait for a replica", "bad"),
+    "CompileTime": (RUNS, "compilations", "XLA compiles", "yellow"),
+}
+
+_PUMP = "ipu-pump"
+_READ = "Iterator::Root"
+
+
+def add_runs(chrome: Chrome, recording: Recording) -> None:
+    """Adds the runs and traces of programs, by thread."""
+    for span in sorted(recording.spans, key=lambda span: span.begin):
+        if span.channel == PROGRAMS:
+            chrome.add_beside(RUNS, "programs", span.name, span.begin, span.end - span.begin, "run")
+
+
+def add_waits(chrome: Chrome, times: Mapping[str, Sequence[Sample]]) -> None:
+    """Adds waits and compilations, of metrics by name."""
+    for metric, (process, track, name, colour) in _TIMES.items():
+        begins = sorted((sample.end - sample.duration, sample.duration) for sample in times.get(metric, ()))
+        for begin, duration in begins:
+            chrome.add_beside(process, track, name, begin, duration, "wait", colour=colour)
+
+
+def add_profile(chrome: Chrome, events: Iterable[Measured], ahead: float) -> None:
+    """Adds the operations of programs, by the thread that ran them, and the reads of pumps.
+
+    Args:
+      chrome: The trace.
+      events: What the profiler has measured.
+      ahead: How far its clock is ahead of the monotonic one, in nanoseconds.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    numbers: dict[tuple[str, int], int] = {}
+    for event in sorted(events, key=lambda event: (event.begin, -event.duration)):
+        begin = event.begin - ahead
+        own = event.line.rpartition("/")[0] or event.line
+        if "hlo_op" in event.details:
+            program = str(event.details.get("hlo_module", ""))
+            key = program, event.name
+            seen[key] += 1
+            track = f"{own} {numbers.setdefault((own, event.thread), len(numbers) + 1)}"
+            kind, details = _kind(event.name), {"program": program, "time": seen[key]}
+            chrome.add_slice(_OPERATIONS, track, event.name, begin, event.duration, kind, **details)
+        elif own == _PUMP and event.name == _READ:
+            track = f"pump {numbers.setdefault((own, event.thread), len(numbers) + 1)}"
+            chrome.add_slice(_HOST, track, "read an element", begin, event.duration, "pump")
+
+
+def add_marks(chrome: Chrome, recording: Recording) -> None:
+    """Adds what the user's code has marked."""
+    for span in sorted(recording.spans, key=lambda span: (span.channel, span.thread, span.begin, -span.end)):
+        if span.channel != PROGRAMS:
+            chrome.add_slice(
+                _MARKS, f"{span.channel}, thread {span.thread}", span.name, span.begin, span.end - span.begin, "mark"
+            )
+    latest: dict[str, dict[str, float]] = {}
+    for value in recording.values:
+        numbers = latest.setdefault(value.graph, {})
+        numbers[value.series] = value.value
+        chrome.add_value(_MARKS, value.graph, value.at, numbers)
+
+
+def _kind(operation: str) -> str:
+    """What an operation is, by the name that XLA gives it."""
+    if operation.startswith(("IpuInfeed", "IpuOutfeed")):
+        return "feed"
+    if operation.startswith(("IpuAll", "IpuReduce", "IpuBroadcast", "IpuCollective")):
+        return "collective"
+    if operation.startswith(("while", "conditional", "call")):
+        return "control"
+    return "host" if operation.startswith("Ipu") else "operation"

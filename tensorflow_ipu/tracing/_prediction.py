@@ -1,0 +1,49 @@
+"""What a machine would make of a program, beside what was measured here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu._tracepoints import PROGRAMS, Recording
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine import Report
+    from tensorflow_ipu.tracing._chrome import Chrome
+
+# A run may have many thousands, all alike.
+_MOST_STEPS = 100
+
+
+def add(chrome: Chrome, report: Report, recording: Recording) -> None:
+    """Adds a predicted run, which begins where the first measured one does.
+
+    Args:
+      chrome: The trace.
+      report: The prediction.
+      recording: The runs that were measured.
+    """
+    process = f"prediction for {report.system.name}"
+    begins = [span.begin for span in recording.spans if span.channel == PROGRAMS and span.name.startswith("run of ")]
+    if not begins:
+        return
+    begin = min(begins)
+    chrome.add_slice(process, "run", f"run of {report.program}", begin, report.seconds * 1e9, "prediction")
+    if report.timeline is not None:
+        for task in report.timeline.tasks:
+            at, duration = begin + task.begin * 1e9, (task.end - task.begin) * 1e9
+            chrome.add_slice(process, f"IPU {task.ipu}", f"{task.label} {task.kind}", at, duration, task.kind)
+        return
+    step = report.seconds / report.steps * 1e9
+    for number in range(min(report.steps, _MOST_STEPS)):
+        chrome.add_slice(process, "steps", f"step {number}", begin + number * step, step, "prediction")
+        # The link to the host is another track: it works beside the chip where the machine is so configured.
+        ends = {"chip": begin + number * step, "link to the host": begin + number * step}
+        for operation in report.operations:
+            for track, seconds in (
+                ("chip", operation.seconds - operation.host),
+                ("link to the host", operation.host),
+            ):
+                if seconds > 0:
+                    duration = seconds / report.steps * 1e9
+                    chrome.add_slice(process, track, operation.name, ends[track], duration, operation.kind)
+                    ends[track] += duration

@@ -1,0 +1,145 @@
+"""A trace has what ran and what it waited for, on one axis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import _tracepoints, compat
+from tensorflow_ipu._metrics import Sample
+from tensorflow_ipu.tracing._chrome import Chrome
+from tensorflow_ipu.tracing._measured import add_waits
+
+
+@pytest.fixture
+def pvti() -> Any:
+    compat.install()
+    import libpvti  # pyright: ignore[reportMissingImports]
+
+    yield libpvti
+    compat.uninstall()
+
+
+def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """The slices of a trace, each with the names of its process and track."""
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+    found = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    for event in found:
+        event["process"] = names["process_name", event["pid"], 0]
+        event["track"] = names["thread_name", event["pid"], event["tid"]]
+    return found
+
+
+def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas: Any, pvti: Any, tmp_path: Path) -> None:
+    strategy = replicas(2)
+    with strategy.scope():
+        total = tf.Variable(tf.zeros([4, 4]))
+        iterator = iter(tf.data.Dataset.range(100).map(lambda i: tf.fill([4, 4], tf.cast(i, tf.float32))))
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any) -> None:
+        for _ in tf.range(5):
+            total.assign_add(ipu.ops.cross_replica_ops.cross_replica_sum(tf.tanh(next(iterator) @ total)))
+
+    report = strategy.report(program, (iterator,), machine="GC200")
+    channel, graph = pvti.createTraceChannel("application"), pvti.Graph("loss", "nats")
+    series = graph.addSeries("training")
+    file = tmp_path / "trace.json"
+    with ipu.trace(file, logdir=tmp_path / "log", report=report):
+        assert pvti.checkTraceChannel(channel)
+        with pvti.Tracepoint(channel, "epoch 0"):
+            strategy.run(program, (iterator,))
+        series.add(0.5)
+    assert list((tmp_path / "log").glob("plugins/profile/*/*.xplane.pb"))
+    trace = json.loads(file.read_text())
+    found = slices(trace)
+    operations = [one for one in found if one["process"] == "operations"]
+    sums = [one for one in operations if one["cat"] == "collective"]
+    assert len(sums) == 10  # Of each replica, in each iteration.
+    assert len([one for one in operations if one["name"].startswith("IpuInfeedDequeue")]) == 10
+    (run,) = [one for one in found if one["name"] == "run of program" and one["process"] == "runs"]
+    (mark,) = [one for one in found if one["process"] == "marks"]
+    assert mark["name"] == "epoch 0"
+    # One axis: what ran is within the run, and that within its mark; a millisecond more, for clocks that are being set.
+    for inner, outer in [(run, mark), *((one, run) for one in operations)]:
+        assert outer["ts"] <= inner["ts"] + 1000
+        assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1000
+    waits = [one for one in found if one["process"] == "waits"]
+    assert {one["name"] for one in waits} >= {"wait for a replica"}
+    assert all(one["cname"] in ("terrible", "bad") for one in waits)
+    predicted = [one for one in found if one["process"] == f"prediction for {report.system.name}"]
+    (whole,) = [one for one in predicted if one["track"] == "run"]
+    assert whole["ts"] == run["ts"]
+    assert whole["dur"] == pytest.approx(report.seconds * 1e6)
+    assert len([one for one in predicted if one["track"] == "steps"]) == report.steps == 5
+    (counter,) = [one for one in trace["traceEvents"] if one["ph"] == "C"]
+    assert (counter["name"], counter["args"]) == ("loss [nats]", {"training": 0.5})
+
+
+def test_wrong_arguments_and_a_trace_within_a_trace_are_refused(tmp_path: Path) -> None:
+    for arguments, error, words in (
+        ((3,), TypeError, "`path` must be a path, and `3` is none"),
+        ((tmp_path / "a" / "b.json",), FileNotFoundError, "there is no folder"),
+    ):
+        with pytest.raises(error, match=words), ipu.trace(*arguments):
+            pass
+    with pytest.raises(TypeError, match="`report` must be what"), ipu.trace("a.json", report="GC200"):  # type: ignore[arg-type]
+        pass
+    assert _tracepoints.start() is not None
+    try:
+        with pytest.raises(RuntimeError, match="another one is being recorded"), ipu.trace(tmp_path / "a.json"):
+            pass
+    finally:
+        _tracepoints.stop()
+
+
+def test_trace_of_a_block_that_raises_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), ipu.trace(tmp_path / "a.json"):
+        raise ZeroDivisionError
+    assert json.loads((tmp_path / "a.json").read_text())["displayTimeUnit"] == "ms"
+    assert not _tracepoints.is_recording()
+
+
+def test_slices_that_overlap_are_on_tracks_of_their_own() -> None:
+    chrome = Chrome(0)
+    add_waits(chrome, {"InfeedWaitTime": [Sample(30, 30), Sample(40, 30), Sample(60, 25)]})
+    found = slices(chrome.trace())
+    assert [one["track"] for one in found] == ["for data", "for data (2)", "for data"]
+    assert [(one["ts"], one["dur"]) for one in found] == [(0, 0.03), (0.01, 0.03), (0.035, 0.025)]
+
+
+def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -> None:
+    channel = pvti.createTraceChannel("application")
+
+    @pvti.instrument_fn(channel)
+    def work(x: int) -> int:
+        return x + 1
+
+    assert not pvti.checkTraceChannel(channel)
+    with pvti.Tracepoint(channel, "unseen"):
+        pass
+    recording = _tracepoints.start()
+    assert recording is not None
+    try:
+        assert work(1) == 2
+        pvti.Tracepoint.begin(channel, "outer")
+        pvti.Tracepoint.begin(channel, "inner")
+        pvti.Tracepoint.end(channel, "inner")
+        pvti.Tracepoint.end(channel, "outer")
+        pvti.Tracepoint.end(channel, "nothing")
+        pvti.Tracepoint.event(channel, "now")
+    finally:
+        _tracepoints.stop()
+    assert [(span.channel, span.name) for span in recording.spans] == [
+        ("application", name) for name in ("work", "inner", "outer", "now")
+    ]
+    inner, outer, now = recording.spans[1:]
+    assert outer.begin <= inner.begin <= inner.end <= outer.end <= now.begin == now.end
+    for call in (lambda: pvti.Tracepoint("application", "a"), lambda: pvti.instrument_fn("application")):
+        with pytest.raises(TypeError, match="`channel` must be what `createTraceChannel` made"):
+            call()
