@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -71,6 +72,11 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 }
 
 
+def _plain(version: str) -> str:
+    """A version as both pip and TensorFlow write it: pre-releases are `2.22.0.dev1` to one and `2.22.0-dev1` to the other."""
+    return re.sub(r"[-_.]?(dev|rc)[-_.]?", r"\1", version)
+
+
 def check_build(library: Path, build_info: Path, running: str) -> None:
     """Compares the library with the record of its build, and that with the TensorFlow that runs.
 
@@ -97,7 +103,7 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
         raise LibraryError(
             f"`{build_info}` does not say which TensorFlow the kernels are for, and what their library holds. {_REBUILD}"
         ) from exc
-    if built != running:
+    if _plain(built) != _plain(running):
         raise LibraryError(
             f"the kernel library was built for TensorFlow `{built}`, but TensorFlow `{running}` runs, and its C++"
             f" interface differs from release to release. {_REBUILD}, or install `tensorflow-cpu=={built}`"

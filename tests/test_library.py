@@ -29,6 +29,16 @@ def test_library_of_the_running_tensorflow_is_taken(build: Any) -> None:
     _library.check_build(*build, "2.21.0")
 
 
+def test_a_pre_release_is_the_same_however_pip_and_tensorflow_write_it(build: Any) -> None:
+    """`make test-next` built for what pip calls 2.22.0.dev20260905, and 2.22.0-dev20260905 ran and was refused."""
+    record = json.loads(build[1].read_text())
+    for built, running in (("2.22.0.dev20260905", "2.22.0-dev20260905"), ("2.22.0rc1", "2.22.0-rc1")):
+        build[1].write_text(json.dumps({**record, "tensorflow": built}))
+        _library.check_build(*build, running)
+        with pytest.raises(LibraryError):
+            _library.check_build(*build, running[:-1] + "7")
+
+
 def test_library_that_is_loaded_was_built_for_the_running_tensorflow() -> None:
     assert json.loads(_library.BUILD_INFO.read_text())["tensorflow"] == tf.__version__
     assert _library.LIBRARY.is_file()
