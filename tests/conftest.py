@@ -15,6 +15,7 @@ os.environ.setdefault(
 
 import gc
 import json
+import logging
 import select
 import signal
 import subprocess
@@ -210,6 +211,12 @@ def replicas() -> Callable[..., ipu.IPUStrategy]:
     return configure
 
 
+def _log_levels() -> dict[str, int]:
+    """The levels of the package's loggers."""
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("tensorflow_ipu")]
+    return {name: logging.getLogger(name).level for name in known}
+
+
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -313,7 +320,7 @@ def run_here(
     """Runs a file as a script in this process, from an empty folder: `run_here(path, *arguments)` gives what it prints.
 
     To start an interpreter takes longer than most scripts do. What a script may leave behind is what `fresh_system`
-    takes back: a configuration. The names that Keras gives to layers begin anew.
+    takes back: a configuration. The names that Keras gives to layers begin anew, and the log is as it was.
     """
 
     def run(path: Path, *arguments: str) -> list[str]:
@@ -327,10 +334,13 @@ def run_here(
         main = ModuleType("__main__")
         main.__file__ = str(path)
         monkeypatch.setitem(sys.modules, "__main__", main)
+        levels = _log_levels()
         try:
             exec(compile(path.read_text(), str(path), "exec"), main.__dict__)
         finally:
             main.__dict__.clear()  # What TensorFlow keeps of its functions keeps none of its queues.
+            for name in _log_levels():
+                logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
         return capsys.readouterr().out.splitlines()
 
     return run

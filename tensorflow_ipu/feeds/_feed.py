@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -14,8 +13,6 @@ import tensorflow as tf
 from tensorflow_ipu._library import ops
 from tensorflow_ipu._tensorflow import devices, patches
 from tensorflow_ipu.replicas import in_function
-
-_logger = logging.getLogger(__name__)
 
 _serial = itertools.count()
 _owner = os.getpid()
@@ -123,7 +120,6 @@ class Queue:
 def _release(number: int, drop: Callable[[int], object], states: dict[tuple[str, int, int], tf.Tensor]) -> None:
     if os.getpid() != _owner:
         return  # A forked child has none of the threads, one of which may have held a lock when the fork came.
-    _logger.debug("the feed of the number %d goes", number)
     drop(number)
     # May run at any moment, a trace included: the collector decides.
     with devices.eagerly():
