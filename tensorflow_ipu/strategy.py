@@ -235,13 +235,12 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
 
         Raises:
           ValueError: `fn` is a plain function; or `machine` is a name that is not known; or `trip_counts` names no loop
-            of the program.
+            of the program, or the program is a pipeline.
           TypeError: `fn` cannot be called so; or `machine` is none of the above.
           NotImplementedError: A replica of the program uses several IPUs, or pipelines, other than as one pipeline.
         """
-        from tensorflow_ipu import machine as model  # Not with the package: few programs ask.
-        from tensorflow_ipu import pipelining
-        from tensorflow_ipu._kept_state import kept_by
+        from tensorflow_ipu import _predicted as predicted  # Not with the package: few programs ask.
+        from tensorflow_ipu import machine as model
 
         if not replicas.is_graph_function(fn):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
@@ -252,29 +251,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         with tf.device(device):
             # XLA's own convolutions are what the report can read.
             target = self.extended.target._replace(host_kernels=False)
-            program, inputs = self._prepare((fn, args, kwargs or {}), target)
-        per_replica = replicas.ipus_of_replica(program)
-        name = getattr(fn, "__name__", program.name)
-        pipelines = pipelining.pipelines_of(program)
-        if len(pipelines) == 1:
-            count = max(1, self.extended.ipus // per_replica)
-            return pipelining.report_of_pipeline(pipelines[0], system, program=name, replicas=count)
-        if per_replica > 1:
-            raise NotImplementedError(
-                f"a replica of the program uses {per_replica} IPUs, and has {len(pipelines)} pipelines: a report is of"
-                " programs of one IPU, or of one pipeline"
-            )
-        report = model.report_of(
-            replicas.hlo(program, inputs, device),
-            system,
-            program=name,
-            replicas=self.extended.ipus,
-            proportion=model.memory_proportion(options),
-            trip_counts=trip_counts,
-            lines=replicas.user_lines(program),
-        )
-        called_with = (*args, *(kwargs or {}).values())
-        return model.told_apart(report, kept_by(fn, called_with, program.captured_inputs, self.extended.ipus))
+            prepared = self._prepare((fn, args, kwargs or {}), target)
+        called = predicted.Called(fn, (*args, *(kwargs or {}).values()), *prepared, device, self.extended.ipus)
+        return predicted.report_of(called, system, model.memory_proportion(options), trip_counts)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
         """Reduces what `run` returned: on the host, where there is one replica, so that only `axis` leaves work to do.

@@ -133,6 +133,8 @@ def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy):
     program, _ = program_of(
         strategy, training=False, pipeline_schedule=PhasedExecution.Serial, device_mapping=[0] * STAGES
     )
+    with pytest.raises(ValueError, match="`trip_counts` is {'while': 3}, and the program is a pipeline"):
+        strategy.report(program, machine="GC200", trip_counts={"while": 3})
     made = strategy.report(program, machine="GC200")
     (memory,) = made.memories
     assert (memory.accumulators, memory.optimizer) == (0, 0)

@@ -1,0 +1,80 @@
+"""From a program that a strategy has traced to a report of it: read as one program, or as the pipeline that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensorflow_ipu import machine, pipelining, replicas
+from tensorflow_ipu._kept_state import kept_by
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow.functions import ConcreteFunction
+    from tensorflow_ipu._types import Nested
+
+
+class Called(NamedTuple):
+    """A program and what it was traced for.
+
+    Attributes:
+      function: What the user wrote.
+      arguments: What it is called with.
+      program: What it was traced to.
+      inputs: Its flat inputs.
+      device: The full name of its device.
+      ipus: How many IPUs that has.
+    """
+
+    function: Callable[..., Nested]
+    arguments: Sequence[Nested]
+    program: ConcreteFunction
+    inputs: Sequence[tf.Tensor]
+    device: str
+    ipus: int
+
+
+def report_of(
+    called: Called, system: machine.System, proportion: float, trip_counts: Mapping[str, int] | None
+) -> machine.Report:
+    """Predicts what a machine makes of a program.
+
+    Args:
+      called: The program.
+      system: The machine.
+      proportion: `availableMemoryProportion`.
+      trip_counts: As for `IPUStrategy.report`.
+
+    Raises:
+      ValueError: `trip_counts` names no loop of the program, or the program is a pipeline.
+      NotImplementedError: A replica of the program uses several IPUs, or pipelines, other than as one pipeline.
+    """
+    program = called.program
+    name = getattr(called.function, "__name__", program.name)
+    per_replica = replicas.ipus_of_replica(program)
+    pipelines = pipelining.pipelines_of(program)
+    if len(pipelines) == 1:
+        if trip_counts:
+            raise ValueError(
+                f"`trip_counts` is {dict(trip_counts)!r}, and the program is a pipeline, whose plan has the numbers: leave"
+                " it out. Loops within its stages that only running them counts are taken to run once"
+            )
+        return pipelining.report_of_pipeline(
+            pipelines[0], system, program=name, replicas=max(1, called.ipus // per_replica)
+        )
+    if per_replica > 1:
+        raise NotImplementedError(
+            f"a replica of the program uses {per_replica} IPUs, and has {len(pipelines)} pipelines: a report is of"
+            " programs of one IPU, or of one pipeline"
+        )
+    report = machine.report_of(
+        replicas.hlo(program, called.inputs, called.device),
+        system,
+        program=name,
+        replicas=called.ipus,
+        proportion=proportion,
+        trip_counts=trip_counts,
+        lines=replicas.user_lines(program),
+    )
+    return machine.told_apart(report, kept_by(called.function, called.arguments, program.captured_inputs, called.ipus))
