@@ -43,7 +43,7 @@ class Times:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = self._total = 0
-        self._latest: deque[Sample] = deque(maxlen=_KEPT)
+        self._latest: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # A `Sample` takes longer to make, at each run.
 
     def add(self, begin: int) -> int:
         """Notes a time that began at `begin`, by `time.monotonic_ns`, and ends now; returns how long it was."""
@@ -51,13 +51,13 @@ class Times:
         with self._lock:
             self._count += 1
             self._total += end - begin
-            self._latest.append(Sample(end, end - begin))
+            self._latest.append((end, end - begin))
         return end - begin
 
     def read(self) -> Summary:
         """All that was noted."""
         with self._lock:
-            return Summary(self._count, self._total, tuple(self._latest))
+            return Summary(self._count, self._total, tuple(Sample(*each) for each in self._latest))
 
 
 class Trace(NamedTuple):

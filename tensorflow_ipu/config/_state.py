@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tensorflow_ipu.config._devices import device_name
 from tensorflow_ipu.config._enums import DeviceConnectionType
@@ -13,6 +14,8 @@ from tensorflow_ipu.config._options import IpuOptions
 from tensorflow_ipu.errors import NotConfiguredError
 
 _logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 DeviceListener = Callable[[Sequence[int], Sequence[DeviceConnectionType]], None]
 SeedListener = Callable[["int | None", "DeviceSeed | None"], None]
@@ -49,6 +52,7 @@ class System:
         self._lock = threading.Lock()
         self._records: tuple[IpuOptions, ...] = ()
         self._ipus = _DEFAULT_DEVICES
+        self._connections = _DEFAULT_CONNECTIONS
         self._seeds: dict[int, DeviceSeed] = {}
         self._listener: DeviceListener | None = None
         self._seed_listener: SeedListener | None = None
@@ -100,7 +104,7 @@ class System:
         Raises:
           NotConfiguredError: There is no such device.
         """
-        return _count(self._ipus, ordinal)
+        return _of_device(self._ipus, ordinal)
 
     def connection_type(self, ordinal: int) -> DeviceConnectionType:
         """How the device is connected.
@@ -108,9 +112,7 @@ class System:
         Raises:
           NotConfiguredError: There is no such device.
         """
-        records = self.records()
-        _count(_ipus(records), ordinal)
-        return _connections(records)[ordinal]
+        return _of_device(self._connections, ordinal)  # Without the lock: each run asks.
 
     def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
         """Records the seed of a device; a reset of the configuration forgets it.
@@ -119,7 +121,7 @@ class System:
           NotConfiguredError: There is no such device.
         """
         with self._lock:
-            _count(_ipus(self._records), ordinal)
+            _of_device(_ipus(self._records), ordinal)
             self._seeds[ordinal] = seed
         if self._seed_listener is not None:
             self._seed_listener(ordinal, seed)
@@ -131,7 +133,7 @@ class System:
           NotConfiguredError: There is no such device.
         """
         with self._lock:
-            _count(_ipus(self._records), ordinal)
+            _of_device(_ipus(self._records), ordinal)
             return self._seeds.get(ordinal)
 
     def set_device_listener(self, listener: DeviceListener | None) -> None:
@@ -162,6 +164,7 @@ class System:
         with self._lock:
             self._records = records
             self._ipus = _ipus(records)
+            self._connections = _connections(records)
         self._forget_seeds()
 
     def _forget_seeds(self) -> None:
@@ -188,15 +191,16 @@ def _connections(records: tuple[IpuOptions, ...]) -> tuple[DeviceConnectionType,
     return tuple(record.options["device_connection.type"] for record in records) or _DEFAULT_CONNECTIONS
 
 
-def _count(ipus: tuple[int, ...], ordinal: int) -> int:
-    if not 0 <= ordinal < len(ipus):
-        last = f"`{device_name(len(ipus) - 1)}`"
-        there_is = f"there is only {last}" if len(ipus) == 1 else f"the last of the {len(ipus)} devices is {last}"
+def _of_device(values: tuple[_T, ...], ordinal: int) -> _T:
+    """What a device has of values that all have."""
+    if not 0 <= ordinal < len(values):
+        last = f"`{device_name(len(values) - 1)}`"
+        there_is = f"there is only {last}" if len(values) == 1 else f"the last of the {len(values)} devices is {last}"
         raise NotConfiguredError(
             f"`{device_name(ordinal)}` does not exist in the present configuration: {there_is}; give"
             f" `IPUConfig.auto_select_ipus` at least {ordinal + 1} entries and configure the system with it"
         )
-    return ipus[ordinal]
+    return values[ordinal]
 
 
 _system = System()
