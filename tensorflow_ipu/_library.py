@@ -72,7 +72,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 }
 
 
-def _plain(version: str) -> str:
+def plain_version(version: str) -> str:
     """A version as both pip and TensorFlow write it: pre-releases are `2.22.0.dev1` to one and `2.22.0-dev1` to the other."""
     return re.sub(r"[-_.]?(dev|rc)[-_.]?", r"\1", version)
 
@@ -103,7 +103,7 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
         raise LibraryError(
             f"`{build_info}` does not say which TensorFlow the kernels are for, and what their library holds. {_REBUILD}"
         ) from exc
-    if _plain(built) != _plain(running):
+    if plain_version(built) != plain_version(running):
         raise LibraryError(
             f"the kernel library was built for TensorFlow `{built}`, but TensorFlow `{running}` runs, and its C++"
             f" interface differs from release to release. {_REBUILD}, or install `tensorflow-cpu=={built}`"
