@@ -1,0 +1,82 @@
+"""Sets of worker processes: two that serve many cases, and fresh ones for what breaks a cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from processes import Workers
+
+
+def _beside(name: str) -> Any:
+    """A module of this folder, of which tests import nothing."""
+    spec = importlib.util.spec_from_file_location(f"hosts_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_processes = _beside("processes")
+
+
+@pytest.fixture(scope="session")
+def _lasting(forking: Any) -> Iterator[dict[int, Workers]]:
+    sets: dict[int, Workers] = {}
+    yield sets
+    for one in sets.values():
+        one.close()
+
+
+@pytest.fixture
+def workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
+    """Two workers that serve many tests. One that breaks them gets none of the others into trouble, but costs seconds."""
+    return _set_of(2, forking, _lasting)
+
+
+@pytest.fixture
+def four_workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
+    """Four of them."""
+    return _set_of(4, forking, _lasting)
+
+
+@pytest.fixture
+def fresh_workers(forking: Any) -> Iterator[Callable[..., Workers]]:
+    """`fresh_workers(count, env=None, started=None)` starts workers for this test alone, which may break them."""
+    with ExitStack() as stack:
+        yield lambda count, **options: stack.enter_context(_processes.Workers(forking, count, **options))
+
+
+@pytest.fixture
+def workers_on_hosts(forking: Any) -> Iterator[Callable[..., Workers]]:
+    """Likewise, each in a network of its own, with an address of its own; the test is skipped where there can be none."""
+    with ExitStack() as stack:
+
+        def start(count: int, **options: Any) -> Workers:
+            try:
+                places = stack.enter_context(_beside("namespaces").namespaces(count))
+            except (OSError, subprocess.SubprocessError) as exc:
+                pytest.skip(f"there can be no namespaces of networks here: {exc}")
+            hosts = [address for _, address in places]
+            return stack.enter_context(
+                _processes.Workers(forking, count, hosts=hosts, enter=lambda worker: [places[worker][0]], **options)
+            )
+
+        yield start
+
+
+def _set_of(count: int, forking: Any, sets: dict[int, Workers]) -> Workers:
+    if count in sets and not sets[count].whole:
+        sets.pop(count).close()
+    if count not in sets:
+        sets[count] = _processes.Workers(forking, count)
+    return sets[count]
