@@ -16,11 +16,20 @@ HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
 ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
 VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
+TF_CONFIG_VARIABLE = "TF_CONFIG"
+TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
+LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
+DEFAULT_TIMEOUT = 60.0
+
+# The first is the default.
+LISTEN = ("address", "all")
+# A day: what is above was meant in another unit.
+MOST_SECONDS = 86400
 
 # No machine had more, and a replica is a thread.
 MOST_IPUS = 65536
@@ -117,6 +126,48 @@ def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
             f"`{HOST_KERNELS_VARIABLE}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `1`"
         )
     return True
+
+
+def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
+    """What `TF_CONFIG` says of the cluster that this process is a task of; None where it is unset or empty."""
+    text = _raw(TF_CONFIG_VARIABLE, environ)
+    return text if text and not text.isspace() else None
+
+
+def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
+    """How many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset.
+
+    Raises:
+      ValueError: The variable is no positive number.
+    """
+    text = (_raw(TIMEOUT_VARIABLE, environ) or "").strip()
+    if not text:
+        return DEFAULT_TIMEOUT
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(
+            f"`{TIMEOUT_VARIABLE}={text}` is no number of seconds above 0 and up to {MOST_SECONDS}; set it to one, or"
+            f" unset it for {DEFAULT_TIMEOUT:g}"
+        )
+    return seconds
+
+
+def worker_listens(environ: Mapping[str, str] | None = None) -> str:
+    """Where workers listen (`TENSORFLOW_IPU_LISTEN`): `address`, the worker's own, where unset; or `all` interfaces.
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    text = (_raw(LISTEN_VARIABLE, environ) or "").strip().lower() or LISTEN[0]
+    if text not in LISTEN:
+        raise ValueError(
+            f"`{LISTEN_VARIABLE}={text}` is neither `address` nor `all`; set it to `all` for workers that listen on"
+            " all interfaces of their machine, or unset it for those that listen on their own address alone"
+        )
+    return text
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:

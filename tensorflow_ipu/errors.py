@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "ApplicationError",
+    "ClusterError",
     "DeviceLimitError",
     "ForkedProcessError",
     "IpuError",
@@ -50,6 +51,16 @@ class NotConfiguredError(ApplicationError):
 
 class DeviceLimitError(ApplicationError):
     """More IPUs or more devices were requested than the emulator was set to offer."""
+
+
+class ClusterError(RecoverableError):
+    """The workers of several hosts did not come together: one is missing, there twice, or knows of others.
+
+    Attributes:
+      recovery_action: `"RESTART_WORKERS"`: start all workers anew, once what the error names is put right.
+    """
+
+    recovery_action = "RESTART_WORKERS"
 
 
 class ForkedProcessError(RecoverableError):

@@ -36,6 +36,7 @@ LAYERS = {
     "_executable_cache": 4,
     "replicas": 4,
     "config": 3,
+    "hosts": 3,
     "metrics": 3,
     "_journal": 3,
     "_library": 2,

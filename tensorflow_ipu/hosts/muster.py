@@ -1,0 +1,267 @@
+"""All workers meet at worker 0's address before TensorFlow's servers start, so that who is missing, or wrong, is told.
+
+TensorFlow's own registration waits where nothing can interrupt it. So the workers first say hello here, over plain
+sockets: worker 0 listens where its server is going to listen, hears of all others, and lets all of them go on at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tensorflow_ipu import _environment
+from tensorflow_ipu.errors import ClusterError
+from tensorflow_ipu.hosts.identity import Identity
+
+_MAGIC = "tensorflow_ipu workers 1"
+_SLICE = 0.2  # Seconds between tries to reach worker 0.
+_LONGEST = 1 << 20  # Bytes of a message: 1,000 addresses are 30,000.
+_REST = 2.0  # Seconds that an answer may take beyond the limit, since worker 0 began to wait at another time.
+
+
+def muster(identity: Identity, seconds: float, everywhere: bool) -> None:
+    """Returns when all workers are there.
+
+    Args:
+      identity: Which worker this process is.
+      seconds: How long to wait for the others.
+      everywhere: Whether the worker listens on all interfaces.
+
+    Raises:
+      ClusterError: A worker is missing, was started twice, or knows of other workers; or this one cannot listen.
+    """
+    deadline = time.monotonic() + seconds
+    with _listening(identity, everywhere) as listener:
+        if identity.worker == 0:
+            _gather(identity, listener, deadline, seconds)
+            return
+    _say_hello(identity, deadline, seconds)
+
+
+def name_of(identity: Identity, worker: int) -> str:
+    """A worker in words, with its address."""
+    return f"worker {worker} ({identity.addresses[worker]})"
+
+
+@contextlib.contextmanager
+def _listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
+    """A socket where the worker's server is going to listen: whether it can is known early.
+
+    Raises:
+      ClusterError: The port is taken, or the address is another machine's.
+    """
+    host, port = split(identity.address)
+    try:
+        found = socket.getaddrinfo(None if everywhere else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as exc:
+        raise ClusterError(
+            f"the address of {name_of(identity, identity.worker)}, this process, is not known: {exc}"
+        ) from exc
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(identity.workers)
+        except OSError as exc:
+            raise ClusterError(_cannot_listen(identity, exc)) from exc
+        listener.setblocking(False)
+        yield listener
+
+
+def _cannot_listen(identity: Identity, exc: OSError) -> str:
+    who = f"{name_of(identity, identity.worker)}, this process, cannot listen: "
+    if exc.errno == errno.EADDRINUSE:
+        return (
+            f"{who}its port is in use on this machine. Most likely this worker was started twice, or a former run has not"
+            " ended; else give it another port"
+        )
+    if exc.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"{who}its address is not one of this machine's. Start the worker where its address is, or correct its number;"
+            f" where the address is that of a proxy in front of this machine, set `{_environment.LISTEN_VARIABLE}=all`"
+        )
+    return f"{who}{exc}"
+
+
+def split(address: str) -> tuple[str, int]:
+    """The host and the port of an address; the host of `[::1]:2222` is `::1`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _Caller(NamedTuple):
+    """Who has called worker 0.
+
+    Attributes:
+      connection: The way to answer.
+      process: Names the process, for messages.
+    """
+
+    connection: socket.socket
+    process: str
+
+
+def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float) -> None:
+    """Worker 0: waits for all others, then lets them go on.
+
+    Raises:
+      ClusterError: Some did not come, or one that came knows of other workers.
+    """
+    callers: dict[int, _Caller] = {}
+    unread: dict[socket.socket, bytes] = {}
+    failed: str | None = None
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            while len(callers) < identity.workers - 1 and failed is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    missing = [name_of(identity, one) for one in range(1, identity.workers) if one not in callers]
+                    failed = (
+                        f"{' and '.join(missing)} did not come within {seconds:g} s: start all workers, or wait longer"
+                    )
+                    break
+                for key, _ in selector.select(min(left, 1.0)):
+                    connection: Any = key.fileobj
+                    if connection is listener:
+                        with contextlib.suppress(OSError):
+                            accepted, _ = listener.accept()
+                            accepted.setblocking(False)
+                            unread[accepted] = b""
+                            selector.register(accepted, selectors.EVENT_READ)
+                        continue
+                    if _read(connection, unread):
+                        continue
+                    selector.unregister(connection)
+                    failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
+        answer = {"error": failed} if failed else {"go": True}
+        for caller in callers.values():
+            _send(caller.connection, answer)
+    finally:
+        for connection in (*unread, *(caller.connection for caller in callers.values())):
+            connection.close()
+    if failed is not None:
+        raise ClusterError(failed)
+
+
+def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool:
+    """Reads what there is, and returns whether more is to come."""
+    try:
+        part = connection.recv(65536)
+    except BlockingIOError:
+        return True
+    except OSError:
+        part = b""
+    unread[connection] += part
+    return bool(part) and b"\n" not in part and len(unread[connection]) < _LONGEST
+
+
+def _note_caller(identity: Identity, connection: socket.socket, text: bytes, callers: dict[int, _Caller]) -> str | None:
+    """Takes a worker in, or answers why not; returns what makes the whole cluster impossible."""
+    try:
+        hello = json.loads(text)
+        magic, worker, addresses, process = (hello[name] for name in ("magic", "worker", "addresses", "process"))
+    except (ValueError, KeyError, TypeError):
+        magic = None
+    if magic != _MAGIC:  # Somebody else, who looks which ports are open.
+        connection.close()
+        return None
+    if addresses != list(identity.addresses):
+        failed = (
+            f"worker {worker} ({process}) was told of the workers {', '.join(map(str, addresses))}, and worker 0 of"
+            f" {', '.join(identity.addresses)}: give all workers the same list"
+        )
+        _send(connection, {"error": failed})
+        connection.close()
+        return failed
+    if worker in callers:
+        first = callers[worker]
+        _send(
+            connection,
+            {
+                "error": f"{name_of(identity, worker)} was started twice: as {first.process}, which is in the cluster, and as"
+                f" {process}, which is not. Give each worker a number of its own"
+            },
+        )
+        connection.close()
+        return None
+    callers[worker] = _Caller(connection, process)
+    return None
+
+
+def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
+    # Who is gone meanwhile is missed by TensorFlow's registration.
+    with contextlib.suppress(OSError):
+        connection.settimeout(_REST)
+        connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _say_hello(identity: Identity, deadline: float, seconds: float) -> None:
+    """Another worker: calls worker 0 until it answers, and waits for its word.
+
+    Raises:
+      ClusterError: Worker 0 does not answer, or refuses this worker.
+    """
+    hello = {
+        "magic": _MAGIC,
+        "worker": identity.worker,
+        "addresses": list(identity.addresses),
+        "process": f"process {os.getpid()} on {socket.gethostname()}",
+    }
+    chief = name_of(identity, 0)
+    reason = "it was not there"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(split(identity.addresses[0]), timeout=_SLICE * 5) as connection:
+                connection.sendall(json.dumps(hello).encode() + b"\n")
+                text = _answer(connection, deadline + _REST)
+        except OSError as exc:
+            reason = str(exc)
+            text = b""
+        if not text:
+            time.sleep(max(0.0, min(_SLICE, deadline - time.monotonic())))
+            continue
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise ClusterError(
+                f"{chief} is running already, without this process: worker {identity.worker} was started twice, or has been"
+                " started anew. End all workers, and start them together"
+            )
+        if "error" in answer:
+            raise ClusterError(answer["error"])
+        return
+    raise ClusterError(
+        f"{chief} could not be reached by worker {identity.worker} within {seconds:g} s: {reason}. Start all workers, or wait"
+        " longer"
+    )
+
+
+def _answer(connection: socket.socket, deadline: float) -> bytes:
+    """What worker 0 answers: a line, or what a server of TensorFlow begins with; nothing where it hung up or is silent."""
+    text = b""
+    while not text.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return b""
+        connection.settimeout(min(left, 1.0))
+        try:
+            part = connection.recv(65536)
+        except TimeoutError:
+            continue
+        if not part:
+            return b""
+        text += part
+        if not text.startswith(b"{"):
+            return text
+    return text

@@ -1,0 +1,147 @@
+"""Who a process is: `TF_CONFIG` and TensorFlow's resolvers, and each fault of them in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu.hosts import Identity, identity
+
+WORKERS = ["a:1", "b:2", "[::1]:3"]
+
+
+def of(cluster: Any, task: Any = None, **more: Any) -> Identity | None:
+    task = {"type": "worker", "index": 1} if task is None else task
+    return identity(environ={"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, **more})})
+
+
+@pytest.mark.parametrize("text", [None, "", "  "])
+def test_without_tf_config_a_process_is_alone(text: str | None) -> None:
+    assert identity(environ={} if text is None else {"TF_CONFIG": text}) is None
+
+
+def test_worker_is_the_task_of_tf_config() -> None:
+    found = of({"worker": WORKERS})
+    assert found == Identity(1, tuple(WORKERS))
+    assert (found.workers, found.address) == (3, "b:2")
+
+
+def test_index_may_be_text_as_some_schedulers_write_it() -> None:
+    assert of({"worker": WORKERS}, {"type": "worker", "index": "2"}) == Identity(2, tuple(WORKERS))
+
+
+@pytest.mark.parametrize(("task", "number"), [("chief", 0), ("worker", 1)])
+def test_chief_is_worker_0_and_the_others_come_behind(task: str, number: int) -> None:
+    found = of({"worker": ["b:2"], "chief": ["a:1"]}, {"type": task, "index": 0})
+    assert found == Identity(number, ("a:1", "b:2"))
+
+
+def test_evaluator_works_alone() -> None:
+    assert of({"worker": WORKERS, "evaluator": ["c:9"]}, {"type": "evaluator", "index": 0}) is None
+    assert of({"worker": WORKERS, "evaluator": ["c:9"]}) == Identity(1, tuple(WORKERS))
+
+
+def test_cluster_without_jobs_is_none() -> None:
+    assert of({}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "is no JSON object"),
+        ('{"cluster": []}', "`cluster` of `TF_CONFIG` must be an object, but is []"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": 0}', "`task` of `TF_CONFIG` must be an object, but is 0"),
+    ],
+)
+def test_text_that_is_no_configuration_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match='write it as in `.*"type": "worker", "index": 0') as raised:
+        identity(environ={"TF_CONFIG": text})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "message"),
+    [
+        ({"worker": WORKERS, "ps": ["p:1"]}, None, "has parameter servers (`ps`), and workers meet without them"),
+        ({"worker": WORKERS, "boss": ["p:1"]}, None, "has the job 'boss'; there are `chief` and `worker`"),
+        ({"worker": WORKERS, "chief": ["p:1", "p:2"]}, None, "has 2 tasks in the job `chief`, which has one at most"),
+        ({"worker": 3}, None, "there must be a list of addresses `host:port`, but there is 3"),
+        ({"worker": []}, None, "there is no address"),
+        ({"worker": ["a:1", "b"]}, None, "'b' is no address `host:port`"),
+        ({"worker": ["a:1", "b:65536"]}, None, "'b:65536' is no address"),
+        ({"worker": ["a:1", 7]}, None, "7 is no address"),
+        ({"worker": ["a:1", "a:1"]}, None, "a:1 is there twice"),
+        ({"worker": ["a:1"], "chief": ["a:1"]}, {"type": "worker", "index": 0}, "a:1 is there twice"),
+        ({"worker": WORKERS}, {}, "does not say which task of the cluster this process is"),
+        ({"worker": WORKERS}, {"type": "worker"}, "does not say which task of the cluster this process is"),
+        ({"worker": WORKERS}, {"type": "chief", "index": 0}, "a task of 'chief', and the cluster's jobs are `worker`"),
+        ({"worker": WORKERS}, {"type": "worker", "index": 3}, "is task 3 of `worker`, which has 3, from 0 on"),
+        ({"worker": WORKERS}, {"type": "worker", "index": -1}, "is task -1 of `worker`"),
+        ({"worker": WORKERS}, {"type": "worker", "index": 0.5}, "is task 0.5 of `worker`"),
+        ({"worker": WORKERS}, {"type": "worker", "index": True}, "is task True of `worker`"),
+    ],
+)
+def test_fault_is_told_with_its_value(cluster: Any, task: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as raised:
+        of(cluster, task)
+    assert message in str(raised.value)
+    assert "`TF_CONFIG`" in str(raised.value)
+
+
+def test_all_faults_are_told_together() -> None:
+    with pytest.raises(ValueError, match="3 faults") as raised:
+        of({"worker": ["a"], "ps": ["p:1"]}, {"type": "worker", "index": 4})
+    for part in ("'a' is no address", "parameter servers", "task 4"):
+        assert part in str(raised.value)
+
+
+def test_other_protocol_is_refused() -> None:
+    with pytest.raises(ValueError, match="asks for the protocol 'grpc\\+verbs'"):
+        of({"worker": WORKERS}, rpc_layer="grpc+verbs")
+
+
+def test_resolver_says_who_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": WORKERS}), task_type="worker", task_id=2, rpc_layer="grpc"
+    )
+    assert identity(resolver) == Identity(2, tuple(WORKERS))
+
+
+def test_slurms_resolver_says_who_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NODELIST": "node[1-2]",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_STEP_NUM_TASKS": "4",
+    }.items():
+        monkeypatch.setenv(name, value)
+    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+        port_base=4000, gpus_per_node=2, gpus_per_task=1, auto_set_gpu=False
+    )
+    assert identity(resolver) == Identity(3, ("node1:4000", "node1:4001", "node2:4000", "node2:4001"))
+
+
+def test_tf_configs_resolver_tells_the_same_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{")
+    with pytest.raises(ValueError, match="is no JSON"):
+        identity(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+def test_resolver_without_a_task_is_refused() -> None:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({"worker": WORKERS}))
+    with pytest.raises(ValueError, match="give it its `task_type` and `task_id`"):
+        identity(resolver)
+
+
+def test_what_is_no_resolver_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be a `tf.distribute.cluster_resolver.ClusterResolver`, but is 'slurm'"):
+        identity("slurm")  # pyright: ignore[reportArgumentType]
+
+
+def test_identity_checks_itself() -> None:
+    with pytest.raises(ValueError, match="`worker` is 2, and there are 2 workers, from 0 on"):
+        Identity(2, ("a:1", "b:2"))

@@ -1,0 +1,171 @@
+"""Workers meet before TensorFlow's servers start: who is missing, there twice or wrong is told. Threads stand for them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu import hosts
+from tensorflow_ipu.errors import ClusterError
+from tensorflow_ipu.hosts import Identity, join
+from tensorflow_ipu.hosts.muster import muster
+
+SECONDS = 120.0  # A deadline that nothing here reaches.
+SOON = 0.3  # One that is meant to be reached.
+
+
+@pytest.fixture
+def addresses() -> list[str]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
+
+
+def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[None]:
+    return pool.submit(muster, Identity(worker, tuple(addresses)), seconds, False)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_all_go_on_once_all_are_there(pool: ThreadPoolExecutor, addresses: list[str], order: tuple[int, ...]) -> None:
+    for one in [start(pool, addresses, worker) for worker in order]:
+        one.result(SECONDS)
+
+
+def test_who_is_missing_is_told_to_those_who_came(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
+    there = [start(pool, addresses, 0, SOON), start(pool, addresses, 2)]
+    for one in there:
+        with pytest.raises(ClusterError) as raised:
+            one.result(SECONDS)
+        assert str(raised.value).startswith(f"worker 1 ({addresses[1]}) did not come within 0.3 s")
+
+
+def test_worker_without_a_chief_names_it(addresses: list[str]) -> None:
+    with pytest.raises(
+        ClusterError, match=rf"worker 0 \({addresses[0]}\) could not be reached by worker 1 within 0.3 s"
+    ):
+        muster(Identity(1, tuple(addresses)), SOON, False)
+
+
+def call(addresses: list[str]) -> socket.socket:
+    """Calls worker 0, once it listens."""
+    host, port = addresses[0].split(":")
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection((host, int(port)), SECONDS)
+    raise TimeoutError
+
+
+def hello(addresses: list[str], worker: int, process: str) -> socket.socket:
+    """What a worker says, by a process that is not this one."""
+    said = {"magic": "tensorflow_ipu workers 1", "worker": worker, "process": process, "addresses": addresses}
+    connection = call(addresses)
+    connection.sendall(json.dumps(said).encode() + b"\n")
+    return connection
+
+
+def test_worker_that_is_there_twice_is_told_and_the_first_goes_on(
+    pool: ThreadPoolExecutor, addresses: list[str]
+) -> None:
+    chief = start(pool, addresses, 0)
+    with hello(addresses, 1, "process 6 on a") as first, hello(addresses, 1, "process 7 on b") as second:
+        answer = second.makefile().readline()
+        assert f"worker 1 ({addresses[1]}) was started twice" in answer
+        assert "as process 6 on a, which is in the cluster, and as process 7 on b, which is not" in answer
+        start(pool, addresses, 2).result(SECONDS)
+        chief.result(SECONDS)
+        assert json.loads(first.makefile().readline()) == {"go": True}
+
+
+def test_workers_that_know_of_other_workers_are_told(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
+    chief = start(pool, addresses, 0)
+    other = start(pool, [*addresses[:2], "127.0.0.1:1"], 1)
+    for one in (chief, other):
+        with pytest.raises(ClusterError, match="127.0.0.1:1, and worker 0 of .*: give all workers the same list"):
+            one.result(SECONDS)
+
+
+def test_who_is_no_worker_is_left_aside(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
+    chief = start(pool, addresses[:2], 0)
+    for said in (b"GET / HTTP/1.1\n", b"[]\n", b"\xff\xfe\n", b""):
+        with call(addresses) as stranger:
+            stranger.sendall(said)
+    start(pool, addresses[:2], 1).result(SECONDS)
+    chief.result(SECONDS)
+
+
+def test_worker_that_comes_when_the_others_run_is_told(addresses: list[str]) -> None:
+    host, port = addresses[0].split(":")
+    with socket.create_server((host, int(port))) as server:
+
+        def answer() -> None:  # As a server of gRPC begins.
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"\0\0\0\4\0")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ClusterError, match="is running already, without this process: worker 1 was started twice"):
+            muster(Identity(1, tuple(addresses)), SECONDS, False)
+        thread.join()
+
+
+def test_port_that_is_in_use_is_told(addresses: list[str]) -> None:
+    host, port = addresses[1].split(":")
+    message = rf"worker 1 \({addresses[1]}\), this process, cannot listen: its port is in use"
+    with socket.create_server((host, int(port))), pytest.raises(ClusterError, match=message):
+        muster(Identity(1, tuple(addresses)), SECONDS, False)
+
+
+def test_address_of_another_machine_is_told() -> None:
+    with pytest.raises(ClusterError, match="its address is not one of this machine's"):
+        muster(Identity(1, ("127.0.0.1:2222", "192.0.2.1:2222")), SECONDS, False)
+
+
+def test_host_that_nobody_knows_is_told() -> None:
+    with pytest.raises(
+        ClusterError, match=r"the address of worker 0 \(nowhere.invalid:2222\), this process, is not known"
+    ):
+        muster(Identity(0, ("nowhere.invalid:2222", "127.0.0.1:2222")), SECONDS, False)
+
+
+def test_one_worker_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    alone = join(timeout=3)
+    assert (alone.worker, alone.workers, alone.addresses, alone.timeout, alone.is_chief) == (0, 1, (), 3.0, True)
+    assert join(Identity(0, ("a:1",))).addresses == ("a:1",)
+    assert hosts.world() is None
+
+
+def test_runtime_that_has_started_joins_nobody() -> None:
+    tf.constant(1.0)
+    with pytest.raises(ClusterError, match="TensorFlow's runtime has started.*Make the strategy first of all"):
+        join(Identity(0, ("a:1", "b:2")))
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "message"),
+    [
+        ({"timeout": 0}, ValueError, "`timeout` is 0, and must be above 0"),
+        ({"timeout": "60"}, TypeError, "`timeout` must be a number of seconds, but is '60'"),
+        ({"listen": "here"}, ValueError, '`listen` must be "address" or "all", but is \'here\''),
+    ],
+)
+def test_bad_arguments_are_refused(more: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        join(Identity(0, ("a:1", "b:2")), **more)

@@ -1,0 +1,53 @@
+"""Canaries: TensorFlow's cluster of processes is as the seam takes it to be. A cluster of one shows it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.conftest import RunScript
+
+SCRIPT = """
+    import json, sys
+    import tensorflow as tf
+    from tensorflow_ipu._tensorflow import cluster
+
+    seen = {"before": cluster.is_joined()}
+    cluster.join([sys.argv[1]], 0, connect_seconds=60, heartbeat_seconds=60)
+    seen["after"] = cluster.is_joined()
+    seen["device"] = tf.config.list_logical_devices("CPU")[0].name
+    cluster.set_value("key", "a value")
+    seen["value"] = cluster.get_value("key", seconds=60)
+    try:
+        cluster.set_value("key", "another")
+    except tf.errors.AlreadyExistsError as exc:
+        seen["twice"] = True
+    cluster.drop_value("key")
+    try:
+        cluster.get_value("key", seconds=0.01)
+    except tf.errors.DeadlineExceededError as exc:
+        seen["dropped"] = True
+    cluster.wait_for_all("a barrier", seconds=60)
+    with tf.device("/device:CPU:0"):
+        seen["sum"] = tf.raw_ops.CollectiveReduceV2(
+            input=[3.0], group_size=1, group_key=1, instance_key=1, ordering_token=[], merge_op="Add", final_op="Id",
+            communication_hint="ring", timeout_seconds=60.0).numpy().tolist()
+    print(json.dumps(seen))
+"""
+
+
+def test_a_task_joins_its_cluster_and_keeps_values_for_all(run_script: RunScript) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+    seen = json.loads(run_script(SCRIPT, address).stdout.splitlines()[-1])
+    assert seen == {
+        "before": False,
+        "after": True,
+        "device": "/job:worker/replica:0/task:0/device:CPU:0",
+        "value": "a value",
+        "twice": True,
+        "dropped": True,
+        "sum": [3.0],
+    }
