@@ -33,7 +33,8 @@ commands:
   --list      prints all names of IPU TensorFlow, and what each is here; `--list --help` has more
   pipeline    plans a pipeline, draws it, says what it costs; `pipeline --help` has more
   report      shows a saved report of what a real machine would make of a program, or compares two
-  run         what is done without a command; for a script that is named like one
+  run         runs a script in several processes, as workers of a cluster; `run --help` has more. Without its options,
+              what is done without a command; for a script that is named like one
 
 All that stands behind SCRIPT is the script's own. docs/porting.md has more."""
 
@@ -149,6 +150,12 @@ def _report(arguments: Sequence[str]) -> int:
     return command.main(arguments)
 
 
+def _run_all(arguments: Sequence[str]) -> int:
+    from tensorflow_ipu._launcher import command  # Nor here: the processes that it starts have it.
+
+    return command.main(arguments, _run)
+
+
 def _missing_names(script: Path, missing: list[_scan.Found], forced: bool) -> str:
     lines = list(map(_place, missing))
     if forced:
@@ -168,7 +175,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "--list": _list,
     "pipeline": _pipeline,
     "report": _report,
-    "run": _run,
+    "run": _run_all,
 }
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
 TF_CONFIG_VARIABLE = "TF_CONFIG"
 TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
 LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
+REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
+IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
@@ -34,7 +36,12 @@ MOST_SECONDS = 86400
 # No machine had more, and a replica is a thread.
 MOST_IPUS = 65536
 # TensorFlow makes each device anew for each session.
-_MOST = {DEVICES_VARIABLE: 1024, COUNT_VARIABLE: MOST_IPUS}
+_MOST = {
+    DEVICES_VARIABLE: 1024,
+    COUNT_VARIABLE: MOST_IPUS,
+    REPLICAS_VARIABLE: MOST_IPUS,
+    IPUS_PER_REPLICA_VARIABLE: MOST_IPUS,
+}
 
 _TRUE = frozenset({"", "1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -170,6 +177,24 @@ def worker_listens(environ: Mapping[str, str] | None = None) -> str:
     return text
 
 
+def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:
+    """How many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs.
+
+    Raises:
+      ValueError: The variable has a malformed value, or one above 65536.
+    """
+    return _positive_int(REPLICAS_VARIABLE, 0, environ) or None
+
+
+def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
+    """How many IPUs each replica has (`TENSORFLOW_IPU_IPUS_PER_REPLICA`); None where that is left to programs.
+
+    Raises:
+      ValueError: The variable has a malformed value, or one above 65536.
+    """
+    return _positive_int(IPUS_PER_REPLICA_VARIABLE, 0, environ) or None
+
+
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:
     """How much of the package's log goes to stderr: one of `LOG_LEVELS`; None where no variable says.
 
@@ -274,14 +299,14 @@ def _positive_int(variable: str, default: int, environ: Mapping[str, str] | None
     digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
     if not digits:
         raise ValueError(
-            f"`{variable}={text}` is not a positive whole number; set it to a number from 1 to {most}, or unset it for"
-            f" {default}"
+            f"`{variable}={text}` is not a positive whole number; set it to a number from 1 to {most}, or unset it"
+            f"{f' for {default}' if default else ''}"
         )
     # By its length first: Python reads no number of thousands of digits.
     if len(digits) > len(str(most)) or int(digits) > most:
         raise ValueError(
             f"`{variable}={text if len(text) < 40 else text[:20] + '...'}` is too high; set it to a number from 1 to"
-            f" {most}, or unset it for {default}"
+            f" {most}, or unset it{f' for {default}' if default else ''}"
         )
     return int(digits)
 

@@ -152,3 +152,15 @@ def test_reports_are_asked_for(text: str | None, expected: str | None):
 def test_malformed_engine_options_are_refused(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         report_directory({"POPLAR_ENGINE_OPTIONS": text})
+
+
+def test_what_a_launcher_says_is_read():
+    assert (_environment.local_replicas({}), _environment.ipus_per_replica({})) == (None, None)
+    environ = {"TENSORFLOW_IPU_REPLICAS": "2", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "4"}
+    assert _environment.local_replicas(environ) == 2
+    assert _environment.ipus_per_replica(environ) == 4
+
+
+def test_malformed_number_of_replicas_is_refused():
+    with pytest.raises(ValueError, match="`TENSORFLOW_IPU_REPLICAS=none` is not .* from 1 to 65536, or unset it$"):
+        _environment.local_replicas({"TENSORFLOW_IPU_REPLICAS": "none"})

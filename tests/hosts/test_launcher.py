@@ -1,0 +1,296 @@
+"""The command `run`: what it starts, what it prints, and how all ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections import deque
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+import tensorflow_ipu
+from tensorflow_ipu import __main__
+from tensorflow_ipu._launcher import plan
+from tensorflow_ipu._launcher.lines import Lines
+
+# Runs the launcher's processes in an interpreter without TensorFlow: each runs the same code.
+_DRIVER = f"""
+import sys, types
+package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
+package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
+from tensorflow_ipu._launcher import children
+import os
+children._TO_SAY, children._TO_END = 0.5, 1.0
+count = int(sys.argv[1])
+command = [sys.executable, "-c", sys.argv[2]]
+sys.exit(children.Children().run([command] * count, [{{**os.environ, "WORKER": str(i)}} for i in range(count)]))
+"""
+_ECHO = (
+    "import json, os, sys; v = os.environ; print(json.dumps([v['TF_CONFIG'], sys.argv, v['TENSORFLOW_IPU_REPLICAS']]))"
+)
+_HEAD = "import os, signal, sys, time\nworker = int(os.environ['WORKER'])\n"
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """`launch(count, code)` has the launcher run so many processes, and gives status, output, errors."""
+
+    def run(count: int, code: str, timeout: float = 240) -> tuple[int, list[str], str]:
+        done = subprocess.run(
+            [sys.executable, "-c", _DRIVER, str(count), _HEAD + textwrap.dedent(code)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    return run
+
+
+@pytest.fixture
+def here(capfd):
+    """`here(*words)` runs the command in this process, and gives status, output, errors."""
+
+    def run(*words: object) -> tuple[object, str, str]:
+        try:
+            status: object = __main__.main([str(word) for word in words])
+        except SystemExit as exc:
+            status = exc.code
+        said = capfd.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_lines_have_the_number_of_their_process_and_none_is_torn(launch):
+    status, out, _ = launch(
+        3,
+        """
+        for line in range(300):
+            for letter in f"{worker}{line}\\n":  # A system call each.
+                os.write(1, letter.encode())
+        """,
+    )
+    assert status == 0
+    for worker in range(3):
+        assert [line for line in out if line.startswith(f"[{worker}]")] == [
+            f"[{worker}] {worker}{i}" for i in range(300)
+        ]
+
+
+def test_errors_go_to_the_error_output(launch):
+    status, out, err = launch(2, "print('out'); print('err', file=sys.stderr)")
+    assert (status, sorted(out), sorted(err.splitlines())) == (0, ["[0] out", "[1] out"], ["[0] err", "[1] err"])
+
+
+def test_when_one_fails_the_others_are_ended_and_its_last_lines_are_shown(launch):
+    status, out, err = launch(
+        3,
+        """
+        print("begun", flush=True)
+        if worker == 1:
+            for line in range(30):
+                print("line", line)
+            sys.exit(7)
+        time.sleep(1000)
+        """,
+    )
+    assert status == 7
+    assert "[0] begun" in out
+    head, *last = err.splitlines()
+    assert re.fullmatch(r"worker 1 ended with status 7 after \d+\.\d s; its last lines:", head)
+    assert last[:20] == [f"  line {line}" for line in range(10, 30)]
+    assert [re.sub(r"\d+\.\d", "S", line) for line in last[20:]] == [
+        "worker 0 was ended by SIGTERM after S s",
+        "worker 2 was ended by SIGTERM after S s",
+    ]
+
+
+def test_others_may_say_what_they_saw_of_a_failure(launch):
+    status, out, _ = launch(
+        2,
+        """
+        if worker == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), sys.exit(0)))
+        while True:
+            signal.pause()
+        """,
+    )
+    assert status == 128 + signal.SIGKILL
+    assert out in (["[0] asked to end"], [])  # The signal may come before its handler is there.
+
+
+def test_a_process_that_is_stopped_and_takes_no_signal_is_ended_too(launch):
+    status, _, err = launch(
+        2,
+        """
+        if worker == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(1000)
+        sys.exit(3)
+        """,
+    )
+    assert status == 3
+    assert "worker 0 was ended by SIG" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_handed_on(launch, number):
+    status, out, _ = launch(
+        2,
+        f"""
+        def caught(number, frame):
+            print("caught", number, flush=True)
+            sys.exit(1)
+        signal.signal({int(number)}, caught)
+        if worker == 1:
+            os.kill(os.getppid(), {int(number)})
+        while True:
+            signal.pause()
+        """,
+    )
+    assert status == 128 + number
+    assert f"[1] caught {int(number)}" in out
+
+
+def test_a_second_signal_ends_what_does_not_end(launch):
+    status, out, _ = launch(
+        1,
+        """
+        def caught(number, frame):
+            print("not now", flush=True)
+            os.kill(os.getppid(), signal.SIGINT)
+        signal.signal(signal.SIGINT, caught)
+        os.kill(os.getppid(), signal.SIGINT)
+        while True:
+            signal.pause()
+        """,
+    )
+    assert (status, out) == (128 + signal.SIGINT, ["[0] not now"])
+
+
+def test_what_a_process_started_ends_with_it(launch, tmp_path):
+    status, out, _ = launch(
+        1,
+        """
+        import subprocess
+        print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).pid)
+        """,
+    )
+    assert status == 0
+    assert not Path(f"/proc/{out[0].split()[1]}/exe").exists()
+
+
+def test_line_that_was_written_over_is_shown_as_it_ends():
+    target, last = BytesIO(), deque[str](maxlen=2)
+    lines = Lines("[0] ", target, last)
+    lines.feed(b"1/3\r2/3\r3")
+    assert target.getvalue() == b""
+    lines.feed(b"/3\r\n\nrest")
+    assert target.getvalue() == b"[0] 3/3\n[0] \n"
+    lines.close()
+    assert target.getvalue() == b"[0] 3/3\n[0] \n[0] rest\n"
+    assert list(last) == ["", "rest"]
+
+
+def test_hosts_are_told_what_to_run(here):
+    status, out, _ = here(
+        "run", "--hosts", "a,b", "--instances=4", "--replicas", 8, "--port=9", "train.py", "--x", "a b"
+    )
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[::2] == [f"# worker {worker}, on {'aabb'[worker]}:" for worker in range(4)]
+    for worker, line in enumerate(lines[1::2]):
+        assert line.count(" python -m tensorflow_ipu ") == 1
+        command = line.replace(" python -m tensorflow_ipu ", f' {sys.executable} -c "{_ECHO}" ')
+        config, words, replicas = json.loads(
+            subprocess.run(["sh", "-c", command], capture_output=True, check=True).stdout
+        )
+        assert json.loads(config) == {
+            "cluster": {"worker": ["a:9", "a:10", "b:9", "b:10"]},
+            "task": {"type": "worker", "index": worker},
+        }
+        assert words[1:] == ["train.py", "--x", "a b"]
+        assert replicas == "2"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--instances", "0", "t.py"], "`0` is no number from 1 to 99999"),
+        (["--instances", "2"], "name the script to run"),
+        (["--replicas", "2", "t.py"], "say how many processes there are by `--instances`"),
+        (["--instances", "2", "none.py"], "`none.py` does not exist; name a Python file"),
+        (
+            ["--instances", "3", "--replicas", "4", __file__],
+            "`--replicas=4` cannot be divided evenly among 3 instances",
+        ),
+        (["--instances", "2", "--timeout", "soon", __file__], "`soon` is no time"),
+        (["--instances", "2", "--port", "70000", __file__], "`70000` is no port"),
+        (["--hosts", "a,b", "--instances", "3", "t.py"], "`--instances=3` cannot be divided evenly among 2 hosts"),
+        (["--hosts", "a:1,b", "t.py"], "`--hosts` has `a:1`, which is no host"),
+        (["--hosts", "a,a", "t.py"], "`--hosts` names `a` twice"),
+        (["--hosts", "a", "--instances", "2", "--port", "65535", "t.py"], "`--port=65535` leaves no room for 2 ports"),
+    ],
+)
+def test_wrong_words_are_refused(here, words, message):
+    status, out, err = here("run", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_port_in_use_is_refused(here):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        status, _, err = here("run", "--instances", 1, "--port", port, __file__)
+    assert status == 2
+    assert f"port {port}, for worker 0, cannot be used: address already in use; choose another `--port`" in err
+
+
+def test_ports_are_held_until_they_are_given_back():
+    held = plan.hold_ports(3, None)
+    ports = {one.getsockname()[1] for one in held}
+    assert len(ports) == 3
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((plan.LOOPBACK, ports.pop()))
+    for one in held:
+        one.close()
+
+
+def test_more_ipus_are_offered_where_the_replicas_need_them():
+    variables = plan.Plan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
+    del variables["TF_CONFIG"]
+    assert variables == {
+        "TENSORFLOW_IPU_REPLICAS": "40",
+        "TENSORFLOW_IPU_IPUS_PER_REPLICA": "2",
+        "TENSORFLOW_IPU_TIMEOUT": "5",
+        "TENSORFLOW_IPU_COUNT": "80",
+    }
+    assert list(plan.Plan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
+
+
+def test_help_is_there_and_loads_no_tensorflow(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tensorflow_ipu", "run", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert "--instances" in done.stdout
+    assert "Ctrl-C is handed on" in done.stdout
+    assert not re.search(r"\| +tensorflow$", done.stderr, re.MULTILINE)
