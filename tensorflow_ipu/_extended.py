@@ -89,6 +89,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self.host_kernels = host_kernels
         self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
         self._as_replica: _AsReplica | None = None
+        self._target = replicas.Target(None, host_kernels)
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
     @property
@@ -99,7 +100,10 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     @property
     def target(self) -> replicas.Target:
         """What programs are traced for now."""
-        return replicas.Target(self.ipus, self.host_kernels)
+        ipus = self.ipus
+        if self._target.ipus != ipus:
+            self._target = replicas.Target(ipus, self.host_kernels)
+        return self._target  # The same object as long as it holds: each run asks.
 
     # Variables.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,6 @@ from tensorflow.python.eager.polymorphic_function import (
 # attributes of these two alone. When they are gone: the classes of `tf.function(f)` and of its
 # `get_concrete_function()`.
 if TYPE_CHECKING:
-    import inspect
-
     from tensorflow_ipu._types import Nested
 
     class Function(tf.types.experimental.PolymorphicFunction):
@@ -59,6 +58,8 @@ if TYPE_CHECKING:
 else:
     Function = polymorphic_function.Function
     ConcreteFunction = concrete_function.ConcreteFunction
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def is_compiled(function: Function) -> bool:
@@ -154,7 +155,12 @@ def flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> lis
     Stands on `FunctionType.unpack_inputs`: `ConcreteFunction.function_type` is public, this method of it is not. When it
     is gone: `tf.nest.flatten` of the bound arguments with `expand_composites`.
     """
-    return program.function_type.unpack_inputs(program.function_type.bind(*bound.args, **bound.kwargs))
+    signature = program.function_type
+    wanted = bound.signature.parameters
+    # Most often they are bound as the program wants them: it has a parameter for each of `*args` and `**kwargs` alone.
+    if wanted.keys() != signature.parameters.keys() or any(one.kind in _VARIADIC for one in wanted.values()):
+        bound = signature.bind(*bound.args, **bound.kwargs)
+    return signature.unpack_inputs(bound)
 
 
 def flat_inputs_of_call(

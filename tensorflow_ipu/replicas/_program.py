@@ -211,10 +211,11 @@ def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Ne
       tf.errors.OpError: The program failed.
     """
     captured = program.captured_inputs
-    if not for_main_thread() and tf.executing_eagerly():
+    eager = tf.executing_eagerly()
+    if eager and not for_main_thread():
         captured = _with_own_orders(captured)
     try:
-        if _replicated.wanted(program, ordinal):
+        if _replicated.wanted(program, ordinal, eager):
             return _replicated.call(program, inputs, captured)
         return functions.execute(program, inputs, captured)
     except tf.errors.InvalidArgumentError as exc:

@@ -29,14 +29,14 @@ def ipus_or_one(ordinal: int) -> int:
     return ipus[ordinal] if ordinal < len(ipus) else 1
 
 
-def wanted(program: functions.ConcreteFunction, ordinal: int) -> bool:
+def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bool:
     """Whether a program on this device is to run on replicas.
 
     Eagerly, a device of one IPU runs a program of one IPU by itself. A graph may be run when the system is another, so
     there it is always the run that finds out how many replicas there are. What is traced as a part of a program around
-    it is run along with that.
+    it is run along with that. `eager`: whether this is eager execution, which each run asks once.
     """
-    if tf.executing_eagerly():
+    if eager:
         return ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1
     return not _is_part_of_a_program()
 

@@ -119,6 +119,14 @@ def test_arguments_become_flat_inputs(function: Any, program: Any) -> None:
         functions.flat_inputs_of_call(program, (), {})
 
 
+def test_variadic_arguments_become_flat_inputs() -> None:
+    # A program has a parameter for each of `**kwargs`: one of the same name is not bound as they are.
+    taking: Any = tf.function(lambda **kwargs: kwargs["kwargs"] + 1.0)
+    program = taking.get_concrete_function(kwargs=SCALAR)
+    flat = functions.flat_inputs(program, functions.bound_arguments(taking, (), {"kwargs": tf.constant(4.0)}))
+    assert [value.numpy() for value in flat] == [4.0]
+
+
 def test_execution_takes_other_captures() -> None:
     captured = tf.constant(10.0)
     program: Any = tf.function(lambda x: x + captured).get_concrete_function(SCALAR)
