@@ -13,6 +13,7 @@ from tensorflow_ipu import (
     replicas,
 )
 from tensorflow_ipu._tensorflow import devices, distribute, graphs
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
         self._as_replica: _AsReplica | None = None
         self._target = replicas.Target(None, host_kernels)
+        self._configured: tuple[int, ...] | None = None  # For which system that is.
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
     @property
@@ -100,10 +102,12 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     @property
     def target(self) -> replicas.Target:
         """What programs are traced for now."""
-        ipus = self.ipus
-        if self._target.ipus != ipus:
-            self._target = replicas.Target(ipus, self.host_kernels)
-        return self._target  # The same object as long as it holds: each run asks.
+        # The same object as long as the system stays configured as it is: each run asks.
+        configured = _state.ipus()
+        if self._configured is not configured:
+            self._configured = configured
+            self._target = replicas.Target(self.ipus, self.host_kernels, replicas.numbers_of(self.ordinal))
+        return self._target
 
     # Variables.
 

@@ -62,7 +62,8 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     around = _device_around()
     host_kernels = _host_kernels()
-    with replicas.tracing_program(None, host_kernels, placed=around is not None):
+    numbers = replicas.numbers_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
+    with replicas.tracing_program(None, host_kernels, placed=around is not None, numbers=numbers):
         try:
             program = functions.traced(tuple(flat), {}, options)
         except Exception as exc:
@@ -81,7 +82,7 @@ def _called(
         if not tf.executing_eagerly():
             return replicas.insert(program, values, {}, device, host_kernels)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        target = replicas.Target(1, host_kernels)
+        target = replicas.Target(1, host_kernels, replicas.numbers_of(ordinal))
         return replicas.run(replicas.trace(program, values, {}, target), devices.full_name(device), ordinal)
 
 

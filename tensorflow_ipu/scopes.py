@@ -156,7 +156,9 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
 
 
 def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[None]:
-    """Records whether the operations inside are to round stochastically; the emulator always rounds to nearest.
+    """Says whether the results of operations inside are rounded to float16 at random, whatever `IPUConfig` says of others.
+
+    Gradients of these operations round as they do. See `half_precision.md`.
 
     Args:
       override: Whether they are.
@@ -165,6 +167,8 @@ def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[Non
       TypeError: `override` is no bool.
     """
     check_bool("override", override)
+    if not tf.executing_eagerly():
+        replicas.ask_of_numbers(tf.compat.v1.get_default_graph())
     return frontend_attribute("ipu_stochastic_rounding", "on" if override else "off")
 
 

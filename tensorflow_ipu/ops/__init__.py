@@ -1,5 +1,6 @@
 """Operations for compiled programs: what replicas exchange, what the shards of one do, and the arithmetic of layers."""
 
+from tensorflow_ipu.ops import _half_precision as _half_precision
 from tensorflow_ipu.ops import (
     all_to_all_op,
     control_flow_ops,

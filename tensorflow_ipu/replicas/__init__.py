@@ -15,6 +15,10 @@ from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
+from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
+from tensorflow_ipu.replicas._numbers import Numbers, note_stops, set_marker
+from tensorflow_ipu.replicas._numbers import ask as ask_of_numbers
+from tensorflow_ipu.replicas._numbers import of_device as numbers_of
 from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
@@ -36,12 +40,15 @@ from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_hos
 
 __all__ = [
     "ALL_IPUS",
+    "PLAIN_NUMBERS",
     "SHARD_ATTRIBUTE",
+    "Numbers",
     "Prepared",
     "ReplicaGroups",
     "ShapesOfData",
     "Target",
     "active",
+    "ask_of_numbers",
     "check_size",
     "compile_only",
     "find",
@@ -60,6 +67,8 @@ __all__ = [
     "is_tracing",
     "names_a_feed",
     "note_shards",
+    "note_stops",
+    "numbers_of",
     "on_host",
     "place_on",
     "placed",
@@ -68,6 +77,7 @@ __all__ = [
     "power_of_2",
     "run",
     "run_interruptibly",
+    "set_marker",
     "shards_of",
     "source_of",
     "trace",

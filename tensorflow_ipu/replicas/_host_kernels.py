@@ -43,7 +43,7 @@ def _marking(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
-        if _tracing.wants_host_kernels():
+        if _tracing.wants_host_kernels(op.outputs[0].dtype if op.outputs else None):
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _replicated, _traces, _uncompilable
+from tensorflow_ipu.replicas import _numbers, _replicated, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
@@ -35,10 +35,12 @@ class Target(NamedTuple):
     Attributes:
       ipus: How many IPUs the device has; None for any number, which the run will find.
       host_kernels: Whether kernels of the host may compute layers of the program.
+      numbers: What is asked of its numbers.
     """
 
     ipus: int | None
     host_kernels: bool
+    numbers: _numbers.Numbers = _numbers.PLAIN
 
 
 def is_graph_function(fn: object) -> bool:
@@ -147,7 +149,7 @@ def trace(
         return prepared
     begin = time.monotonic_ns()
     known = set(map(id, functions.traces_of(function)))
-    with tracing_program(target.ipus, target.host_kernels):
+    with tracing_program(target.ipus, target.host_kernels, numbers=target.numbers):
         with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
             if functions.tracing_options(function) is None:
                 vars(function).setdefault("_ipu_first", target)

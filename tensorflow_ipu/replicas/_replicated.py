@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
+from tensorflow_ipu.replicas import _numbers
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ def ipus_or_one(ordinal: int) -> int:
 def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bool:
     """Whether a program on this device is to run on replicas.
 
-    Eagerly, a device of one IPU runs a program of one IPU by itself. A graph may be run when the system is another, so
+    Eagerly, a device of one IPU runs a program of one IPU by itself, unless its numbers may stop it, which the run tells
+    when it has ended. A graph may be run when the system is another, so
     there it is always the run that finds out how many replicas there are. What is traced as a part of a program around
     it is run along with that. `eager`: whether this is eager execution, which each run asks once.
     """
     if eager:
-        return ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1
+        return ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or _numbers.may_stop(program.graph)
     return not _is_part_of_a_program()
 
 

@@ -12,7 +12,7 @@ from tensorflow_ipu import _environment
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _checks, _compile, _program, _runs, _uncompilable
+from tensorflow_ipu.replicas import _checks, _compile, _numbers, _program, _runs, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target
 from tensorflow_ipu.replicas._run_log import RunLog
@@ -109,11 +109,12 @@ def insert(
     """
     if host_kernels is None:
         host_kernels = _environment.host_kernels()
-    program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels))
+    ordinal = tf.DeviceSpec.from_string(device).device_index or 0
+    program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels, _numbers.of_device(ordinal)))
     _checks.check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
-    return _program.call(program, inputs, tf.DeviceSpec.from_string(device).device_index or 0)
+    return _program.call(program, inputs, ordinal)
 
 
 def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:

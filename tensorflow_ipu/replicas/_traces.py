@@ -176,6 +176,8 @@ def _reason(function: Function, new: _Known, earlier: Sequence[_Known]) -> str:
             words.append(f"the device has {now.ipus or 'any number of'} IPUs, and had {before.ipus or 'any number of'}")
         if before.host_kernels != now.host_kernels:
             words.append(f"kernels of the host {'may' if now.host_kernels else 'may not'} compute its layers")
+        if before.numbers != now.numbers:
+            words.append(f"numbers are to be `{now.numbers.text()}`, and were `{before.numbers.text()}`")
     return "; ".join(filter(None, words)) or "it was called in another context: another scope, graph or device"
 
 

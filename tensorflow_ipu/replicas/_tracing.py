@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,10 +12,19 @@ import tensorflow as tf
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
-from tensorflow_ipu.replicas import _ranges
+from tensorflow_ipu.replicas import _numbers, _ranges
 
 # Graphs of functions that hold a program.
 _callers: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+
+
+class _Around(threading.local):
+    """The graph that the program of a thread is being traced in, and inside of which its own graphs are."""
+
+    graph: tf.Graph | None = None
+
+
+_around = _Around()
 
 
 class _Kind(NamedTuple):
@@ -24,11 +34,13 @@ class _Kind(NamedTuple):
       on_ipu: Whether it is a program's: always, never, or by the device that each operation is placed on.
       ipus: How many IPUs the program's device has; None where that is known when it runs.
       host_kernels: Whether kernels of the host may compute layers of the program.
+      numbers: What is asked of its numbers.
     """
 
     on_ipu: bool | None
     ipus: int | None = None
     host_kernels: bool = False
+    numbers: _numbers.Numbers = _numbers.PLAIN
 
 
 _HOSTS = _Kind(on_ipu=False)
@@ -70,13 +82,19 @@ def _mark_of(graph: tf.Graph) -> _Mark | None:
 
 
 @contextlib.contextmanager
-def tracing_program(ipus: int | None, host_kernels: bool | None = None, placed: bool = True) -> Iterator[None]:
+def tracing_program(
+    ipus: int | None,
+    host_kernels: bool | None = None,
+    placed: bool = True,
+    numbers: _numbers.Numbers = _numbers.PLAIN,
+) -> Iterator[None]:
     """A block that traces a program; one inside of another is part of that program.
 
     Args:
       ipus: How many IPUs the device has; None where that is known when the program runs, and not before.
       host_kernels: Whether kernels of the host may compute layers of the program. None: what the environment says.
       placed: Whether all of it is on an IPU device. Else it is a program of those operations that name one.
+      numbers: What is asked of its numbers.
     """
     if is_tracing():
         yield
@@ -84,8 +102,12 @@ def tracing_program(ipus: int | None, host_kernels: bool | None = None, placed: 
     if host_kernels is None:
         host_kernels = _environment.host_kernels()
     _note_callers()
-    with patches.in_trace(), _marked(_Kind(placed or None, ipus, host_kernels)):
-        yield
+    before, _around.graph = _around.graph, tf.compat.v1.get_default_graph()
+    try:
+        with patches.in_trace(), _marked(_Kind(placed or None, ipus, host_kernels, numbers)):
+            yield
+    finally:
+        _around.graph = before
 
 
 @contextlib.contextmanager
@@ -119,10 +141,14 @@ def ipus_traced_for() -> int | None:
     return None if mark is None else mark.kind.ipus
 
 
-def wants_host_kernels() -> bool:
-    """Whether what is called now becomes a part of a program whose layers kernels of the host may compute."""
+def wants_host_kernels(type_: tf.DType | None = None) -> bool:
+    """Whether what is called now becomes a part of a program whose layers kernels of the host may compute.
+
+    Args:
+      type_: The type of the layer. Kernels of the host round float16 themselves, to the nearest number.
+    """
     kind = _kind_of_program()
-    return kind is not None and kind.host_kernels
+    return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.numbers == _numbers.PLAIN)
 
 
 def _note_callers() -> None:
@@ -134,8 +160,11 @@ def _note_callers() -> None:
 
 def _transform(graph: graphs.FunctionGraph) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
-    if _mark_of(graph) is not None:
+    mark = _mark_of(graph)
+    if mark is not None:
         _ranges.leave_out(graph)
+        if graph.outer_graph is _around.graph:
+            _numbers.finish(graph, mark.kind.numbers)
 
 
 def _release(function: functions.ConcreteFunction) -> None:

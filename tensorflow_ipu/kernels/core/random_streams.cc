@@ -20,6 +20,7 @@ uint64_t Mixed(uint64_t x) {
 }
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
+constexpr uint64_t kRounding = 0x726f756e64696e67ull;  // Tells keys of roundings from those of streams.
 
 }  // namespace
 
@@ -30,6 +31,7 @@ void RandomStreams::Reset(uint64_t seed, bool identical) {
   seed_ = seed;
   identical_ = identical;
   counts_.clear();
+  runs_.clear();
 }
 
 void RandomStreams::Forget() { Reset(Entropy(), false); }
@@ -39,6 +41,14 @@ RandomSeed RandomStreams::Draw(int64_t replica) {
   if (replica >= static_cast<int64_t>(counts_.size())) counts_.resize(replica + 1);
   const uint64_t stream = identical_ ? 0 : static_cast<uint64_t>(replica);
   return {static_cast<int64_t>(Mixed(Mixed(seed_) + kGolden * (stream + 1))), counts_[replica]++};
+}
+
+uint64_t RandomStreams::DrawRounding(int64_t replica, uint64_t* shared) {
+  const Lock lock(mutex_);
+  if (replica >= static_cast<int64_t>(runs_.size())) runs_.resize(replica + 1);
+  const uint64_t run = Mixed(Mixed(seed_ ^ kRounding) + kGolden * static_cast<uint64_t>(++runs_[replica]));
+  *shared = Mixed(run);
+  return identical_ ? *shared : Mixed(run + kGolden * static_cast<uint64_t>(replica + 1));
 }
 
 int64_t RandomStreams::StreamOf(int64_t replica) const {

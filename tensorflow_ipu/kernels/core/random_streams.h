@@ -30,6 +30,10 @@ class RandomStreams {
 
   RandomSeed Draw(int64_t replica) IPU_EXCLUDES(mutex_);
 
+  // The key of the roundings of one run, for a replica; `shared` is the same on all replicas that have run as often. It
+  // takes no seed from `Draw`: how a program rounds does not change what it draws.
+  uint64_t DrawRounding(int64_t replica, uint64_t* shared) IPU_EXCLUDES(mutex_);
+
   // Which stream a replica draws from: its own number, or 0 where all draw the same.
   int64_t StreamOf(int64_t replica) const IPU_EXCLUDES(mutex_);
 
@@ -38,6 +42,7 @@ class RandomStreams {
   uint64_t seed_ IPU_GUARDED_BY(mutex_);
   bool identical_ IPU_GUARDED_BY(mutex_) = false;
   std::vector<int64_t> counts_ IPU_GUARDED_BY(mutex_);  // A replica: how often it has drawn.
+  std::vector<int64_t> runs_ IPU_GUARDED_BY(mutex_);    // A replica: how often it has begun to round.
 };
 
 }  // namespace tensorflow_ipu::core

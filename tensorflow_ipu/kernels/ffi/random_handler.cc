@@ -12,15 +12,11 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-core::Outcome Gone() {
-  return core::Outcome::NotFound("The random numbers of this program were deleted with the function that was traced.");
-}
-
 ffi::Error DrawSeed(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
                     ffi::ResultBuffer<ffi::S64> seed) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
-  if (streams == nullptr) return ToError(Gone());
+  if (streams == nullptr) return ToError(RandomStreamsGone());
   const core::RandomSeed drawn = streams->Draw(at.lane);
   seed->typed_data()[0] = drawn.key;
   seed->typed_data()[1] = drawn.count;
@@ -32,7 +28,7 @@ ffi::Error TellStream(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> n
                       ffi::ResultBuffer<ffi::S64> stream) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
-  if (streams == nullptr) return ToError(Gone());
+  if (streams == nullptr) return ToError(RandomStreamsGone());
   stream->typed_data()[0] = streams->StreamOf(at.lane);
   std::memcpy(next_state->untyped_data(), &at, sizeof(at));
   return ffi::Error::Success();

@@ -14,6 +14,7 @@
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/program_compiler.h"
 #include "tensorflow_ipu/kernels/lowering/compiler_client.h"
+#include "tensorflow_ipu/kernels/precision/rewrite.h"
 #include "xla/client/client_library.h"
 #include "xla/service/cpu/executable.pb.h"
 #include "xla/service/hlo.pb.h"
@@ -77,6 +78,18 @@ std::string WithoutFeatures(std::string serialized) {
   return executable.SerializeAsString();
 }
 
+// Has XLA compile the program, as the machine would compute it where it asks for that.
+absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
+                                                            const tf::XlaCompiler::Options& options,
+                                                            const tf::XlaCompiler::CompilationResult& result) {
+  auto rewritten = precision::Rewritten(*result.computation);
+  if (!rewritten.ok()) return rewritten.status();
+  if (*rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
+  tf::XlaCompiler::CompilationResult other = result;
+  other.computation = *std::move(rewritten);
+  return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, other);
+}
+
 void Install(tf::Device* device) {
   DeviceCompiler* const compiler = NewDeviceCompiler(device, {});
   tf::ResourceMgr* const resources = device->resource_manager();
@@ -117,7 +130,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
     sources = settings.others;
   }
   if (cache.files != nullptr) sources.insert(sources.begin(), cache);
-  if (sources.empty()) return XlaDeviceCompilerClient::BuildExecutable(options, result);
+  if (sources.empty()) return Built(this, options, result);
   const std::string text = ProgramText(options, result);
   for (const Executables& source : sources) {
     const std::optional<std::string> found = source.files->Read(NameOfExecutable(text, source.key));
@@ -127,8 +140,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
     core::Count(&core::Metrics::Global().executables_loaded);
     return loaded;
   }
-  absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> built =
-      XlaDeviceCompilerClient::BuildExecutable(options, result);
+  absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> built = Built(this, options, result);
   if (!built.ok() || cache.files == nullptr || text.empty()) return built;
   absl::StatusOr<std::string> serialized = SerializeExecutable(**built);
   if (serialized.ok() &&

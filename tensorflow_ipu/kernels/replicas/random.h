@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/random_streams.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
 
@@ -15,6 +16,9 @@ core::Registry<core::RandomStreams>& RandomStreams();
 
 // The streams of /device:IPU:<device>, made at their first use.
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
+
+// What a program is told that draws from streams that are no more.
+core::Outcome RandomStreamsGone();
 
 // Starts the streams of all devices anew.
 void ForgetSeeds();

@@ -1,0 +1,192 @@
+#include "tensorflow_ipu/kernels/precision/walk.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/log/check.h"
+
+namespace tensorflow_ipu::precision {
+
+namespace {
+
+using xla::HloOpcode;
+
+// The attribute of an instruction by which `scopes.stochastic_rounding` says how it rounds.
+constexpr char kRoundingAttribute[] = "ipu_stochastic_rounding";
+
+bool Calls(HloOpcode opcode) {
+  return opcode == HloOpcode::kWhile || opcode == HloOpcode::kConditional || opcode == HloOpcode::kCall;
+}
+
+// Has `replacement` take the place of an instruction, which may be the root.
+absl::Status Replace(Value instruction, Value replacement) {
+  absl::Status status = instruction->ReplaceAllUsesWith(replacement);
+  if (!status.ok()) return status;
+  return instruction->parent()->RemoveInstruction(instruction);
+}
+
+}  // namespace
+
+absl::Status Walk::Program(xla::HloModule* module, Value marker) {
+  xla::HloComputation* const entry = module->entry_computation();
+  const Emit emit(entry);
+  Scope scope;
+  scope.key = {emit.Element(marker, 1), emit.Element(marker, 2)};
+  scope.state = emit.Element(marker, 0);
+  scope.failed = emit.Scalar(false);
+  return Computation(entry, std::move(scope)).status();
+}
+
+absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope scope) {
+  const std::vector<Value> operations = computation->MakeInstructionPostOrder();
+  WideValues wide;
+  Checks checks(options_, operations);
+  for (const Value operation : operations) {
+    const bool calls = Calls(operation->opcode());
+    if (!calls) {
+      Operation(operation, scope, &wide, &checks);
+      continue;
+    }
+    bool concerns = false;
+    for (const xla::HloComputation* const called : operation->called_computations()) {
+      concerns = Concerns(*called) || concerns;
+    }
+    if (!concerns) continue;
+    absl::Status status;
+    if (operation->opcode() == HloOpcode::kWhile) status = Loop(operation, &scope);
+    if (operation->opcode() == HloOpcode::kConditional) status = Branches(operation, &scope);
+    if (operation->opcode() == HloOpcode::kCall) status = Call(operation, &scope);
+    if (!status.ok()) return status;
+  }
+  const Emit emit(computation);
+  if (options_.stops()) scope.failed = checks.Failed(emit, scope);
+  return scope;
+}
+
+absl::Status Walk::Loop(Value loop, Scope* scope) {
+  const Emit emit(loop->parent(), loop);
+  Scope first = *scope;
+  first.key = KeyOf(emit, scope->key, ++parts_);
+  first.iterations.push_back(emit.Scalar<int32_t>(0));
+  first.loops.push_back(loop->metadata().op_name());
+  const Value start = emit.Tuple({loop->mutable_operand(0), first.Packed(emit)});
+  const xla::Shape packed = start->shape().tuple_shapes(1);
+
+  xla::HloComputation* const body = loop->while_body();
+  const Emit in_body(body);
+  const Scope inside = Scope::Of(in_body, Enter(body, packed), first);
+  absl::StatusOr<Scope> end = Computation(body, inside);
+  if (!end.ok()) return end.status();
+  end->key = NextKey(in_body, inside.key);
+  end->iterations.back() = in_body.Plus(inside.iterations.back(), in_body.Scalar<int32_t>(1));
+  Leave(in_body, end->Packed(in_body));
+
+  xla::HloComputation* const condition = loop->while_condition();
+  const Emit in_condition(condition);
+  Scope asked = Scope::Of(in_condition, Enter(condition, packed), first);
+  asked.key = KeyOf(in_condition, asked.key, ++parts_);
+  const absl::StatusOr<Scope> answered = Computation(condition, asked);
+  if (!answered.ok()) return answered.status();
+  if (options_.stops()) {
+    const Value goes_on = in_condition.Unary(HloOpcode::kNot, answered->failed);
+    condition->set_root_instruction(in_condition.And(condition->root_instruction(), goes_on));
+  }
+
+  const Value made = emit.Add(xla::HloInstruction::CreateWhile(start->shape(), condition, body, start));
+  made->set_frontend_attributes(loop->frontend_attributes());
+  scope->failed = emit.Element(emit.Element(made, 1), 3);
+  return Replace(loop, emit.Element(made, 0));
+}
+
+absl::Status Walk::Branches(Value conditional, Scope* scope) {
+  const Emit emit(conditional->parent(), conditional);
+  std::vector<Value> operands;
+  std::vector<xla::HloComputation*> branches;
+  for (int64_t i = 0; i < conditional->branch_count(); ++i) {
+    xla::HloComputation* const branch = conditional->branch_computation(static_cast<int>(i));
+    Scope first = *scope;
+    first.key = KeyOf(emit, scope->key, ++parts_);
+    operands.push_back(emit.Tuple({conditional->mutable_operand(i + 1), first.Packed(emit)}));
+    const Emit in_branch(branch);
+    const Scope inside = Scope::Of(in_branch, Enter(branch, operands.back()->shape().tuple_shapes(1)), first);
+    const absl::StatusOr<Scope> end = Computation(branch, inside);
+    if (!end.ok()) return end.status();
+    Leave(in_branch, end->failed);
+    branches.push_back(branch);
+  }
+  const Value made = emit.Add(xla::HloInstruction::CreateConditional(
+      xla::ShapeUtil::MakeTupleShape({conditional->shape(), scope->failed->shape()}), conditional->mutable_operand(0),
+      branches, operands));
+  made->set_frontend_attributes(conditional->frontend_attributes());
+  scope->failed = emit.Element(made, 1);
+  return Replace(conditional, emit.Element(made, 0));
+}
+
+absl::Status Walk::Call(Value call, Scope* scope) {
+  const Emit emit(call->parent(), call);
+  xla::HloComputation* const called = call->to_apply();
+  Scope first = *scope;
+  first.key = KeyOf(emit, scope->key, ++parts_);
+  const Value packed = first.Packed(emit);
+  const Emit inside(called);
+  const Value parameter = called->AddParameter(
+      xla::HloInstruction::CreateParameter(called->num_parameters(), packed->shape(), "precision"));
+  const absl::StatusOr<Scope> end = Computation(called, Scope::Of(inside, parameter, first));
+  if (!end.ok()) return end.status();
+  Leave(inside, end->failed);
+  std::vector<Value> operands(call->operands().begin(), call->operands().end());
+  operands.push_back(packed);
+  const Value made = emit.Add(xla::HloInstruction::CreateCall(called->root_instruction()->shape(), operands, called));
+  made->set_frontend_attributes(call->frontend_attributes());
+  scope->failed = emit.Element(made, 1);
+  return Replace(call, emit.Element(made, 0));
+}
+
+void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks) {
+  if (!Concerns(*operation)) return;
+  const Emit emit(operation->parent(), operation);
+  const uint64_t site = ++parts_;
+  if (operation->shape().element_type() == xla::F32) {
+    checks->Note(emit, *operation, operation);
+    return;
+  }
+  const Value exact = Widened(emit, *operation, *wide);
+  checks->Note(emit, *operation, exact);
+  const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
+  const Value rounded =
+      Bounded(emit, stochastic ? RoundStochastically(emit, exact, scope.key, site) : exact, options_.nanoo, stochastic);
+  const Value result = emit.Convert(rounded, xla::F16);
+  if (stochastic) wide->emplace(result, rounded);
+  CHECK_OK(Replace(operation, result));
+}
+
+Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
+  const auto& attributes = operation.frontend_attributes().map();
+  const auto said = attributes.find(kRoundingAttribute);
+  if (said == attributes.end()) return options_.rounding;
+  return said->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
+}
+
+bool Walk::Concerns(const xla::HloInstruction& operation) const {
+  if (!operation.shape().IsArray()) return false;
+  const xla::PrimitiveType type = operation.shape().element_type();
+  if (type != xla::F16 && !(type == xla::F32 && options_.stops())) return false;
+  return Computes(operation);
+}
+
+bool Walk::Concerns(const xla::HloComputation& computation) {
+  const auto [known, is_new] = concerns_.emplace(&computation, false);
+  if (!is_new) return known->second;
+  bool concerns = false;
+  for (const xla::HloInstruction* const operation : computation.instructions()) {
+    if (Concerns(*operation)) concerns = true;
+    if (!Calls(operation->opcode())) continue;
+    for (const xla::HloComputation* const called : operation->called_computations()) {
+      concerns = Concerns(*called) || concerns;
+    }
+  }
+  return concerns_[&computation] = concerns;
+}
+
+}  // namespace tensorflow_ipu::precision

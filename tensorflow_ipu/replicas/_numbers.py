@@ -1,0 +1,121 @@
+"""What a program asks of its numbers: how they are rounded, what stops it, in which type sums accumulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.config import StochasticRoundingBehaviour, _state
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow.graphs import FunctionGraph
+
+_ROUNDING = {
+    StochasticRoundingBehaviour.OFF: "off",
+    StochasticRoundingBehaviour.ON: "on",
+    StochasticRoundingBehaviour.REPLICA_IDENTICAL_ONLY: "identical",
+}
+
+
+class Numbers(NamedTuple):
+    """What the configuration of a device says of numbers. A program that another one is to run is traced anew.
+
+    Attributes:
+      inv: Whether an invalid operation stops a program.
+      div0: Whether a division by zero does.
+      oflo: Whether an overflow does.
+      nanoo: Whether an overflow of float16 gives a NaN.
+      esr: Where results of float16 are rounded at random: `off`, `on` or `identical`.
+      stable: Whether replicas round alike what they have in common.
+    """
+
+    inv: bool = False
+    div0: bool = False
+    oflo: bool = False
+    nanoo: bool = False
+    esr: str = "off"
+    stable: bool = False
+
+    @property
+    def stops(self) -> bool:
+        """Whether something in a program's numbers may stop it."""
+        return self.inv or self.div0 or self.oflo
+
+    def text(self) -> str:
+        """The same as the program has it; see `kernels/precision/options.h`."""
+        return " ".join(
+            f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in self._asdict().items()
+        )
+
+
+# What programs ask for whose numbers are XLA's.
+PLAIN = Numbers()
+
+# By this attribute of the outermost graph of a program, its run knows that its numbers may stop it.
+_STOPS = "_ipu_stops"
+_ASKED = "_ipu_asked_of_numbers"
+
+
+# A device: what is configured for it, and what that says. Each run asks.
+_known: dict[int, tuple[Mapping[str, Any], Numbers]] = {}
+
+
+def of_device(ordinal: int) -> Numbers:
+    """What is configured for a device."""
+    options = _state.options_of_device(ordinal)
+    if options is None:
+        return PLAIN
+    known = _known.get(ordinal)
+    if known is None or known[0] is not options:
+        known = _known[ordinal] = (options, _read(options))
+    return known[1]
+
+
+def _read(options: Mapping[str, Any]) -> Numbers:
+    behaviour = {name: options[f"floating_point_behaviour.{name}"] for name in ("inv", "div0", "oflo", "nanoo")}
+    found = Numbers(
+        **behaviour,
+        esr=_ROUNDING[options["floating_point_behaviour.esr"]],
+        stable=options["experimental.enable_prng_stability"],
+    )
+    return PLAIN if found == Numbers(stable=found.stable) else found  # It says how, and not whether.
+
+
+def ask(graph: tf.Graph) -> None:
+    """Has the program that a graph is a part of be one whose numbers are the machine's, whatever is configured."""
+    for one in graphs.around(graph):
+        setattr(one, _ASKED, True)
+
+
+def is_asked(graph: FunctionGraph) -> bool:
+    """Whether `ask` was called."""
+    return hasattr(graph, _ASKED)
+
+
+def note_stops(graph: FunctionGraph) -> None:
+    """Notes that the numbers of a program may stop it."""
+    setattr(graph, _STOPS, True)
+
+
+def may_stop(graph: Any) -> bool:
+    """Whether that was noted."""
+    return hasattr(graph, _STOPS)
+
+
+Marker = Callable[["FunctionGraph", Numbers], None]
+_marker: Marker | None = None
+
+
+def set_marker(marker: Marker) -> None:
+    """Says what marks the outermost graph of a program whose numbers are the machine's, once it is traced."""
+    global _marker  # noqa: PLW0603
+    _marker = marker
+
+
+def finish(graph: FunctionGraph, numbers: Numbers) -> None:
+    """Called with the outermost graph of each program that has been traced."""
+    if _marker is not None and (numbers != PLAIN or is_asked(graph)):
+        _marker(graph, numbers)
