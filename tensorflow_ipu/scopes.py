@@ -122,7 +122,7 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
     """
     shards = _shards(index)
     if not tf.executing_eagerly():
-        replicas.follow_shards(tf.compat.v1.get_default_graph())
+        replicas.follow_operations(tf.compat.v1.get_default_graph())
     with replicas.placed(shards):
         yield
 
@@ -151,7 +151,7 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
     if option is not None:
         _check_options("attribute_value", {option: attribute_value})
     after = None if restore_to is None else {attribute_name: restore_to}
-    with replicas.instructions_attributed({attribute_name: attribute_value}, after):
+    with _attributed({attribute_name: attribute_value}, after):
         yield
 
 
@@ -167,13 +167,14 @@ def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[Non
       TypeError: `override` is no bool.
     """
     check_bool("override", override)
-    if not tf.executing_eagerly():
-        replicas.ask_of_numbers(tf.compat.v1.get_default_graph())
     return frontend_attribute("ipu_stochastic_rounding", "on" if override else "off")
 
 
 def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager[None]:
-    """Says in which type products inside are to be summed up: `IPUStrategy.report` reckons with it, and XLA sums as it does.
+    """Says in which type products and convolutions of float16 inside are summed up, with their gradients.
+
+    It goes before the option `partialsType` of `IPUConfig`. Products of other types stay as they are. `IPUStrategy.report`
+    reckons with it too.
 
     Args:
       override_type: `tf.float16` or `tf.float32`.
@@ -192,9 +193,10 @@ def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager
 def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
     """Gives the operations inside options of the machine's libraries, which go before those of `IPUConfig`.
 
-    They say how a machine divides an operation among its tiles: numbers do not depend on them. `IPUStrategy.report` reckons
-    with `availableMemoryProportion` and `partialsType` of matrix products and convolutions; all others are written down on
-    the instructions alone. Gradients of the operations do not get them, unless they are asked for inside.
+    They say how a machine divides an operation among its tiles: numbers do not depend on them, but on `partialsType`, which
+    is as by `partials_type`. `IPUStrategy.report` reckons with `availableMemoryProportion` and `partialsType` of matrix
+    products and convolutions; all others are written down on the instructions alone. Gradients of the operations do not get
+    them, unless they are asked for inside, but for `partialsType`.
 
     Args:
       options: Names and values, all text, such as `{"availableMemoryProportion": "0.2", "partialsType": "half"}`.
@@ -206,7 +208,7 @@ def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
     if not isinstance(options, Mapping) or not all(isinstance(word, str) for pair in options.items() for word in pair):
         raise TypeError(f"`options` must be a dictionary whose names and values are text, but is {options!r}")
     _check_options("options", options)
-    with replicas.instructions_attributed({_poplar_options.attribute_of(name): each for name, each in options.items()}):
+    with _attributed({_poplar_options.attribute_of(name): each for name, each in options.items()}):
         yield
 
 
@@ -233,6 +235,17 @@ def is_on_ipu() -> bool:
     `outside_compilation_scope`.
     """
     return replicas.is_tracing() and host_parts.around() is None
+
+
+def _attributed(
+    attributes: Mapping[str, str], after: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """A block of whose instructions this is said, and of the gradients of its operations what they compute by."""
+    if not tf.executing_eagerly() and not replicas.INHERITED_ATTRIBUTES.isdisjoint(attributes):
+        graph = tf.compat.v1.get_default_graph()
+        replicas.follow_operations(graph)
+        replicas.ask_of_numbers(graph)
+    return replicas.instructions_attributed(attributes, after)
 
 
 def _check_options(argument: str, options: Mapping[str, str]) -> None:

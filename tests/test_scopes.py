@@ -230,3 +230,33 @@ def test_code_knows_whether_it_makes_a_program(strategy: ipu.IPUStrategy) -> Non
     strategy.run(program)
     tf.function(look)()
     assert found == [False, True, False, False]
+
+
+@pytest.mark.parametrize("by_tape", [True, False])
+def test_gradients_sum_as_the_products_that_they_are_gradients_of(by_tape: bool) -> None:
+    def gradients(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with scopes.partials_type(tf.float16), scopes.stochastic_rounding(False):
+                inside = tf.matmul(x, x, name="inside")
+            with scopes.partials_type(tf.float32):
+                result = tf.matmul(inside, x, name="outside")
+            if not by_tape:
+                return tf.gradients(result, x)
+        return tape.gradient(result, x)
+
+    products = [line for line in _instructions(gradients).splitlines() if " dot(" in line]
+    assert len(products) == 6
+    for said, count in (('ipu_partials_type="half"', 3), ('ipu_partials_type="float"', 3)):
+        assert len([line for line in products if said in line]) == count
+    assert all('ipu_stochastic_rounding="off"' in line for line in products if '"half"' in line)
+
+
+def test_gradients_of_products_without_a_scope_say_nothing() -> None:
+    def gradients(x: tf.Tensor) -> Any:
+        with scopes.partials_type(tf.float16):
+            inside = tf.matmul(x, x)
+        return tf.gradients(tf.matmul(inside, x), x)
+
+    products = [line for line in _instructions(gradients).splitlines() if " dot(" in line]
+    assert len([line for line in products if "ipu_partials_type" in line]) == 3

@@ -87,8 +87,8 @@ KERAS_SEEDS = Patch(
 
 GRADIENT_LOOKUPS = Patch(
     "tensorflow.python.framework.registry:Registry.lookup",
-    why="Gradients are placed on the shard of what they are the gradients of: each that is looked up, by `tf.gradients` or"
-    " a tape, asks its operation. It lasts as long as any graph with shards.",
+    why="Gradients are placed on the shard of what they are the gradients of, and compute as it does: each that is looked"
+    " up, by `tf.gradients` or a tape, asks its operation. It lasts as long as any graph with shards or such scopes.",
     lasts=Lasts.OBJECT,
     until="gradients get the attributes of their operations, as `colocate_gradients_with_ops` gives them the device",
 )

@@ -12,7 +12,9 @@ from tensorflow_ipu.replicas._captures import (
 )
 from tensorflow_ipu.replicas._compile import compile_only
 from tensorflow_ipu.replicas._description import hlo, user_lines
+from tensorflow_ipu.replicas._gradients import follow_operations
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
+from tensorflow_ipu.replicas._instruction_attributes import INHERITED as INHERITED_ATTRIBUTES
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
@@ -23,7 +25,6 @@ from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_fu
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, wait_until_idle
-from tensorflow_ipu.replicas._sharded_gradients import follow_shards
 from tensorflow_ipu.replicas._shards import (
     ALL_IPUS,
     SHARD_ATTRIBUTE,
@@ -40,6 +41,7 @@ from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_hos
 
 __all__ = [
     "ALL_IPUS",
+    "INHERITED_ATTRIBUTES",
     "PLAIN_NUMBERS",
     "SHARD_ATTRIBUTE",
     "Numbers",
@@ -52,7 +54,7 @@ __all__ = [
     "check_size",
     "compile_only",
     "find",
-    "follow_shards",
+    "follow_operations",
     "hlo",
     "in_condition",
     "in_function",

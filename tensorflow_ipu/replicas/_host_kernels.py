@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs, patches
-from tensorflow_ipu.replicas import _captures, _tracing
+from tensorflow_ipu.replicas import _captures, _instruction_attributes, _tracing
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
 ATTRIBUTE = "_ipu_host_kernel"
@@ -43,7 +43,10 @@ def _marking(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
-        if _tracing.wants_host_kernels(op.outputs[0].dtype if op.outputs else None):
+        type_ = op.outputs[0].dtype if op.outputs else None
+        # One that says how it is computed is not computed by TensorFlow's kernel.
+        own = type_ == tf.float16 and _instruction_attributes.inherited_from(op)
+        if _tracing.wants_host_kernels(type_) and not own:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)

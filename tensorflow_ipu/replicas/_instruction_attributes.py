@@ -12,6 +12,9 @@ from tensorflow_ipu._tensorflow import graphs, xla
 # TensorFlow's bridge to XLA copies this one onto the instructions of the program.
 _ATTRIBUTE = "_XlaFrontendAttributes"
 
+# How numbers are computed: gradients compute as what they are the gradients of.
+INHERITED = frozenset({"ipu_partials_type", "ipu_stochastic_rounding"})
+
 
 def now() -> dict[str, str]:
     """What the operations that are made now say."""
@@ -39,6 +42,15 @@ def add(operation: tf.Operation, attributes: Mapping[str, str]) -> None:
     """Has an operation that is in a graph say this too."""
     said = xla.frontend_attributes(operation.node_def.attr[_ATTRIBUTE].s)  # Nothing where it has none.
     graphs.set_attribute(operation, _ATTRIBUTE, _value({**said, **attributes}))
+
+
+def inherited_from(operation: tf.Operation) -> dict[str, str]:
+    """What an operation of a graph says that its gradients say too."""
+    attributes = operation.node_def.attr
+    if _ATTRIBUTE not in attributes:
+        return {}
+    said = xla.frontend_attributes(attributes[_ATTRIBUTE].s)
+    return {name: value for name, value in said.items() if name in INHERITED}
 
 
 def _set(attributes: Mapping[str, str]) -> None:

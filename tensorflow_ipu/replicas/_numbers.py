@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensorflow_ipu import _poplar_options
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import StochasticRoundingBehaviour, _state
 
@@ -30,6 +31,8 @@ class Numbers(NamedTuple):
       nanoo: Whether an overflow of float16 gives a NaN.
       esr: Where results of float16 are rounded at random: `off`, `on` or `identical`.
       stable: Whether replicas round alike what they have in common.
+      partials_matmul: In which type products of float16 accumulate, `half` or `float`; "" where nobody says.
+      partials_conv: The same of convolutions.
     """
 
     inv: bool = False
@@ -38,6 +41,8 @@ class Numbers(NamedTuple):
     nanoo: bool = False
     esr: str = "off"
     stable: bool = False
+    partials_matmul: str = ""
+    partials_conv: str = ""
 
     @property
     def stops(self) -> bool:
@@ -80,6 +85,8 @@ def _read(options: Mapping[str, Any]) -> Numbers:
         **behaviour,
         esr=_ROUNDING[options["floating_point_behaviour.esr"]],
         stable=options["experimental.enable_prng_stability"],
+        partials_matmul=options["matmuls.poplar_options"].get(_poplar_options.PARTIALS, ""),
+        partials_conv=options["convolutions.poplar_options"].get(_poplar_options.PARTIALS, ""),
     )
     return PLAIN if found == Numbers(stable=found.stable) else found  # It says how, and not whether.
 

@@ -16,9 +16,10 @@ class Convolutions(Category):
 
     poplar_options = Option(
         _NONE,
-        "Options of every convolution by name, names and values both text. `availableMemoryProportion` is the share of"
-        " an IPU's memory, from 0 to 1, that one may use for intermediate values.",
-        effect=Effect.MODEL,
+        "Options of every convolution by name, names and values both text. `partialsType`, `half` or `float`, is the type"
+        " in which those of float16 sum up. `availableMemoryProportion` is the share of an IPU's memory, from 0 to 1, that"
+        " one may use for intermediate values. Results depend on no other than the first.",
+        effect=Effect.ACTS,
     )
 
 
@@ -32,9 +33,10 @@ class Matmuls(Category):
     )
     poplar_options = Option(
         _NONE,
-        "Options of every matrix multiplication by name, names and values both text. `availableMemoryProportion` is"
-        " the share of an IPU's memory, from 0 to 1, that one may use for intermediate values.",
-        effect=Effect.MODEL,
+        "Options of every matrix multiplication by name, names and values both text. `partialsType`, `half` or `float`,"
+        " is the type in which those of float16 sum up. `availableMemoryProportion` is the share of an IPU's memory, from"
+        " 0 to 1, that one may use for intermediate values. Results depend on no other than the first.",
+        effect=Effect.ACTS,
     )
 
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tensorflow_ipu/kernels/core/half.h"
+
 namespace tensorflow_ipu::core {
 
 namespace {
@@ -13,19 +15,6 @@ namespace {
 // vectorizes no other kind at -O2; the small one is for scalars and the like.
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kSmallBlock = 16;
-
-// Signed, since processors of old can compare no other numbers several at once.
-int32_t Bits(float value) {
-  int32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-float FromBits(int32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 
 // How elements of a type are stored, and what they accumulate in. Without branches, so that loops over them vectorize.
 
@@ -55,40 +44,6 @@ struct BF16 {
     const uint32_t to_nearest_even = 0x7fff + ((bits >> 16) & 1);
     const uint32_t quiet_nan = (bits >> 16) | 0x40;
     return static_cast<Stored>(held != held ? quiet_nan : (bits + to_nearest_even) >> 16);
-  }
-};
-
-// By masks: of a condition GCC makes a branch, to be spared the arithmetic that may trap, and branches do not
-// vectorize.
-int32_t Select(bool condition, int32_t then, int32_t otherwise) {
-  const int32_t mask = -static_cast<int32_t>(condition);
-  return (then & mask) | (otherwise & ~mask);
-}
-
-struct F16 {
-  using Stored = uint16_t;
-  using Held = float;
-  // The biases of the exponents differ by 112; what is infinite or no number gets all ones. No step has a subnormal
-  // float in it, which would be slow.
-  static Held Load(Stored stored) {
-    const int32_t sign = static_cast<int32_t>(static_cast<uint32_t>(stored & 0x8000) << 16);
-    const int32_t magnitude = (stored & 0x7fff) << 13;
-    const int32_t subnormal = Bits(static_cast<float>(stored & 0x3ff) * 0x1p-24f);
-    int32_t bits = Select(magnitude < 0x00800000, subnormal, magnitude + 0x38000000);
-    bits = Select(magnitude >= 0x0f800000, magnitude | 0x7f800000, bits);
-    return FromBits(sign | bits);
-  }
-  static Stored Store(Held held) {
-    const int32_t sign = (Bits(held) >> 16) & 0x8000;
-    const int32_t magnitude = Bits(held) & 0x7fffffff;
-    // A subnormal number: the sum with 0.5 has its last bit where the half's last bit is, and is rounded there.
-    const int32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
-    // Goes unused where it is negative.
-    const int32_t normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-    int32_t half = Select(magnitude < 0x38800000, subnormal, normal);
-    half = Select(magnitude >= 0x477ff000, 0x7c00, half);  // From 65520, which is rounded to infinity.
-    half = Select(magnitude > 0x7f800000, 0x7e00, half);
-    return static_cast<Stored>(sign | half);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow_ipu/kernels/precision/options.h"
+#include "tensorflow_ipu/kernels/precision/partials.h"
 #include "tensorflow_ipu/kernels/precision/walk.h"
 #include "xla/debug_options_flags.h"
 #include "xla/hlo/ir/hlo_instructions.h"
@@ -80,6 +81,7 @@ absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaCom
   const Value marker = MarkerOf(**module);
   const Options options = Options::Of(OptionsText(marker));
   Unshare(module->get());
+  if (const auto partials = RewritePartials(options, module->get()); !partials.ok()) return partials.status();
   absl::Status status = Walk(options).Program(module->get(), marker);
   if (!status.ok()) return status;
   return std::make_shared<xla::XlaComputation>((*module)->ToProto());

@@ -1,0 +1,306 @@
+#include "tensorflow_ipu/kernels/core/partials.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/core/partial_tile.h"
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+// A part: so many rows of the result, by so many columns. What a part needs at a time stays in the second cache.
+constexpr int64_t kPartRows = 48;
+constexpr int64_t kPartColumns = kSumsStride;
+// With fewer features than this, the rows and columns change places, so that a vector has rows in it.
+constexpr int64_t kFewFeatures = 8;
+
+static_assert(kPartRows % kTileRows == 0 && kPartColumns % kTileColumns == 0 && kDepth % kBlockOfProducts == 0);
+
+int64_t DividedUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t ProductOf(const BlockedProducts::Space& space) { return space[0] * space[1] * space[2]; }
+
+Instructions& Chosen() {
+  static Instructions chosen = BestInstructions();
+  return chosen;
+}
+
+TileOf TileFor(Instructions instructions) {
+#if defined(__x86_64__)
+  if (instructions == Instructions::kAvx512) return Avx512Tile;
+  if (instructions == Instructions::kAvx2) return Avx2Tile;
+#endif
+  static_cast<void>(instructions);
+  return PlainTile;
+}
+
+// Elements side by side, as floats.
+void Widen(const uint16_t* from, int64_t count, float* to) {
+  for (; count >= 8; count -= 8, from += 8, to += 8) {  // A fixed length, which GCC vectorizes.
+    for (int i = 0; i < 8; ++i) to[i] = F16::Load(from[i]);
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
+}
+void Widen(const float* from, int64_t count, float* to) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+#if defined(__x86_64__)
+IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to) {
+  for (; count >= 8; count -= 8, from += 8, to += 8) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
+}
+#endif
+
+// What lies side by side in the order of the sum: `count` channels from `channel` on of one place of the filter.
+struct Run {
+  BlockedProducts::Space spread;  // How far the place reaches into the input, with its gaps.
+  int64_t row;                    // Of the right operand.
+  int64_t channel, begin, count;  // Where in the depth of now it begins.
+};
+
+// Memory of a part: 64 bytes aligned, as the widest vectors want it.
+struct alignas(64) Scratch {
+  float sums[kPartRows * kPartColumns];
+  float rows[kPartColumns * kDepth];     // kDepth of each.
+  float columns[kPartColumns * kDepth];  // kTileColumns of each, for each product.
+};
+
+// Parts of one product.
+template <typename T>
+class Worker {
+ public:
+  Worker(const BlockedProducts& product, const T* left, const T* right, void* result)
+      : product_(product),
+        left_(left),
+        right_(right),
+        result_(result),
+        tile_(TileFor(Chosen())),
+        places_(ProductOf(product.out)),
+        taps_(ProductOf(product.filter)),
+        depth_(taps_ * product.channels),
+        by_group_(product.channels % kBlockOfProducts == 0 && taps_ > 1) {}
+
+  void Compute(int64_t group, int64_t image_place, int64_t rows, int64_t feature, int64_t columns) {
+    const bool swapped = product_.features < kFewFeatures && rows > columns;
+    std::memset(scratch_->sums, 0, sizeof(scratch_->sums));
+    for (int64_t first = 0; first < depth_; first += kDepth) {
+      const int64_t depth = std::min(kDepth, depth_ - first);
+      FindRuns(first, depth);
+      Read(group, image_place, rows, feature, columns, depth, swapped);
+      const int64_t down = swapped ? columns : rows;
+      const int64_t across = swapped ? rows : columns;
+      for (int64_t column = 0; column < across; column += kTileColumns) {
+        for (int64_t row = 0; row < down; row += kTileRows) {
+          tile_(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth,
+                std::min(kTileRows, down - row), product_.partials == Partials::kHalf, product_.overflow,
+                scratch_->sums + row * kSumsStride + column);
+        }
+      }
+    }
+    for (int64_t row = 0; row < rows; ++row) Write(group, image_place + row, row, feature, columns, swapped);
+  }
+
+ private:
+  // The runs of `depth` products of a sum, from `first` on.
+  void FindRuns(int64_t first, int64_t depth) {
+    runs_count_ = 0;
+    for (int64_t k = first; k < first + depth;) {
+      const int64_t block = k / kBlockOfProducts;
+      const int64_t tap = by_group_ ? block % taps_ : k / product_.channels;
+      const int64_t channel =
+          by_group_ ? block / taps_ * kBlockOfProducts + k % kBlockOfProducts : k % product_.channels;
+      const int64_t left = by_group_ ? kBlockOfProducts - k % kBlockOfProducts : product_.channels - channel;
+      Run& run = runs_[runs_count_++];
+      run.row = tap * product_.channels + channel;
+      run.channel = channel;
+      run.begin = k - first;
+      run.count = std::min(left, depth - run.begin);
+      const BlockedProducts::Space& filter = product_.filter;
+      run.spread = {tap / (filter[1] * filter[2]), tap / filter[2] % filter[1], tap % filter[2]};
+      for (int i = 0; i < 3; ++i) run.spread[i] *= product_.filter_gaps[i];
+      k += run.count;
+    }
+  }
+
+  // Where the channels of a run are for a place of the result, whose window begins at `corner`; null for 0s.
+  const T* At(const T* image, const BlockedProducts::Space& corner, const Run& run) const {
+    int64_t at = 0;
+    for (int i = 0; i < 3; ++i) {
+      int64_t place = corner[i] + run.spread[i];
+      if (place < 0) return nullptr;
+      if (product_.input_gaps[i] > 1) {
+        if (place % product_.input_gaps[i] != 0) return nullptr;
+        place /= product_.input_gaps[i];
+      }
+      if (place >= product_.in[i]) return nullptr;
+      at = at * product_.in[i] + place;
+    }
+    return image + at * product_.left_stride + run.channel;
+  }
+
+  void Read(int64_t group, int64_t image_place, int64_t rows, int64_t feature, int64_t columns, int64_t depth,
+            bool swapped) {
+    const T* const of_group = left_ + group * product_.group_left;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t place = (image_place + row) % places_;
+      const T* const image = of_group + (image_place + row) / places_ * image_;
+      BlockedProducts::Space corner = {place / (product_.out[1] * product_.out[2]),
+                                       place / product_.out[2] % product_.out[1], place % product_.out[2]};
+      for (int i = 0; i < 3; ++i) corner[i] = corner[i] * product_.strides[i] - product_.before[i];
+      float* const to = swapped ? line_ : scratch_->rows + row * kDepth;
+      for (int64_t i = 0; i < runs_count_; ++i) {
+        const Run& run = runs_[i];
+        const T* const from = At(image, corner, run);
+        if (from == nullptr) {
+          std::fill_n(to + run.begin, run.count, 0.0f);
+        } else {
+          widen_(from, run.count, to + run.begin);
+        }
+      }
+      if (swapped) {
+        float* const panel = scratch_->columns + row / kTileColumns * kTileColumns * kDepth + row % kTileColumns;
+        for (int64_t k = 0; k < depth; ++k) panel[k * kTileColumns] = line_[k];
+      }
+    }
+    if (swapped) Clear(rows);
+    for (int64_t i = 0; i < runs_count_; ++i) {
+      const Run& run = runs_[i];
+      const T* from = right_ + group * product_.group_right + feature + run.row * product_.right_stride;
+      for (int64_t k = run.begin; k < run.begin + run.count; ++k, from += product_.right_stride) {
+        if (swapped) {
+          widen_(from, columns, line_);
+          for (int64_t column = 0; column < columns; ++column) scratch_->rows[column * kDepth + k] = line_[column];
+          continue;
+        }
+        float* to = scratch_->columns + k * kTileColumns;
+        for (int64_t column = 0; column < columns; column += kTileColumns, to += kTileColumns * kDepth) {
+          widen_(from + column, std::min(kTileColumns, columns - column), to);
+        }
+      }
+    }
+    if (!swapped) Clear(columns);
+  }
+
+  // What a last, short panel lacks is computed along and not kept; as 0, for what is left there may be slow to compute.
+  void Clear(int64_t across) {
+    const int64_t rest = across % kTileColumns;
+    if (rest == 0) return;
+    float* const panel = scratch_->columns + across / kTileColumns * kTileColumns * kDepth;
+    for (int64_t k = 0; k < kDepth; ++k)
+      std::fill(panel + k * kTileColumns + rest, panel + (k + 1) * kTileColumns, 0.0f);
+  }
+
+  void Write(int64_t group, int64_t image_place, int64_t row, int64_t feature, int64_t columns, bool swapped) {
+    const int64_t at = image_place * product_.out_stride + group * product_.group_out + feature;
+    const float* from = scratch_->sums + row * kSumsStride;
+    if (swapped) {
+      for (int64_t column = 0; column < columns; ++column) line_[column] = scratch_->sums[column * kSumsStride + row];
+      from = line_;
+    }
+    if (product_.result == Element::kFloat) {
+      std::memcpy(static_cast<float*>(result_) + at, from, static_cast<std::size_t>(columns) * sizeof(float));
+      return;
+    }
+    uint16_t* const to = static_cast<uint16_t*>(result_) + at;
+    for (int64_t column = 0; column < columns; ++column) to[column] = F16::Store(from[column]);
+  }
+
+  static auto Widening() {
+    void (*widen)(const T*, int64_t, float*) = Widen;
+#if defined(__x86_64__)
+    if constexpr (std::is_same_v<T, uint16_t>) {
+      if (Chosen() != Instructions::kPlain) widen = WidenByInstruction;
+    }
+#endif
+    return widen;
+  }
+
+  const BlockedProducts& product_;
+  const T* const left_;
+  const T* const right_;
+  void* const result_;
+  const TileOf tile_;
+  void (*const widen_)(const T*, int64_t, float*) = Widening();
+  const int64_t places_, taps_, depth_;
+  const int64_t image_ = ProductOf(product_.in) * product_.left_stride;  // From an image to the next.
+  const bool by_group_;
+  const std::unique_ptr<Scratch> scratch_{new Scratch};
+  float line_[kDepth];
+  Run runs_[kDepth];  // At least a product each.
+  int64_t runs_count_ = 0;
+};
+
+}  // namespace
+
+Instructions BestInstructions() {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (avx2 && __builtin_cpu_supports("avx512f")) return Instructions::kAvx512;
+  if (avx2) return Instructions::kAvx2;
+#endif
+  return Instructions::kPlain;
+}
+
+void UseInstructions(Instructions instructions) { Chosen() = instructions; }
+
+void BlockedProducts::ToNumbers(int64_t* numbers) const {
+  for (const int64_t number : {groups, images, channels, features, left_stride, right_stride, out_stride, group_left,
+                               group_right, group_out}) {
+    *numbers++ = number;
+  }
+  for (const Space& space : {in, filter, out, strides, before, input_gaps, filter_gaps}) {
+    numbers = std::copy(space.begin(), space.end(), numbers);
+  }
+}
+
+BlockedProducts BlockedProducts::FromNumbers(const int64_t* numbers) {
+  BlockedProducts product{};
+  for (int64_t* const number :
+       {&product.groups, &product.images, &product.channels, &product.features, &product.left_stride,
+        &product.right_stride, &product.out_stride, &product.group_left, &product.group_right, &product.group_out}) {
+    *number = *numbers++;
+  }
+  for (Space* const space : {&product.in, &product.filter, &product.out, &product.strides, &product.before,
+                             &product.input_gaps, &product.filter_gaps}) {
+    std::copy_n(numbers, 3, space->begin());
+    numbers += 3;
+  }
+  return product;
+}
+
+int64_t BlockedProducts::CyclesOfPart() const {
+  const int64_t rows = std::min(kPartRows, images * ProductOf(out));
+  return rows * std::min(kPartColumns, features) * channels * ProductOf(filter) / kTileColumns + 1;
+}
+
+int64_t BlockedProducts::Parts() const {
+  return groups * DividedUp(images * ProductOf(out), kPartRows) * DividedUp(features, kPartColumns);
+}
+
+void BlockedProducts::Compute(const void* left, const void* right, void* result, int64_t first, int64_t last) const {
+  const auto compute = [&](auto worker) {
+    const int64_t rows = images * ProductOf(out);
+    const int64_t down = DividedUp(rows, kPartRows);
+    const int64_t across = DividedUp(features, kPartColumns);
+    for (int64_t part = first; part < last; ++part) {
+      const int64_t row = part / across % down * kPartRows;
+      const int64_t column = part % across * kPartColumns;
+      worker.Compute(part / across / down, row, std::min(kPartRows, rows - row), column,
+                     std::min(kPartColumns, features - column));
+    }
+  };
+  if (operands == Element::kHalf) {
+    compute(Worker<uint16_t>(*this, static_cast<const uint16_t*>(left), static_cast<const uint16_t*>(right), result));
+  } else {
+    compute(Worker<float>(*this, static_cast<const float*>(left), static_cast<const float*>(right), result));
+  }
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,217 @@
+#include "tensorflow_ipu/kernels/precision/partials.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "tensorflow_ipu/kernels/core/partials.h"
+#include "tensorflow_ipu/kernels/precision/emit.h"
+#include "xla/layout_util.h"
+
+namespace tensorflow_ipu::precision {
+
+namespace {
+
+using core::BlockedProducts;
+using Axes = std::vector<int64_t>;
+
+constexpr char kTypeOfPartials[] = "ipu_partials_type";
+
+// What an instruction becomes: a call of two operands in row-major order, whose result is transposed by `order` to be
+// that of the instruction.
+struct Call {
+  BlockedProducts product{};
+  Value left = nullptr;
+  Value right = nullptr;
+  xla::Shape result;  // Of float32.
+  Axes order;
+};
+
+int64_t SizeOf(const xla::Shape& shape, absl::Span<const int64_t> axes) {
+  return std::accumulate(axes.begin(), axes.end(), int64_t{1},
+                         [&](int64_t size, int64_t axis) { return size * shape.dimensions(axis); });
+}
+
+// The axes that are in neither of two lists.
+Axes Others(const xla::Shape& shape, absl::Span<const int64_t> some, absl::Span<const int64_t> more) {
+  Axes others;
+  for (int64_t axis = 0; axis < static_cast<int64_t>(shape.dimensions().size()); ++axis) {
+    if (!absl::c_linear_search(some, axis) && !absl::c_linear_search(more, axis)) others.push_back(axis);
+  }
+  return others;
+}
+
+Axes Joined(absl::Span<const Axes> lists) {
+  Axes joined;
+  for (const Axes& list : lists) joined.insert(joined.end(), list.begin(), list.end());
+  return joined;
+}
+
+xla::Shape Permuted(const xla::Shape& shape, const Axes& order, xla::PrimitiveType type) {
+  Axes sizes;
+  for (const int64_t axis : order) sizes.push_back(shape.dimensions(axis));
+  return xla::ShapeUtil::MakeShape(type, sizes);
+}
+
+Value Transposed(const Emit& emit, Value value, const Axes& order) {
+  if (std::is_sorted(order.begin(), order.end())) return value;
+  const xla::Shape shape = Permuted(value->shape(), order, value->shape().element_type());
+  return emit.Add(xla::HloInstruction::CreateTranspose(shape, value, order));
+}
+
+Call CallOfDot(const Emit& emit, xla::HloInstruction& dot) {
+  const xla::DotDimensionNumbers& axes = dot.dot_dimension_numbers();
+  const auto list = [](const auto& numbers) { return Axes(numbers.begin(), numbers.end()); };
+  const Value left = dot.mutable_operand(0);
+  const Value right = dot.mutable_operand(1);
+  const Axes left_batch = list(axes.lhs_batch_dimensions()), right_batch = list(axes.rhs_batch_dimensions());
+  const Axes left_summed = list(axes.lhs_contracting_dimensions()),
+             right_summed = list(axes.rhs_contracting_dimensions());
+  const Axes rows = Others(left->shape(), left_batch, left_summed);
+  const Axes columns = Others(right->shape(), right_batch, right_summed);
+  Call call;
+  call.left = Transposed(emit, left, Joined({left_batch, rows, left_summed}));
+  call.right = Transposed(emit, right, Joined({right_batch, right_summed, columns}));
+  call.result = Emit::Typed(&dot, xla::F32);
+  BlockedProducts& product = call.product;
+  product.groups = SizeOf(left->shape(), left_batch);
+  product.images = SizeOf(left->shape(), rows);
+  product.channels = SizeOf(left->shape(), left_summed);
+  product.features = SizeOf(right->shape(), columns);
+  product.left_stride = product.channels;
+  product.right_stride = product.out_stride = product.features;
+  product.group_left = product.images * product.channels;
+  product.group_right = product.channels * product.features;
+  product.group_out = product.images * product.features;
+  return call;
+}
+
+Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
+  const xla::ConvolutionDimensionNumbers& axes = convolution.convolution_dimension_numbers();
+  const Value images = convolution.mutable_operand(0);
+  Value filter = convolution.mutable_operand(1);
+  const xla::Window& window = convolution.window();
+  Axes turned;
+  for (int i = 0; i < window.dimensions_size(); ++i) {
+    if (window.dimensions(i).window_reversal()) turned.push_back(axes.kernel_spatial_dimensions(i));
+  }
+  if (!turned.empty()) filter = emit.Add(xla::HloInstruction::CreateReverse(filter->shape(), filter, turned));
+  const auto list = [](const auto& numbers) { return Axes(numbers.begin(), numbers.end()); };
+  const Axes of_images =
+      Joined({{axes.input_batch_dimension()}, list(axes.input_spatial_dimensions()), {axes.input_feature_dimension()}});
+  const Axes of_filter = Joined({list(axes.kernel_spatial_dimensions()),
+                                 {axes.kernel_input_feature_dimension()},
+                                 {axes.kernel_output_feature_dimension()}});
+  const Axes of_result = Joined(
+      {{axes.output_batch_dimension()}, list(axes.output_spatial_dimensions()), {axes.output_feature_dimension()}});
+  Call call;
+  call.left = Transposed(emit, images, of_images);
+  call.right = Transposed(emit, filter, of_filter);
+  call.result = Permuted(convolution.shape(), of_result, xla::F32);
+  call.order.resize(of_result.size());
+  for (std::size_t i = 0; i < of_result.size(); ++i) call.order[of_result[i]] = static_cast<int64_t>(i);
+  BlockedProducts& product = call.product;
+  // Groups of features, each with its own filters; or of images, in gradients of filters of such.
+  const int64_t by_features = convolution.feature_group_count();
+  const int64_t by_images = convolution.batch_group_count();
+  const int64_t features = filter->shape().dimensions(axes.kernel_output_feature_dimension());
+  product.groups = by_features * by_images;
+  product.images = images->shape().dimensions(axes.input_batch_dimension()) / by_images;
+  product.channels = filter->shape().dimensions(axes.kernel_input_feature_dimension());
+  product.features = features / product.groups;
+  product.left_stride = product.channels * by_features;
+  product.right_stride = product.out_stride = features;
+  product.group_right = product.group_out = product.features;
+  for (int i = 0; i < window.dimensions_size(); ++i) {
+    const xla::WindowDimension& dimension = window.dimensions(i);
+    const int at = 3 - window.dimensions_size() + i;  // Of fewer dimensions, the first are of size 1.
+    product.in[at] = images->shape().dimensions(axes.input_spatial_dimensions(i));
+    product.filter[at] = dimension.size();
+    product.out[at] = convolution.shape().dimensions(axes.output_spatial_dimensions(i));
+    product.strides[at] = dimension.stride();
+    product.before[at] = dimension.padding_low();
+    product.input_gaps[at] = dimension.base_dilation();
+    product.filter_gaps[at] = dimension.window_dilation();
+  }
+  const int64_t places = product.in[0] * product.in[1] * product.in[2];
+  product.group_left = by_images > 1 ? product.images * places * product.channels : product.channels;
+  return call;
+}
+
+// The type of partial sums that an instruction is to have; nothing where nobody says.
+std::string PartialsOf(const Options& options, const xla::HloInstruction& one) {
+  const auto& attributes = one.frontend_attributes().map();
+  const auto own = attributes.find(kTypeOfPartials);
+  if (own != attributes.end()) return own->second;
+  // A convolution by a filter of one element has become a product by now.
+  const std::string& op = one.metadata().op_type();
+  const bool convolves = one.opcode() == xla::HloOpcode::kConvolution || absl::StartsWith(op, "Conv");
+  return convolves ? options.conv_partials : options.matmul_partials;
+}
+
+bool IsProductOfHalves(const xla::HloInstruction& one) {
+  const bool convolves = one.opcode() == xla::HloOpcode::kConvolution;
+  if (!convolves && one.opcode() != xla::HloOpcode::kDot) return false;
+  if (convolves && one.window().dimensions_size() > 3) return false;
+  const xla::PrimitiveType type = one.shape().element_type();
+  if (type != xla::F16 && type != xla::F32) return false;
+  if (one.shape().is_dynamic() || xla::ShapeUtil::IsZeroElementArray(one.shape())) return false;
+  return absl::c_all_of(one.operands(), [](const xla::HloInstruction* operand) {
+    const xla::Shape& shape = operand->shape();
+    return shape.element_type() == xla::F16 && !shape.is_dynamic() && !xla::ShapeUtil::IsZeroElementArray(shape);
+  });
+}
+
+// What half partial sums become that overflow. A program that overflows stop does not go on with what they are.
+core::Overflow OverflowOf(const Options& options) {
+  if (options.oflo) return core::Overflow::kInfinite;
+  return options.nanoo ? core::Overflow::kNan : core::Overflow::kLargest;
+}
+
+absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::HloInstruction* one) {
+  const Emit emit(one->parent(), one);
+  const Call call = one->opcode() == xla::HloOpcode::kDot ? CallOfDot(emit, *one) : CallOfConvolution(emit, *one);
+  std::array<int64_t, BlockedProducts::kNumbers> numbers;
+  call.product.ToNumbers(numbers.data());
+  const auto row_major = [](xla::Shape shape) {
+    xla::LayoutUtil::SetToDefaultLayout(&shape);
+    return shape;
+  };
+  const std::vector<xla::Shape> operands = {row_major(call.left->shape()), row_major(call.right->shape())};
+  const Value made = emit.Add(xla::HloInstruction::CreateCustomCall(
+      row_major(call.result), {call.left, call.right}, "ipu_partial_products", operands,
+      absl::StrCat("{geometry = array<i64: ", absl::StrJoin(numbers, ", "), ">, half = ",
+                   partials == "half" ? "true" : "false", ", overflow = ", static_cast<int>(overflow), " : i64}"),
+      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+  made->set_frontend_attributes(one->frontend_attributes());
+  const Value result = emit.Convert(Transposed(emit, made, call.order), one->shape().element_type());
+  result->set_frontend_attributes(one->frontend_attributes());
+  return one->parent()->ReplaceInstruction(one, result);
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* module) {
+  bool changed = false;
+  for (xla::HloComputation* const computation : module->computations()) {
+    for (xla::HloInstruction* const one : computation->MakeInstructionPostOrder()) {
+      if (!IsProductOfHalves(*one)) continue;
+      const std::string partials = PartialsOf(options, *one);
+      if (partials.empty()) continue;
+      if (const absl::Status done = Rewrite(partials, OverflowOf(options), one); !done.ok()) return done;
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+}  // namespace tensorflow_ipu::precision

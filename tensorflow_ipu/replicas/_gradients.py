@@ -1,0 +1,102 @@
+"""Gives gradients what was said of the operations that they are the gradients of: their shards, and how they compute."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import gradients, patches
+from tensorflow_ipu.replicas import _instruction_attributes, _shards
+
+_Gradient = Callable[..., Any]
+
+# By which a tape keeps what instructions say.
+_INHERITED = "_IpuInherited"
+
+
+def follow_operations(graph: tf.Graph) -> None:
+    """Has gradients follow their operations, as long as the graph lives."""
+    for patch in (patches.GRADIENT_LOOKUPS, patches.OWN_GRADIENTS, patches.RECORDED_OPERATIONS):
+        patch.apply_while(graph)
+
+
+class _Said(NamedTuple):
+    """What was said of an operation.
+
+    Attributes:
+      shards: The IPUs that it was placed on; None where nobody said.
+      attributes: Those of its instructions that its gradients have too.
+    """
+
+    shards: Sequence[int] | None
+    attributes: Mapping[str, str]
+
+    @contextlib.contextmanager
+    def said(self) -> Iterator[None]:
+        """A block of whose operations it is said."""
+        with contextlib.ExitStack() as stack:
+            if self.shards is not None:
+                stack.enter_context(_shards.placed(self.shards))
+            if self.attributes:
+                stack.enter_context(_instruction_attributes.set_to(self.attributes))
+            yield
+
+
+def _following(gradient: _Gradient | None) -> _Gradient | None:
+    """A gradient of whose operations is said what was said of the one that it is given, whatever scopes are around."""
+    if gradient is None:
+        return None
+
+    def follow(operation: Any, *upstream: Any) -> Any:
+        with _said_of(operation).said():
+            return gradient(operation, *upstream)
+
+    return follow
+
+
+def _said_of(operation: Any) -> _Said:
+    if isinstance(operation, tf.Operation):
+        return _Said(_shards.placed_on(operation), _instruction_attributes.inherited_from(operation))
+    recorded = gradients.recorded_attributes(operation)
+    known = dict(zip(recorded[::2], recorded[1::2], strict=False))
+    shards = known.get(_shards.SHARD_ATTRIBUTE)
+    return _Said(None if shards is None else list(shards), dict(known.get(_INHERITED, ())))
+
+
+def _looking_up(plain: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
+    def lookup(registry: object, name: str) -> Any:
+        found = plain(registry, name)
+        return _following(found) if gradients.is_registry(registry) else found
+
+    return lookup
+
+
+def _finding_own(plain: Callable[[tf.Operation], _Gradient | None]) -> Callable[[tf.Operation], _Gradient | None]:
+    def find(operation: tf.Operation) -> _Gradient | None:
+        found = plain(operation)
+        # Those that are looked up follow already.
+        return _following(found) if found is not None and found is gradients.own_gradient(operation) else found
+
+    return find
+
+
+def _recording(plain: Callable[..., None]) -> Callable[..., None]:
+    def record(kind: str, inputs: Sequence[tf.Tensor], attributes: Sequence[Any], results: Sequence[tf.Tensor]) -> None:
+        first = results[0] if isinstance(results, (list, tuple)) and results else None
+        if isinstance(first, tf.Tensor) and hasattr(first, "graph"):
+            said = _said_of(first.op)
+            if said.shards is not None:
+                attributes = (*(attributes or ()), _shards.SHARD_ATTRIBUTE, tuple(said.shards))
+            if said.attributes:
+                attributes = (*(attributes or ()), _INHERITED, tuple(said.attributes.items()))
+        plain(kind, inputs, attributes, results)
+
+    return record
+
+
+patches.GRADIENT_LOOKUPS.by(_looking_up)
+patches.OWN_GRADIENTS.by(_finding_own)
+patches.RECORDED_OPERATIONS.by(_recording)
