@@ -13,6 +13,8 @@ _package_logging.install()
 _HOLDERS = {
     "IPUConfig": "config",
     "IPUInfeedQueue": "feeds",
+    "IPUMultiWorkerStrategy": "multi_worker_strategy",
+    "IPUMultiWorkerStrategyV1": "multi_worker_strategy",
     "IPUOutfeedMode": "feeds",
     "IPUOutfeedQueue": "feeds",
     "IPUStrategy": "strategy",
@@ -48,11 +50,14 @@ if _TYPE_CHECKING:
         metric_names,
         metrics_report,
     )
+    from tensorflow_ipu.multi_worker_strategy import IPUMultiWorkerStrategy, IPUMultiWorkerStrategyV1
     from tensorflow_ipu.tracing import trace
 
 __all__ = [
     "IPUConfig",
     "IPUInfeedQueue",
+    "IPUMultiWorkerStrategy",
+    "IPUMultiWorkerStrategyV1",
     "IPUOutfeedMode",
     "IPUOutfeedQueue",
     "IPUStrategy",

@@ -48,8 +48,8 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
 
     @property
     def replica_id_in_sync_group(self) -> int | tf.Tensor:
-        """Which replica runs: an int32 scalar in a program, 0 outside of one."""
-        return replication_ops.replication_index() if reductions.in_program() else 0
+        """Which replica runs: an int32 scalar in a program; outside of one, the first of this process."""
+        return replication_ops.replication_index() if reductions.in_program() else self._strategy.extended.first_replica
 
     def all_reduce(
         self,
@@ -250,6 +250,21 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return value_fn(tf.distribute.experimental.ValueContext())
 
     # The shape of the system, as the host sees it.
+
+    @property
+    def workers(self) -> int:
+        """How many processes share the strategy."""
+        return 1
+
+    @property
+    def worker(self) -> int:
+        """Which of them this is."""
+        return 0
+
+    @property
+    def first_replica(self) -> int:
+        """The number of this process's first replica."""
+        return 0
 
     @property
     def _num_replicas_in_sync(self) -> int:

@@ -98,11 +98,15 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         if host_kernels is None:
             host_kernels = _environment.host_kernels()
         check_bool("host_kernels", host_kernels)
-        super().__init__(IPUExtended(self, ordinal, cpu_ordinal, host_kernels))
+        super().__init__(self._make_extended(ordinal, cpu_ordinal, host_kernels))
         _logger.debug("a strategy for `%s`, kernels of the host %s", ipu_device, "on" if host_kernels else "off")
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
         self._auto_reports = auto_reports()
+
+    def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
+        """The side of the strategy that TensorFlow's own library code calls."""
+        return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)
 
     def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
         """Makes this strategy the current one for a `with` block.

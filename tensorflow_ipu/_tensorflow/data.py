@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.util import nest
 
@@ -42,3 +43,12 @@ def with_paths(structure: Nested) -> list[tuple[str, Any]]:
     """
     found: Any = nest.flatten_with_joined_string_paths(structure)
     return list(found)
+
+
+def auto_sharded(dataset: tf.data.Dataset, workers: int, worker: int) -> tf.data.Dataset:
+    """The share of a worker by the policy of the dataset's options: by files, or where the dataset says `SHARD_HINT`.
+
+    Stands on `_AutoShardDataset`, by which the strategies of `tf.distribute` shard. When it is gone:
+    `tf.raw_ops.AutoShardDataset` on the variant of the dataset.
+    """
+    return distribute._AutoShardDataset(dataset, workers, worker)

@@ -14,7 +14,7 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu.errors import ClusterError
@@ -45,9 +45,16 @@ def muster(identity: Identity, seconds: float, everywhere: bool) -> None:
     _say_hello(identity, deadline, seconds)
 
 
-def name_of(identity: Identity, worker: int) -> str:
+class _Addressed(Protocol):
+    """What knows the addresses of all workers."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+
+def name_of(workers: _Addressed, worker: int) -> str:
     """A worker in words, with its address."""
-    return f"worker {worker} ({identity.addresses[worker]})"
+    return f"worker {worker} ({workers.addresses[worker]})"
 
 
 @contextlib.contextmanager

@@ -79,4 +79,5 @@ def _set_of(count: int, forking: Any, sets: dict[int, Workers]) -> Workers:
         sets.pop(count).close()
     if count not in sets:
         sets[count] = _processes.Workers(forking, count)
+        sets[count].call(_beside("joining").join)
     return sets[count]

@@ -1,0 +1,221 @@
+"""Tensors of the host over all workers: outside of programs, by TensorFlow's own collectives.
+
+All workers call the same functions in the same order, with the same types and shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tensorflow_ipu._tensorflow import cluster
+from tensorflow_ipu.hosts.cluster import World
+from tensorflow_ipu.hosts.muster import name_of
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
+# Of the group of all workers in these collectives. Others have other keys.
+_GROUP = 8200
+_TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
+
+# What a broadcast carries a type as, that TensorFlow's has not: by the same bits, or by the same values.
+_SAME_BITS = {
+    tf.bfloat16: tf.float16,
+    tf.complex64: tf.int64,
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+}
+_SAME_VALUES = {tf.int8: tf.int32, tf.int16: tf.int32, tf.uint8: tf.int32, tf.uint16: tf.int32}
+_BROADCAST = (tf.bool, tf.float32, tf.float16, tf.float64, tf.int32, tf.int64)
+
+# How the text of a verdict begins.
+_LATE, _OTHER = "L", "O"
+_REST = 5.0  # Seconds that worker 0's word may take beyond the limit: it began to wait at another time.
+
+_numbers = itertools.count(1)
+# What was exchanged eagerly: by its kind, type and shape, the number that it goes by from then on.
+_known: dict[tuple[object, ...], int] = {}
+
+
+def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.Tensor:
+    """The value that worker `root` has, on all workers.
+
+    Args:
+      world: The workers.
+      value: A tensor of any type but text, of the same type and shape on all of them.
+      what: What the value is, for messages.
+      root: Whose value it is.
+
+    Raises:
+      tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
+      TypeError: The value holds text.
+    """
+    tensor = tf.convert_to_tensor(value)
+    plain = _carried(tensor.dtype, what)
+    carried = _as_carried(tensor, plain)
+    key = _key(world, f"broadcast from worker {root}", carried, what)
+    shared = {
+        "group_size": world.workers,
+        "group_key": _GROUP,
+        "instance_key": key,
+        "communication_hint": "ring",
+        "timeout_seconds": world.timeout,
+    }
+    with _on(world, what):
+        if world.worker == root:
+            done = tf.raw_ops.CollectiveBcastSendV2(input=carried, **shared)
+        else:
+            done = tf.raw_ops.CollectiveBcastRecvV2(T=plain, shape=tf.shape(carried), **shared)
+        done = tf.ensure_shape(done, tensor.shape)
+        return _as_given(done, tensor.dtype)
+
+
+def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
+    """The sum of what all workers have, or their mean.
+
+    Args:
+      world: The workers.
+      value: A tensor of numbers, of the same type and shape on all of them.
+      mean: Whether to divide by the number of workers.
+      what: What the value is, for messages.
+
+    Raises:
+      tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
+    """
+    tensor = tf.convert_to_tensor(value)
+    with _on(world, what):
+        return tf.raw_ops.CollectiveReduceV2(
+            input=tensor,
+            group_size=world.workers,
+            group_key=_GROUP,
+            instance_key=_key(world, "mean" if mean else "sum", tensor, what),
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Div" if mean else "Id",
+            communication_hint="ring",
+            timeout_seconds=world.timeout,
+        )
+
+
+def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
+    """What all workers have, one behind the other along the first axis.
+
+    Args:
+      world: The workers.
+      value: A tensor of numbers with one axis at least, of the same type and shape on all of them.
+      what: What the value is, for messages.
+
+    Raises:
+      tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
+    """
+    tensor = tf.convert_to_tensor(value)
+    with _on(world, what):
+        return tf.raw_ops.CollectiveGatherV2(
+            input=tensor,
+            group_size=world.workers,
+            group_key=_GROUP,
+            instance_key=_key(world, "gather", tensor, what),
+            ordering_token=[],
+            communication_hint="ring",
+            timeout_seconds=world.timeout,
+        )
+
+
+def _carried(dtype: tf.DType, what: str) -> tf.DType:
+    carried = _SAME_BITS.get(dtype) or _SAME_VALUES.get(dtype) or dtype
+    if carried not in _BROADCAST:
+        raise TypeError(
+            f"{what} is of type {dtype.name}, which workers cannot exchange: give all of them the same value"
+        )
+    return carried
+
+
+def _as_carried(tensor: tf.Tensor, plain: tf.DType) -> tf.Tensor:
+    return tf.bitcast(tensor, plain) if tensor.dtype in _SAME_BITS else tf.cast(tensor, plain)
+
+
+def _as_given(carried: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.bitcast(carried, dtype) if dtype in _SAME_BITS else tf.cast(carried, dtype)
+
+
+def _key(world: World, kind: str, tensor: tf.Tensor, what: str) -> int:
+    """The number by which workers know an exchange from others.
+
+    Eagerly, one exchange ends before the next begins, and each kind of them has one number for ever, since TensorFlow
+    keeps what it knows of each. In a graph several may be under way, and each has a number of its own.
+    """
+    if not tf.executing_eagerly():
+        return next(_numbers)
+    known = (kind, tensor.dtype, tuple(tensor.shape))
+    if known not in _known:
+        number = next(_numbers)
+        _compare(world, number, f"{kind} of {tensor.dtype.name}{list(tensor.shape)}", what)
+        _known[known] = number
+    return _known[known]
+
+
+def _compare(world: World, number: int, own: str, what: str) -> None:
+    """Has worker 0 compare what all workers are about to exchange: TensorFlow would wait for what does not fit.
+
+    Raises:
+      tf.errors.DeadlineExceededError: A worker did not come within the limit.
+      tf.errors.InvalidArgumentError: A worker is about to exchange something else.
+    """
+    place, text = f"tensorflow_ipu/exchange/{number}", f"{own} ({what})"
+    verdict = f"{place}/verdict"
+    if world.worker == 0:
+        found = _verdict(world, place, text)
+        cluster.set_value(verdict, f"{found[0]}{found[1]}" if found else "")
+        said = f"{found[0]}{found[1]}" if found else ""
+    else:
+        cluster.set_value(f"{place}/{world.worker}", text)
+        try:
+            said = cluster.get_value(verdict, world.timeout + _REST)
+        except tf.errors.DeadlineExceededError:
+            said = f"{_LATE}{name_of(world, 0)} did not come within {world.timeout:g} s to exchange {text}"
+    if said:
+        kind = tf.errors.DeadlineExceededError if said[0] == _LATE else tf.errors.InvalidArgumentError
+        raise kind(None, None, said[1:])
+
+
+def _verdict(world: World, place: str, own: str) -> tuple[str, str] | None:
+    """What is wrong with what the other workers are about to exchange, with the kind of it; None for nothing."""
+    end = time.monotonic() + world.timeout
+    for worker in range(1, world.workers):
+        try:
+            theirs = cluster.get_value(f"{place}/{worker}", max(0.001, end - time.monotonic()))
+        except tf.errors.DeadlineExceededError:
+            return _LATE, f"{name_of(world, worker)} did not come within {world.timeout:g} s to exchange {own}"
+        if theirs != own:
+            return _OTHER, (
+                f"{name_of(world, worker)} exchanges {theirs}, and worker 0 {own}: all workers run the same program on tensors"
+                " of the same shapes"
+            )
+    return None
+
+
+@contextlib.contextmanager
+def _on(world: World, what: str) -> Iterator[None]:
+    """A block of an exchange: on the worker's CPU, its errors told by what was exchanged and by whom."""
+    try:
+        with tf.device(world.device):
+            yield
+    except tf.errors.OpError as exc:
+        raise type(exc)(exc.node_def, exc.op, f"{what}, of all workers: {told(world, exc.message)}") from exc
+
+
+def told(world: World, message: str) -> str:
+    """A message of TensorFlow's with the workers in the place of its tasks."""
+
+    def name(found: re.Match[str]) -> str:
+        task = int(found[1])
+        return f"worker {task} ({world.addresses[task]})" if task < world.workers else found[0]
+
+    return _TASK.sub(name, message)

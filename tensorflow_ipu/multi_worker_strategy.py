@@ -1,0 +1,227 @@
+"""`IPUMultiWorkerStrategy`: an `IPUStrategy` in each of several processes, on one machine or many."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import hosts
+from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._worker_extended import WorkerExtended
+from tensorflow_ipu.hosts import shards
+from tensorflow_ipu.strategy import IPUStrategyV1
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._extended import IPUExtended
+    from tensorflow_ipu.config import IPUConfig
+
+__all__ = ["IPUMultiWorkerStrategy", "IPUMultiWorkerStrategyV1", "PopDistStrategy"]
+
+_logger = logging.getLogger(__name__)
+
+
+class IPUMultiWorkerStrategyV1(IPUStrategyV1):
+    """An `IPUStrategy` over several processes, the workers, each of which has some of the replicas.
+
+    All workers run the same program on their own share of the data:
+
+        strategy = ipu.IPUMultiWorkerStrategy()  # Who this process is: `TF_CONFIG`.
+        with strategy.scope():
+            model = tf.keras.Sequential([...])
+            model.compile(...)
+            model.fit(x, y)
+
+    Variables begin with worker 0's values. What programs reduce over replicas, they reduce over those of all workers.
+    `num_replicas_in_sync` counts them all, also where there is one worker, and Keras divides losses by it, as under every
+    strategy of `tf.distribute`: so w workers of r replicas compute what one worker of w times r does.
+
+    Make the strategy first of all: once TensorFlow's runtime has started, by a first tensor, it takes no cluster.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | hosts.Identity | None = None,
+        ipu_device: str = "/device:IPU:0",
+        variables_on_host: bool = False,
+        cpu_device: str = "/device:CPU:0",
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+        *,
+        add_ipu_cross_replica_reductions: bool = True,
+        host_kernels: bool | None = None,
+        communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
+        timeout: float | None = None,
+        listen: str | None = None,
+    ) -> None:
+        """Joins the cluster, and creates the strategy once all workers have.
+
+        Args:
+          cluster_resolver: Who knows the workers and which of them this process is, for instance TensorFlow's
+            `SlurmClusterResolver`. None: the environment variable `TF_CONFIG`; where that is unset, there is one worker.
+          ipu_device: As for `IPUStrategy`.
+          variables_on_host: Whether variables are in the memory of the host, for which a machine has less to keep. The
+            emulator has one memory: the switch changes nothing.
+          cpu_device: As for `IPUStrategy`.
+          enable_dataset_iterators: As for `IPUStrategy`.
+          enable_keras_extensions: As for `IPUStrategy`.
+          add_ipu_cross_replica_reductions: Whether the strategy reduces in programs, gradients among others; else each
+            replica keeps its own, and the program has to reduce.
+          host_kernels: As for `IPUStrategy`.
+          communication_options: TensorFlow's options of collectives. `timeout_seconds` stands for `timeout` where that is
+            None; `bytes_per_pack` is the most bytes of gradients that cross together, 0 for what the configuration says.
+          timeout: Seconds that workers wait for each other: to join, and in each exchange. None: the environment variable
+            `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
+          listen: `"address"`: this worker listens on its own address alone; `"all"`: on all interfaces of its machine. None:
+            the environment variable `TENSORFLOW_IPU_LISTEN`, the own address where that is unset. What workers send is not
+            encrypted.
+
+        Raises:
+          ClusterError: The workers did not come together within `timeout`, which the error says in detail; or TensorFlow's
+            runtime had started before.
+          ValueError: As for `IPUStrategy`; or the cluster, `timeout`, `listen` or `communication_options` is malformed.
+          TypeError: An argument is of a wrong type.
+          DeviceLimitError: As for `IPUStrategy`.
+        """
+        check_bool("variables_on_host", variables_on_host)
+        check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)
+        self.bytes_per_pack = 0
+        if communication_options is not None:
+            self.bytes_per_pack, seconds = _checked_options(communication_options)
+            timeout = seconds if timeout is None else timeout
+        self._reduces = add_ipu_cross_replica_reductions
+        self._world = hosts.join(cluster_resolver, timeout, listen)
+        self._cluster_resolver = _resolver(cluster_resolver)
+        super().__init__(
+            ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
+        )
+        _logger.debug("worker %d of %d", self._world.worker, self._world.workers)
+
+    def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
+        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._world, self._reduces)
+
+    @property
+    def world(self) -> hosts.World:
+        """The workers, and which of them this process is."""
+        return self._world
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """Who knows the workers, for callbacks and for code of `tf.distribute`."""
+        return self._cluster_resolver
+
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> tf.data.Dataset:
+        """Returns this worker's share of a dataset that all workers have; its queues hand that to the replicas.
+
+        `dataset.options().experimental_distribute.auto_shard_policy` says which: with `AUTO` and `DATA`, of each round of
+        elements for all replicas those of the worker's own, so that replica g of R has the elements g, g + R, ..., as in one
+        process; with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all of it. Elements stay as they are: no
+        batch is divided.
+
+        Args:
+          dataset: A `tf.data.Dataset`.
+          options: Accepted for `tf.distribute`.
+        """
+        del options
+        extended: Any = self.extended
+        return shards.share_of(dataset, self._world, extended.ipus)
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None = None,
+    ) -> tf.data.Dataset:
+        """Returns `dataset_fn(context)`, with the worker's number and the number of workers in the context.
+
+        Args:
+          dataset_fn: A function from an input context to this worker's dataset: `context.input_pipeline_id` is the number
+            of the worker, `context.num_input_pipelines` how many there are.
+          options: Accepted for `tf.distribute`.
+        """
+        del options
+        context = tf.distribute.InputContext(self._world.workers, self._world.worker, self.num_replicas_in_sync)
+        return dataset_fn(context)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def update_ipu_config(self, config: IPUConfig) -> IPUConfig:
+        """Notes in a configuration how many workers there are, and which of them this is.
+
+        Args:
+          config: A configuration, to be configured afterwards.
+
+        Returns:
+          The same.
+        """
+        config.experimental.multi_replica_distribution.process_count = self._world.workers
+        config.experimental.multi_replica_distribution.process_index = self._world.worker
+        return config
+
+
+IPUMultiWorkerStrategy = IPUMultiWorkerStrategyV1
+
+
+class PopDistStrategy(IPUMultiWorkerStrategyV1):
+    """`IPUMultiWorkerStrategy` as scripts for `poprun` call it: who the process is, the environment says."""
+
+    def __init__(
+        self,
+        ipu_device: str = "/device:IPU:0",
+        add_ipu_cross_replica_reductions: bool = True,
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+    ) -> None:
+        """Joins the cluster, and creates the strategy.
+
+        Args:
+          ipu_device: As for `IPUStrategy`.
+          add_ipu_cross_replica_reductions: As for `IPUMultiWorkerStrategy`.
+          enable_dataset_iterators: As for `IPUStrategy`.
+          enable_keras_extensions: As for `IPUStrategy`.
+
+        Raises:
+          ClusterError: As for `IPUMultiWorkerStrategy`.
+          ValueError: As for `IPUMultiWorkerStrategy`.
+          TypeError: An argument is of a wrong type.
+          DeviceLimitError: As for `IPUStrategy`.
+        """
+        super().__init__(
+            None,
+            ipu_device,
+            enable_dataset_iterators=enable_dataset_iterators,
+            enable_keras_extensions=enable_keras_extensions,
+            add_ipu_cross_replica_reductions=add_ipu_cross_replica_reductions,
+        )
+
+
+def _resolver(given: object) -> tf.distribute.cluster_resolver.ClusterResolver:
+    known = tf.distribute.cluster_resolver
+    if isinstance(given, hosts.Identity):
+        cluster = tf.train.ClusterSpec({"worker": list(given.addresses)})
+        return known.SimpleClusterResolver(cluster, task_type="worker", task_id=given.worker, rpc_layer="grpc")
+    return given if isinstance(given, known.ClusterResolver) else known.TFConfigClusterResolver()
+
+
+def _checked_options(options: object) -> tuple[int, float | None]:
+    """The bytes of a pack and the seconds of a timeout that TensorFlow's options of collectives say.
+
+    Raises:
+      TypeError: They are no such options.
+      ValueError: They ask for NCCL.
+    """
+    kinds = tf.distribute.experimental
+    if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
+        raise TypeError(
+            f"`communication_options` must be a `tf.distribute.experimental.CommunicationOptions`, but is {options!r}"
+        )
+    given: Any = options
+    if given.implementation == kinds.CommunicationImplementation.NCCL:
+        raise ValueError(
+            "`communication_options` asks for NCCL, which connects GPUs, and workers of emulated IPUs have none: leave out"
+            " `implementation`"
+        )
+    return given.bytes_per_pack, given.timeout_seconds

@@ -1,0 +1,326 @@
+"""`IPUMultiWorkerStrategy` in several processes: variables, reductions, shares of data, and what `tf.distribute` asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import hosts
+from tensorflow_ipu.multi_worker_strategy import PopDistStrategy
+
+# What the workers run.
+
+
+def configured(ipus: int = 1) -> Any:
+    strategy = ipu.IPUMultiWorkerStrategy()
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = [ipus]
+    config.configure_ipu_system()
+    return strategy
+
+
+def shape_of_the_system(ipus: int) -> dict[str, Any]:
+    strategy = configured(ipus)
+    extended = strategy.extended
+    config = strategy.update_ipu_config(ipu.IPUConfig()).experimental.multi_replica_distribution
+    context = tf.distribute.get_replica_context
+    with strategy.scope():
+        in_scope = context() is None
+    return {
+        "replicas": strategy.num_replicas_in_sync,
+        "world": (strategy.world.worker, strategy.world.workers),
+        "task": (strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id),
+        "jobs": sorted(strategy.cluster_resolver.cluster_spec().as_dict()),
+        "chief": (extended.should_checkpoint, extended.should_save_summary),
+        "between": (
+            extended.experimental_between_graph,
+            extended._in_multi_worker_mode(),
+            extended.experimental_should_init,
+        ),
+        "configured": (config.process_count, config.process_index),
+        "devices": extended.worker_devices,
+        "cross_replica": in_scope,
+        "popdist": PopDistStrategy().num_replicas_in_sync,
+    }
+
+
+def initial_values(dtypes: list[str]) -> list[Any]:
+    strategy = configured()
+    worker = strategy.world.worker
+    with strategy.scope():
+        found = [tf.Variable(tf.cast([worker, 5], dtype), name=dtype).numpy() for dtype in dtypes]
+        made = [
+            tf.Variable(lambda: tf.fill([3], float(worker)), name="made by a function"),
+            tf.Variable(np.arange(2) + worker),
+            tf.Variable(worker, dtype=tf.float32),
+            tf.keras.layers.Dense(2, kernel_initializer="glorot_normal"),
+        ]
+        made[-1].build([None, 3])
+        layer = made.pop()
+    return [*found, *made, layer.kernel.numpy()]
+
+
+def variable_of_a_function() -> Any:
+    strategy = configured()
+    worker = strategy.world.worker
+    made: list[tf.Variable] = []
+
+    @tf.function
+    def counting() -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(lambda: tf.fill([2], 1.0 + worker)))
+        return made[0].assign_add(tf.ones([2]))
+
+    with strategy.scope():
+        return [counting(), counting()]
+
+
+def reductions() -> dict[str, Any]:
+    strategy = configured()
+    worker = strategy.world.worker
+    own = tf.constant([1.0, 2.0]) * (worker + 1)
+
+    @tf.function
+    def summed(x: tf.Tensor) -> tf.Tensor:
+        return strategy.reduce("SUM", x, axis=None)
+
+    with strategy.scope():
+        return {
+            "sum": strategy.reduce("SUM", own, axis=None),
+            "mean": strategy.reduce("MEAN", own, axis=None),
+            "sum_of_all": strategy.reduce("SUM", own, axis=0),
+            "mean_of_all": strategy.reduce("MEAN", own, axis=0),
+            "structure": strategy.reduce("SUM", tf.cast(own, tf.int32), axis=None),
+            "batch": strategy.extended.batch_reduce_to("SUM", [(own, own), (own * 10, own)]),
+            "in_a_function": summed(own),
+            "gathered": strategy.gather(tf.fill([1 + worker, 2], worker), axis=0),
+            "gathered_along_1": strategy.gather(tf.fill([2, 1 + worker], worker), axis=1),
+            "values": strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant([context.replica_id_in_sync_group, context.num_replicas_in_sync])
+            ),
+        }
+
+
+def datasets(ipus: int, count: int) -> dict[str, Any]:
+    strategy = configured(ipus)
+    dataset = tf.data.Dataset.range(count)
+    pairs = tf.data.Dataset.zip((dataset, dataset.map(lambda x: -x)))
+
+    def with_policy(policy: str) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+        return dataset.with_options(options)
+
+    def of_context(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        assert context.num_replicas_in_sync == strategy.num_replicas_in_sync
+        return dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    share = strategy.experimental_distribute_dataset
+    return {
+        "auto": list(share(dataset).as_numpy_iterator()),
+        "cardinality": int(share(dataset).cardinality()),
+        "infinite": int(share(dataset.repeat()).cardinality()),
+        "pairs": [tuple(map(int, pair)) for pair in share(pairs).as_numpy_iterator()],
+        "off": list(share(with_policy("OFF")).as_numpy_iterator()),
+        "data": list(share(with_policy("DATA")).as_numpy_iterator()),
+        "function": list(strategy.distribute_datasets_from_function(of_context).as_numpy_iterator()),
+    }
+
+
+def files(folder: str) -> list[bytes]:
+    strategy = configured()
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    dataset = tf.data.TextLineDataset([f"{folder}/{name}" for name in "ab"]).with_options(options)
+    return list(strategy.experimental_distribute_dataset(dataset).as_numpy_iterator())
+
+
+def another_shape() -> None:
+    strategy = configured()
+    strategy.reduce("SUM", tf.ones([2 + strategy.world.worker]), axis=None)
+
+
+def absent_worker(absent: int) -> None:
+    strategy = configured()
+    if strategy.world.worker != absent:
+        strategy.reduce("SUM", tf.ones([7 + absent]), axis=None)
+
+
+# What they answer.
+
+
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_strategy_tells_what_callbacks_and_tf_distribute_ask(workers: Any, ipus: int) -> None:
+    for worker, told in enumerate(workers.call(shape_of_the_system, ipus)):
+        assert told == {
+            "replicas": 2 * ipus,
+            "world": (worker, 2),
+            "task": ("worker", worker),
+            "jobs": ["worker"],
+            "chief": (worker == 0, worker == 0),
+            "between": (True, True, True),
+            "configured": (2, worker),
+            "devices": (f"/job:worker/replica:0/task:{worker}/device:IPU:0",),
+            "cross_replica": True,
+            "popdist": 2 * ipus,
+        }
+
+
+def test_variables_begin_with_the_values_of_worker_0(workers: Any) -> None:
+    dtypes = ["float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64"]
+    dtypes += ["uint8", "uint16", "uint32", "uint64", "bool", "complex64"]
+    zero, one = workers.call(initial_values, dtypes)
+    for dtype, *both in zip(dtypes, zero, one, strict=False):
+        for found in both:
+            assert found.dtype == tf.as_dtype(dtype).as_numpy_dtype
+            np.testing.assert_array_equal(found, tf.cast([0, 5], dtype))
+    for found in (zero, one):
+        by_function, of_numpy, of_python, kernel = found[len(dtypes) :]
+        assert by_function.tolist() == [0.0, 0.0, 0.0]
+        assert of_numpy.tolist() == [0, 1]
+        assert of_python.tolist() == 0.0
+        np.testing.assert_array_equal(kernel, zero[-1])
+    assert np.any(zero[-1])
+
+
+def test_variable_that_a_function_makes_begins_with_the_value_of_worker_0(workers: Any) -> None:
+    for first, second in workers.call(variable_of_a_function):
+        assert first.tolist() == [2.0, 2.0]
+        assert second.tolist() == [3.0, 3.0]
+
+
+def test_reductions_outside_of_programs_are_over_the_workers(workers: Any) -> None:
+    for worker, found in enumerate(workers.call(reductions)):
+        assert found["sum"].tolist() == [3.0, 6.0]
+        assert found["mean"].tolist() == [1.5, 3.0]
+        assert found["sum_of_all"].tolist() == 9.0
+        assert found["mean_of_all"].tolist() == 2.25
+        assert found["structure"].tolist() == [3, 6]
+        assert [each.tolist() for each in found["batch"]] == [[3.0, 6.0], [30.0, 60.0]]
+        assert found["in_a_function"].tolist() == [3.0, 6.0]
+        assert found["gathered"].tolist() == [[0, 0], [1, 1], [1, 1]]
+        assert found["gathered_along_1"].tolist() == [[0, 1, 1], [0, 1, 1]]
+        assert found["values"].tolist() == [worker, 2]
+
+
+def test_replica_g_gets_the_elements_that_it_gets_in_one_process(workers: Any) -> None:
+    for worker, found in enumerate(workers.call(datasets, 2, 11)):
+        mine = [[0, 1, 4, 5], [2, 3, 6, 7]][worker]  # 8 elements are 2 whole rounds of 4 replicas.
+        assert found["auto"] == found["data"] == mine
+        assert found["pairs"] == [(one, -one) for one in mine]
+        assert found["cardinality"] == 4
+        assert found["infinite"] == tf.data.INFINITE_CARDINALITY
+        assert found["off"] == list(range(11))
+        assert found["function"] == list(range(worker, 11, 2))
+
+
+def test_files_are_shared_where_the_dataset_asks_for_it(workers: Any, tmp_path: Any) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name}1\n{name}2\n")
+    assert workers.call(files, str(tmp_path)) == [[b"a1", b"a2"], [b"b1", b"b2"]]
+
+
+def test_other_shapes_outside_of_programs_are_told(workers: Any) -> None:
+    for outcome in workers.outcomes(another_shape):
+        assert outcome.kinds[0] == "InvalidArgumentError"
+        assert (
+            f"worker 1 ({workers.addresses[1]}) exchanges sum of float32[3] (what is reduced outside of programs), and worker 0"
+            " sum of float32[2]"
+        ) in outcome.message
+    first, second = workers.call(reductions)  # The cluster is as it was.
+    assert first["sum"].tolist() == second["sum"].tolist() == [3.0, 6.0]
+
+
+def test_worker_that_does_not_come_is_told(fresh_workers: Any) -> None:
+    pair = fresh_workers(2, env={"TENSORFLOW_IPU_TIMEOUT": "3"})
+    for absent in (1, 0):
+        for worker, outcome in enumerate(pair.outcomes(absent_worker, absent)):
+            if worker != absent:
+                assert outcome.kinds[0] == "DeadlineExceededError"
+                assert f"worker {absent} ({pair.addresses[absent]}) did not come within 3 s" in outcome.message
+
+
+# Alone.
+
+
+def test_one_worker_is_what_one_process_is(monkeypatch: pytest.MonkeyPatch, replicas: Any) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    replicas(2)
+    strategy = ipu.IPUMultiWorkerStrategy()
+    assert strategy.num_replicas_in_sync == 2
+    assert strategy.world.is_chief
+    assert (strategy.extended.workers, strategy.extended._in_multi_worker_mode()) == (1, False)
+    dataset = tf.data.Dataset.range(3)
+    assert strategy.experimental_distribute_dataset(dataset) is dataset
+    with strategy.scope():
+        total = tf.Variable(1.0)
+
+    @tf.function(jit_compile=True)
+    def program() -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        index = tf.cast(context.replica_id_in_sync_group, tf.float32)
+        return total.assign_add(context.all_reduce("SUM", index + 1.0))
+
+    assert strategy.run(program).numpy() == 4.0
+    assert strategy.reduce("SUM", tf.constant(2.0), axis=None).numpy() == 2.0
+
+
+def test_reductions_in_programs_can_be_left_to_the_program(monkeypatch: pytest.MonkeyPatch, replicas: Any) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    replicas(2)
+    strategy = PopDistStrategy(add_ipu_cross_replica_reductions=False)
+
+    @tf.function(jit_compile=True)
+    def program() -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce("SUM", tf.ones([])), ipu.ops.cross_replica_ops.cross_replica_sum(tf.ones([]))
+
+    assert [each.numpy() for each in strategy.run(program)] == [1.0, 2.0]
+
+
+def test_resolvers_and_identities_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
+    )
+    assert ipu.IPUMultiWorkerStrategy().cluster_resolver.cluster_spec().as_dict() == {"worker": ["a:1"]}
+    strategy = ipu.IPUMultiWorkerStrategy(hosts.Identity(0, ("b:2",)), timeout=5)
+    assert strategy.cluster_resolver.cluster_spec().as_dict() == {"worker": ["b:2"]}
+    assert (strategy.world.addresses, strategy.world.timeout) == (("b:2",), 5.0)
+
+
+def test_options_of_collectives_are_taken() -> None:
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1024, timeout_seconds=7.0)
+    strategy = ipu.IPUMultiWorkerStrategy(communication_options=options)
+    assert (strategy.bytes_per_pack, strategy.world.timeout) == (1024, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "message"),
+    [
+        ({"variables_on_host": 1}, TypeError, "`variables_on_host` must be True or False, but is 1"),
+        (
+            {"add_ipu_cross_replica_reductions": 1},
+            TypeError,
+            "`add_ipu_cross_replica_reductions` must be True or False",
+        ),
+        ({"cluster_resolver": "slurm"}, TypeError, "`cluster_resolver` must be a"),
+        ({"communication_options": 3}, TypeError, "`communication_options` must be a"),
+        ({"ipu_device": "/device:CPU:0"}, ValueError, "`ipu_device` must name a device like `/device:IPU:0`"),
+    ],
+)
+def test_bad_arguments_are_refused(more: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        ipu.IPUMultiWorkerStrategy(**more)
+
+
+def test_nccl_is_refused() -> None:
+    nccl = tf.distribute.experimental.CommunicationImplementation.NCCL
+    with pytest.raises(ValueError, match="asks for NCCL, which connects GPUs"):
+        ipu.IPUMultiWorkerStrategy(
+            communication_options=tf.distribute.experimental.CommunicationOptions(implementation=nccl)
+        )
