@@ -38,6 +38,8 @@ _INT = ctypes.c_int64
 _FLAG = ctypes.c_int32
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_add_executables": (None, [ctypes.c_char_p, ctypes.c_char_p]),
+    "ipu_bind_alone": (_FLAG, [ctypes.c_char_p, ctypes.c_char_p]),
+    "ipu_bind_as_before": (_FLAG, []),
     "ipu_compiles": (_FLAG, [ctypes.c_char_p, _INT]),
     "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
     "ipu_embedding_drop": (None, [_INT]),

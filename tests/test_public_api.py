@@ -10,8 +10,8 @@ import tensorflow_ipu as ipu
 
 PUBLIC = {
     "tensorflow_ipu": """
-        IPUConfig IPUInfeedQueue IPUOutfeedMode IPUOutfeedQueue IPUStrategy IPUStrategyV1 clear_metrics compat compile
-        compiler config counter_names counter_value errors executables feeds keras loops machine metric_data metric_names
+        IPUConfig IPUInfeedQueue IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1 IPUOutfeedMode IPUOutfeedQueue IPUStrategy
+        IPUStrategyV1 clear_metrics compat compile compiler config counter_names counter_value errors executables feeds keras loops machine metric_data metric_names
         metrics metrics_report ops optimizers pipelining report scopes serving sharding trace tracing
     """,
     "tensorflow_ipu.compat": "install uninstall",
@@ -67,6 +67,7 @@ PUBLIC = {
         dependencies enable_sharded_gradient_tape get_shard_from_colocation get_sharding has_attr propagate_sharding
     """,
     "tensorflow_ipu.tracing": "trace",
+    "tensorflow_ipu.multi_worker_strategy": "IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1 PopDistStrategy",
     "tensorflow_ipu.strategy": "IPUStrategy IPUStrategyV1 report",
 }
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._checks import is_number
+from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import cluster, devices
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity, identity
-from tensorflow_ipu.hosts.muster import muster, name_of
+from tensorflow_ipu.hosts.muster import address_of, muster, name_of
 
 # The least time that TensorFlow's own registration gets, behind a wait that took nearly all.
 _REGISTRATION = 10.0
@@ -104,12 +107,34 @@ def _join(own: Identity, seconds: float, everywhere: bool) -> World:
     end = time.monotonic() + seconds
     muster(own, seconds, everywhere)
     try:
-        cluster.join(own.addresses, own.worker, max(_REGISTRATION, end - time.monotonic()), seconds)
+        with contextlib.nullcontext() if everywhere else _on_own_address(own):
+            cluster.join(own.addresses, own.worker, max(_REGISTRATION, end - time.monotonic()), seconds)
     except tf.errors.OpError as exc:
         raise ClusterError(
             f"{name_of(own, own.worker)}, this process, could not join the cluster: {exc.message}"
         ) from exc
     return World(own.worker, own.workers, own.addresses, devices.full_name("/device:CPU:0"), seconds)
+
+
+@contextlib.contextmanager
+def _on_own_address(own: Identity) -> Iterator[None]:
+    """A block that starts TensorFlow's server, which would listen on all interfaces, on the worker's address alone.
+
+    Raises:
+      ClusterError: TensorFlow's libraries are not as they are known, so that it listens elsewhere.
+    """
+    host, port = address_of(own, everywhere=False)[:2]
+    way_out = f"Set `{_environment.LISTEN_VARIABLE}=all` if it may, where no stranger can reach this machine"
+    if not native.ipu_bind_alone(str(host).encode(), str(port).encode()):
+        raise ClusterError(
+            f"TensorFlow's server would listen on all interfaces, and not on {own.address} alone. {way_out}"
+        )
+    try:
+        yield
+    finally:
+        bound = native.ipu_bind_as_before()
+    if not bound:
+        raise ClusterError(f"TensorFlow's server does not listen on {own.address} alone. {way_out}")
 
 
 def _checked_timeout(timeout: float | None) -> float:

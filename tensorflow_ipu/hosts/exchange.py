@@ -208,7 +208,10 @@ def _on(world: World, what: str) -> Iterator[None]:
         with tf.device(world.device):
             yield
     except tf.errors.OpError as exc:
-        raise type(exc)(exc.node_def, exc.op, f"{what}, of all workers: {told(world, exc.message)}") from exc
+        message = f"{what}, of all workers: {told(world, exc.message)}"
+        if "Collective has timed out" in exc.message:
+            message += f" (after {world.timeout:g} s: a worker did not come, or exchanges something else)"
+        raise type(exc)(exc.node_def, exc.op, message) from exc
 
 
 def told(world: World, message: str) -> str:

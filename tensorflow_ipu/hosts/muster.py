@@ -64,15 +64,9 @@ def _listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
     Raises:
       ClusterError: The port is taken, or the address is another machine's.
     """
-    host, port = split(identity.address)
-    try:
-        found = socket.getaddrinfo(None if everywhere else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as exc:
-        raise ClusterError(
-            f"the address of {name_of(identity, identity.worker)}, this process, is not known: {exc}"
-        ) from exc
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as listener:
+    address = address_of(identity, everywhere)
+    family = socket.AF_INET6 if len(address) == 4 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
@@ -81,6 +75,22 @@ def _listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
             raise ClusterError(_cannot_listen(identity, exc)) from exc
         listener.setblocking(False)
         yield listener
+
+
+def address_of(identity: Identity, everywhere: bool) -> tuple[Any, ...]:
+    """Where this worker listens, as sockets take it: the address in digits, the port, and two more numbers for IPv6.
+
+    Raises:
+      ClusterError: The host is not known.
+    """
+    host, port = split(identity.address)
+    try:
+        found = socket.getaddrinfo(None if everywhere else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as exc:
+        raise ClusterError(
+            f"the address of {name_of(identity, identity.worker)}, this process, is not known: {exc}"
+        ) from exc
+    return found[0][4]
 
 
 def _cannot_listen(identity: Identity, exc: OSError) -> str:
