@@ -10,9 +10,10 @@ import tensorflow_ipu as ipu
 
 PUBLIC = {
     "tensorflow_ipu": """
-        IPUConfig IPUInfeedQueue IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1 IPUOutfeedMode IPUOutfeedQueue IPUStrategy
-        IPUStrategyV1 clear_metrics compat compile compiler config counter_names counter_value errors executables feeds keras loops machine metric_data metric_names
-        metrics metrics_report ops optimizers pipelining report scopes serving sharding trace tracing
+        IPUConfig IPUInfeedQueue IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1 IPUOutfeedMode IPUOutfeedQueue
+        IPUStrategy IPUStrategyV1 clear_metrics compat compile compiler config counter_names counter_value errors
+        executables feeds keras loops machine metric_data metric_names metrics metrics_report ops optimizers
+        pipelining report scopes serving sharding trace tracing
     """,
     "tensorflow_ipu.compat": "install uninstall",
     "tensorflow_ipu.compiler": "compile",

@@ -278,3 +278,10 @@ def test_old_keras_has_its_optimizers() -> None:
     from tensorflow.python.keras.optimizer_v2 import gradient_descent
 
     assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
+
+
+def test_datasets_are_sharded_by_their_options() -> None:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    dataset = tf.data.Dataset.range(5).with_options(options)
+    assert list(data.auto_sharded(dataset, 2, 1).as_numpy_iterator()) == [1, 3]
