@@ -40,7 +40,18 @@ if _TYPE_CHECKING or not _is_for_command:
     from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
 if _TYPE_CHECKING:
-    from tensorflow_ipu import compat, executables, machine, metrics, optimizers, pipelining, serving, sharding, tracing
+    from tensorflow_ipu import (
+        compat,
+        distributed,
+        executables,
+        machine,
+        metrics,
+        optimizers,
+        pipelining,
+        serving,
+        sharding,
+        tracing,
+    )
     from tensorflow_ipu.executables import compile  # noqa: A004  (As a name of `ipu` it shadows nothing.)
     from tensorflow_ipu.metrics import (
         clear_metrics,
@@ -69,6 +80,7 @@ __all__ = [
     "config",
     "counter_names",
     "counter_value",
+    "distributed",
     "errors",
     "executables",
     "feeds",

@@ -124,10 +124,10 @@ def _check(arguments: Sequence[str]) -> int:
 def _list(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tensorflow_ipu --list",
-        description="Prints all names of IPU TensorFlow, of `keras.ipu`, of the add-ons and of `libpvti`, and all options"
-        " of `IPUConfig`, with what each is here, and where or why: `works`; `recorded`, which is checked and written down"
-        " and changes no result; `not yet`; `cannot be`. The modules of `ipu.ops` and `ipu.optimizers` are in `ipu` itself"
-        " as well.",
+        description="Prints all names of IPU TensorFlow, of `keras.ipu`, of the add-ons and of the packages beside them, and"
+        " all options of `IPUConfig`, with what each is here, and where or why: `works`; `recorded`, which is checked and"
+        " written down and changes no result; `not yet`; `cannot be`. The modules of `ipu.ops` and `ipu.optimizers` are in"
+        " `ipu` itself as well.",
     )
     parser.add_argument("--markdown", action="store_true", help="print a table, of all names")
     parser.add_argument("text", metavar="TEXT", nargs="*", help="print names that have this in them alone")

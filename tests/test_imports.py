@@ -28,6 +28,7 @@ LAYERS = {
     "_prepared": 8,
     "compiler": 8,
     "_extended": 7,
+    "distributed": 6,
     "loops": 7,
     "optimizers": 7,
     "scopes": 7,

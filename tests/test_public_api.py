@@ -11,8 +11,8 @@ import tensorflow_ipu as ipu
 PUBLIC = {
     "tensorflow_ipu": """
         IPUConfig IPUInfeedQueue IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1 IPUOutfeedMode IPUOutfeedQueue
-        IPUStrategy IPUStrategyV1 clear_metrics compat compile compiler config counter_names counter_value errors
-        executables feeds keras loops machine metric_data metric_names metrics metrics_report ops optimizers
+        IPUStrategy IPUStrategyV1 clear_metrics compat compile compiler config counter_names counter_value distributed
+        errors executables feeds keras loops machine metric_data metric_names metrics metrics_report ops optimizers
         pipelining report scopes serving sharding trace tracing
     """,
     "tensorflow_ipu.compat": "install uninstall",
@@ -23,6 +23,7 @@ PUBLIC = {
         get_ipu_config get_num_of_ipus_in_device load move_variable_initialization_to_cpu reset_ipu_configuration
         reset_ipu_seed running_on_ipu_model save use_synthetic_data_for
     """,
+    "tensorflow_ipu.distributed": "allgather allreduce broadcast",
     "tensorflow_ipu.executables": "application_compile_op cache_folder compile embedded_runtime set_cache",
     "tensorflow_ipu.errors": """
         ApplicationError ClusterError DeviceLimitError ForkedProcessError IpuError LibraryError NotConfiguredError

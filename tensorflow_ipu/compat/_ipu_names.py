@@ -5,13 +5,13 @@ To make an old name available, give its row a target.
 
 from __future__ import annotations
 
+from tensorflow_ipu.compat._companion_names import HOROVOD
 from tensorflow_ipu.compat._table import Module, Target, absent, here
 
 IPU = "tensorflow.python.ipu"
 POPLAR = "tensorflow.compiler.plugin.poplar"
 
 _NO_ESTIMATOR = "it needs `tf.estimator`, which TensorFlow removed in 2.16; write a training loop under `IPUStrategy`"
-_NO_HOSTS = "it serves training on several hosts, and the emulator has a single one"
 
 _CONFIG = here(
     "tensorflow_ipu.config",
@@ -151,6 +151,9 @@ _OPTIMIZERS: dict[str, dict[str, Target]] = {
 
 _REDUCTION: dict[str, Target] = here("tensorflow_ipu.optimizers", "GradientAccumulationReductionMethod")
 
+_WORKERS = "tensorflow_ipu.multi_worker_strategy"
+_HOST_COLLECTIVES: dict[str, Target] = here("tensorflow_ipu.distributed", "allgather", "allreduce", "broadcast")
+
 # The other modules, by their path below `tensorflow.python.ipu`.
 _MODULES: dict[str, dict[str, Target]] = {
     "config": _CONFIG,
@@ -165,9 +168,9 @@ _MODULES: dict[str, dict[str, Target]] = {
         "get_variable_handles",
         "import_variables",
     ),
-    "distributed": absent("allgather", "allreduce", "broadcast", "PopDistStrategy", reason=_NO_HOSTS),
-    "distributed.host_collective_ops": absent("allgather", "allreduce", "broadcast", reason=_NO_HOSTS),
-    "distributed.popdist_strategy": absent("PopDistStrategy", reason=_NO_HOSTS),
+    "distributed": {**_HOST_COLLECTIVES, **here(_WORKERS, "PopDistStrategy")},
+    "distributed.host_collective_ops": _HOST_COLLECTIVES,
+    "distributed.popdist_strategy": here(_WORKERS, "PopDistStrategy"),
     "eager": {},
     "eager.backprop": here(
         "tensorflow_ipu.ops.gradient_capture",
@@ -176,10 +179,13 @@ _MODULES: dict[str, dict[str, Target]] = {
         "num_gradient_collection_tapes",
     ),
     "gradient_accumulation": _REDUCTION,
+    "horovod": HOROVOD,
+    "horovod.ipu_multi_replica_strategy": {"IPUMultiReplicaStrategy": f"{_WORKERS}:PopDistStrategy"},
+    "horovod.popdist_strategy": here(_WORKERS, "PopDistStrategy"),
     "ipu_compiler": here("tensorflow_ipu.compiler", "compile"),
     "ipu_estimator": absent("IPUEstimator", "IPUEstimatorSpec", reason=_NO_ESTIMATOR),
     "ipu_infeed_queue": here("tensorflow_ipu.feeds", "IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"),
-    "ipu_multi_worker_strategy": absent("IPUMultiWorkerStrategy", "IPUMultiWorkerStrategyV1", reason=_NO_HOSTS),
+    "ipu_multi_worker_strategy": here(_WORKERS, "IPUMultiWorkerStrategy", "IPUMultiWorkerStrategyV1"),
     "ipu_outfeed_queue": here(
         "tensorflow_ipu.feeds",
         "IPUOutfeedMode",
@@ -234,7 +240,6 @@ _MODULES: dict[str, dict[str, Target]] = {
 
 # Modules that earlier releases of the SDK had, or that people look for here.
 GONE: dict[str, str] = {
-    f"{IPU}.horovod": "`ipu.distributed` took its place in the SDK, and the emulator has a single host",
     f"{IPU}.keras": "Keras's IPU names are in `keras.ipu`",
     f"{IPU}.ops.rnn_ops": "the SDK moved it to the package `ipu_tensorflow_addons`",
     f"{IPU}.ops.summary_ops": "the SDK removed it; read `tf.summary` or what an outfeed brings",

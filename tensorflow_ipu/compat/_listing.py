@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 
-from tensorflow_ipu.compat import _addons_names, _effects, _ipu_names, _names
+from tensorflow_ipu.compat import _addons_names, _companion_names, _effects, _ipu_names, _names
 from tensorflow_ipu.compat._table import NOT_YET, Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
@@ -48,7 +48,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """All names of `ipu`, `keras.ipu`, the add-ons and `libpvti`, and all options of `IPUConfig`, by module and name."""
+    """All names of `ipu`, `keras.ipu` and the packages beside, and all options of `IPUConfig`, by module and name."""
     found = [
         _entry(module, name, target)
         for module, old in _names.MODULES.items()
@@ -115,7 +115,7 @@ def _words_of_row(entry: Entry) -> str:
 
 
 def _is_listed(module: str) -> bool:
-    roots = (_IPU, "keras.ipu", _addons_names.ADDONS, "libpvti")
+    roots = (_IPU, "keras.ipu", _addons_names.ADDONS, "libpvti", *_companion_names.PACKAGES)
     return any(module == root or module.startswith(f"{root}.") for root in roots)
 
 

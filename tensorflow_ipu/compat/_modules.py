@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -76,6 +76,11 @@ class OldModuleFinder(MetaPathFinder):
           ModuleNotFoundError: It is, and there is no such module.
         """
         del path, target
+        if (
+            fullname.partition(".")[0] in _names.YIELDING
+            and PathFinder.find_spec(fullname.partition(".")[0]) is not None
+        ):
+            return None
         if _names.module_exists(fullname) or _is_second_name(fullname):
             # All are packages, so that what is asked for below them comes here too.
             return ModuleSpec(fullname, _OldModuleLoader(), is_package=True)

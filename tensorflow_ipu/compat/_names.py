@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from tensorflow_ipu.compat import _addons_names, _ipu_names, _keras_names, _tensorflow_names
+from tensorflow_ipu.compat import _addons_names, _companion_names, _ipu_names, _keras_names, _tensorflow_names
 from tensorflow_ipu.compat._table import Absent, Module, Target
 
 MODULES: dict[str, Module] = {
@@ -12,13 +12,17 @@ MODULES: dict[str, Module] = {
     **_tensorflow_names.MODULES,
     **_keras_names.MODULES,
     **_addons_names.MODULES,
+    **_companion_names.MODULES,
 }
 ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
 ATTRIBUTES = _tensorflow_names.ATTRIBUTES
 GONE: dict[str, str] = {**_ipu_names.GONE, **_keras_names.GONE}
 
 # Packages of the SDK that come on their own.
-COMPANIONS = ("popart", "popdist", "popef", "poptorch", "pva")
+COMPANIONS = ("popart", "popef", "poptorch", "pva")
+
+# Packages whose own, where it is installed, goes before what the tables have.
+YIELDING = ("horovod",)
 
 
 def module_exists(name: str) -> bool:

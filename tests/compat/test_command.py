@@ -111,7 +111,7 @@ def test_missing_names_are_listed_all_at_once_and_nothing_runs(here: Here, capsy
     assert places == [f"{SCRIPTS}/needs_more.py:{line}" for line in (7, 8, 17, 18, 19)] + [f"{SCRIPTS}/sibling.py:3"]
     assert "`tensorflow.python.ipu.loops` has no name `for_loop`" in said.err
     assert "`tf.estimator`" in said.err
-    assert "popdist" not in said.err
+    assert "popart" not in said.err
     assert "--force" in said.err
 
 

@@ -110,7 +110,7 @@ def test_name_that_nobody_knows_is_answered_with_the_nearest_one() -> None:
         from tensorflow.python.ipu.loops import repeats  # noqa: F401
 
 
-@pytest.mark.parametrize("module", [f"{IPU}.horovod", f"{IPU}.keras", "keras.testing_utils"])
+@pytest.mark.parametrize("module", [f"{IPU}.keras", "keras.testing_utils"])
 def test_module_that_is_gone_says_what_became_of_it(module: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=f"no module `{module}`: ") as caught:
         importlib.import_module(module)

@@ -8,9 +8,9 @@ from tensorflow.python.ipu.ipu_estimator import IPUEstimator
 from tensorflow.python.ipu.no_such_module import anything
 
 try:
-    import popdist
+    import popart
 except ImportError:
-    popdist = None
+    popart = None
 
 config = ipu.config.IPUConfig()
 config.auto_select_ipus = 1

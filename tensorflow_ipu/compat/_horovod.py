@@ -1,0 +1,201 @@
+"""`horovod.tensorflow`: what scripts for IPUs use of it, over the same means as `ipu.distributed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import distributed, hosts
+from tensorflow_ipu.compat import _popdist
+from tensorflow_ipu.distributed import host_collectives
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import TensorLike
+
+# Kinds of reductions, with Horovod's own numbers.
+Average = 0
+Sum = 1
+
+
+def init(comm: object = None) -> None:
+    """Joins all instances, if there are several; a second call does nothing.
+
+    To be called before TensorFlow's runtime starts, by a first tensor or variable.
+
+    Args:
+      comm: A communicator of MPI's, of which there are none here: has to be None.
+
+    Raises:
+      ValueError: `comm` is given.
+      ClusterError: The instances did not come together, which the error says in detail; or the runtime had started.
+    """
+    if comm is not None:
+        raise ValueError(f"`comm` must be None, but is {comm!r}: all instances take part, and there is no MPI here")
+    _popdist.init()
+
+
+def shutdown() -> None:
+    """Does nothing: the end of the process ends its part."""
+
+
+def is_initialized() -> bool:
+    """Whether the instances have been joined; with one instance, there is nothing to join."""
+    return _popdist.isBackendInitialized()
+
+
+def rank() -> int:
+    """The number of this instance, from 0."""
+    return _popdist.getInstanceIndex()
+
+
+def size() -> int:
+    """How many instances there are."""
+    return _popdist.getNumInstances()
+
+
+def local_rank() -> int:
+    """The number of this instance among those of its host, from 0."""
+    return _popdist.getLocalInstanceIndex()
+
+
+def local_size() -> int:
+    """How many instances this one's host has."""
+    identity = hosts.identity()
+    if identity is None:
+        return 1
+    own = identity.address.rpartition(":")[0]
+    return sum(address.rpartition(":")[0] == own for address in identity.addresses)
+
+
+def is_homogeneous() -> bool:
+    """Whether each host has the same number of instances."""
+    identity = hosts.identity()
+    names = [] if identity is None else [address.rpartition(":")[0] for address in identity.addresses]
+    return len({names.count(name) for name in names}) <= 1
+
+
+def mpi_enabled() -> bool:
+    """No: instances meet by TensorFlow's own collectives."""
+    return False
+
+
+def allreduce(
+    tensor: TensorLike | tf.IndexedSlices,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: object = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+) -> Any:
+    """Reduces a tensor over all instances; their mean by default.
+
+    Args:
+      tensor: A tensor of numbers, of the same type and shape on all instances; or `tf.IndexedSlices`, whose rows are put
+        together.
+      average: The old way to say `op`.
+      device_dense: Where Horovod would compute; the host does here.
+      device_sparse: Likewise.
+      compression: Horovod's, of which there is none here: has to be None.
+      op: `Average` or `Sum`.
+      prescale_factor: What values are multiplied by before.
+      postscale_factor: What the result is multiplied by.
+      name: By what the instances know this tensor from others.
+
+    Returns:
+      A tensor of the same type and shape, or `tf.IndexedSlices`.
+
+    Raises:
+      ValueError: Both `average` and `op` are given, or `op` is another one; or `compression` is given.
+      tf.errors.OpError: See `ipu.distributed.allreduce`.
+    """
+    del device_dense, device_sparse
+    if compression is not None:
+        raise ValueError(f"`compression` must be None, but is {compression!r}: tensors are exchanged as they are")
+    if average is not None and op is not None:
+        raise ValueError(f"`average={average!r}` and `op={op!r}` say the same thing: give `op` alone")
+    if op is None:
+        op = Sum if average is False else Average
+    if op not in (Average, Sum):
+        raise ValueError(f"`op` must be `Average` or `Sum`, but is {op!r}")
+    if isinstance(tensor, tf.IndexedSlices):
+        values = host_collectives.gather_rows(_scaled(tensor.values, prescale_factor), name and f"{name}.values")
+        indices = host_collectives.gather_rows(tensor.indices, name and f"{name}.indices")
+        values = _scaled(values / tf.cast(size(), values.dtype) if op == Average else values, postscale_factor)
+        return tf.IndexedSlices(values, indices, dense_shape=tensor.dense_shape)
+    done = distributed.allreduce(_scaled(tensor, prescale_factor), "MEAN" if op == Average else "SUM", name)
+    return _scaled(done, postscale_factor)
+
+
+def allgather(tensor: TensorLike, name: str | None = None) -> tf.Tensor:
+    """Puts what all instances have one behind the other along the first axis.
+
+    Args:
+      tensor: A tensor of the same type and shape on all instances, but for the first axis, which may differ in length.
+      name: By what the instances know this tensor from others.
+
+    Raises:
+      tf.errors.OpError: See `ipu.distributed.allgather`.
+    """
+    return host_collectives.gather_rows(tensor, name)
+
+
+def broadcast(tensor: TensorLike, root_rank: int = 0, name: str | None = None) -> tf.Tensor:
+    """Gives all instances the tensor of one of them.
+
+    Args:
+      tensor: A tensor of the same type and shape on all instances.
+      root_rank: The instance whose tensor it is.
+      name: By what the instances know this tensor from others.
+
+    Raises:
+      ValueError: There is no such instance.
+      tf.errors.OpError: See `ipu.distributed.broadcast`.
+    """
+    return distributed.broadcast(tensor, root_rank, name)
+
+
+def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) -> tf.Operation | None:
+    """Assigns variables the values that they have on one instance.
+
+    Args:
+      variables: In the same order on all instances.
+      root_rank: The instance whose values they get.
+
+    Returns:
+      Nothing; in a graph, the operation that does it.
+
+    Raises:
+      ValueError: There is no such instance.
+      tf.errors.OpError: See `ipu.distributed.broadcast`.
+    """
+    done: list[Any] = []
+    for index, variable in enumerate(variables):
+        # One after the other, in a session too.
+        with tf.control_dependencies([] if tf.executing_eagerly() else done[-1:]):
+            done.append(variable.assign(broadcast(variable, root_rank, f"broadcast_variables_{index}")))
+    return None if tf.executing_eagerly() else tf.group(*done)
+
+
+def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
+    """Likewise, of all variables of a graph of TensorFlow 1.
+
+    Raises:
+      RuntimeError: There is no graph.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "`broadcast_global_variables` is for graphs of TensorFlow 1; call `broadcast_variables(variables)`"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def _scaled(tensor: TensorLike, factor: float) -> Any:
+    if factor == 1.0:
+        return tensor
+    values = tf.convert_to_tensor(tensor)
+    return values * tf.cast(factor, values.dtype)

@@ -1,0 +1,184 @@
+"""`popdist` and `popdist.tensorflow`: which instance of how many this process is, and how many replicas there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from tensorflow_ipu import _environment, distributed, hosts
+from tensorflow_ipu._checks import as_int, check_bool
+from tensorflow_ipu.config import IPUConfig, _state
+from tensorflow_ipu.distributed import participants
+
+_T = TypeVar("_T")
+
+
+def init() -> None:
+    """Joins all instances, if there are several; a second call does nothing.
+
+    To be called before TensorFlow's runtime starts, by a first tensor or variable.
+
+    Raises:
+      ClusterError: The instances did not come together, which the error says in detail; or the runtime had started.
+      ValueError: `TF_CONFIG` is malformed.
+    """
+    if getNumInstances() > 1:
+        hosts.join()
+
+
+def finalizeBackend() -> None:  # noqa: N802  (The names that scripts call.)
+    """Does nothing: the end of the process ends its part."""
+
+
+def isBackendInitialized() -> bool:  # noqa: N802
+    """Whether the instances have been joined; with one instance, there is nothing to join."""
+    return getNumInstances() == 1 or hosts.world() is not None
+
+
+def synchronize() -> None:
+    """Waits for all instances that take part.
+
+    Raises:
+      tf.errors.OpError: One of them is lost, or did not come in time.
+    """
+    distributed.allreduce(0, "SUM", "popdist.synchronize")
+
+
+def isPopdistEnvSet() -> bool:  # noqa: N802
+    """Whether something says how many instances there are: `TF_CONFIG`, or `python -m tensorflow_ipu run`."""
+    return hosts.identity() is not None or _environment.local_replicas() is not None
+
+
+def getInstanceIndex() -> int:  # noqa: N802
+    """The number of this instance, from 0."""
+    return participants.instances()[0]
+
+
+def getNumInstances() -> int:  # noqa: N802
+    """How many instances there are; 1 where nothing says so."""
+    return participants.instances()[1]
+
+
+def getLocalInstanceIndex() -> int:  # noqa: N802
+    """The number of this instance among those of its host, from 0."""
+    identity = hosts.identity()
+    if identity is None:
+        return 0
+    names = [address.rpartition(":")[0] for address in identity.addresses[: identity.worker + 1]]
+    return names.count(names[-1]) - 1
+
+
+def getNumLocalReplicas() -> int:  # noqa: N802
+    """How many replicas an instance has.
+
+    What `TENSORFLOW_IPU_REPLICAS` says, which `run --replicas` sets; else as many as the configured device has room for;
+    else 1.
+    """
+    said = _environment.local_replicas()
+    if said is not None:
+        return said
+    return max(1, _state.ipus_of_device(0) // getNumIpusPerReplica()) if _state.records() else 1
+
+
+def getNumTotalReplicas() -> int:  # noqa: N802
+    """How many replicas all instances have together."""
+    return getNumLocalReplicas() * getNumInstances()
+
+
+def getReplicaIndexOffset() -> int:  # noqa: N802
+    """The number of this instance's first replica among all."""
+    return getNumLocalReplicas() * getInstanceIndex()
+
+
+def getNumIpusPerReplica() -> int:  # noqa: N802
+    """How many IPUs a replica has: what `TENSORFLOW_IPU_IPUS_PER_REPLICA` says, which `run` sets; 1 where it is unset."""
+    return _environment.ipus_per_replica() or 1
+
+
+def checkNumIpusPerReplica(ipusPerReplica: int) -> bool:  # noqa: N802, N803
+    """Whether a replica has so many IPUs."""
+    return getNumIpusPerReplica() == ipusPerReplica
+
+
+def getDeviceId(ipusPerReplica: int = 0) -> int:  # noqa: N802, N803
+    """The id, for `IPUConfig.select_ipus`, of a device with room for all replicas of this instance.
+
+    Args:
+      ipusPerReplica: How many IPUs a replica has; 0 for `getNumIpusPerReplica()`.
+
+    Raises:
+      ValueError: There is no such device: the number of IPUs is no power of two, or the machine has fewer.
+    """
+    wanted = getNumLocalReplicas() * (ipusPerReplica or getNumIpusPerReplica())
+    machine = _environment.ipu_count()
+    size = wanted.bit_length() - 1
+    if wanted != 1 << size or wanted > machine:
+        raise ValueError(
+            f"no id names a device of {wanted} IPUs in a machine of {machine}; ids name 1, 2, 4, 8 ... of them. Choose such a"
+            f" number of replicas, set `{_environment.COUNT_VARIABLE}`, or use `auto_select_ipus`"
+        )
+    return sum(machine >> smaller for smaller in range(size))  # Behind the ids of all smaller devices.
+
+
+def execute_on_instances(instances: Collection[int], func: Callable[..., _T], *args: Any, **kwargs: Any) -> _T | None:
+    """Calls a function on some instances alone.
+
+    What it exchanges by `ipu.distributed` and `horovod`, it exchanges among those.
+
+    Args:
+      instances: The numbers of those that take part.
+      func: The function.
+      *args: Its arguments.
+      **kwargs: And those by name.
+
+    Returns:
+      What the function returns; None on all other instances.
+
+    Raises:
+      ValueError: There is no such instance, or none was named.
+      TypeError: `instances` are no numbers.
+    """
+    chosen = participants.checked(instances, "instances")
+    if getInstanceIndex() not in chosen:
+        return None
+    with participants.among(chosen):
+        return func(*args, **kwargs)
+
+
+def set_ipu_config(config: IPUConfig, ipus_per_replica: int | None = None, configure_device: bool = True) -> IPUConfig:
+    """Puts this instance's place among all into a configuration.
+
+    Sets `experimental.multi_replica_distribution`, and `auto_select_ipus` to the IPUs of all replicas of the instance.
+
+    Args:
+      config: The configuration, which is changed.
+      ipus_per_replica: How many IPUs a replica has. None: `getNumIpusPerReplica()`.
+      configure_device: Whether to select IPUs.
+
+    Returns:
+      The same configuration.
+
+    Raises:
+      ValueError: `ipus_per_replica` is not what `run` was told; or below 1.
+      TypeError: An argument is of a wrong type.
+    """
+    if not isinstance(config, IPUConfig):
+        raise TypeError(f"`config` must be an `IPUConfig`, but is {config!r}")
+    check_bool("configure_device", configure_device)
+    ipus = getNumIpusPerReplica() if ipus_per_replica is None else as_int(ipus_per_replica)
+    if ipus is None:
+        raise TypeError(f"`ipus_per_replica` must be a number, but is {ipus_per_replica!r}")
+    if ipus < 1:
+        raise ValueError(f"`ipus_per_replica` must be 1 or more, but is {ipus_per_replica!r}")
+    said = _environment.ipus_per_replica()
+    if said not in (None, ipus):
+        raise ValueError(
+            f"`ipus_per_replica` is {ipus}, and `{_environment.IPUS_PER_REPLICA_VARIABLE}` says {said}: run with"
+            f" `--ipus-per-replica {ipus}`"
+        )
+    processes = config.experimental.multi_replica_distribution
+    processes.process_count = getNumInstances()
+    processes.process_index = getInstanceIndex()
+    if configure_device:
+        config.auto_select_ipus = getNumLocalReplicas() * ipus
+    return config

@@ -1,0 +1,171 @@
+"""TensorFlow's collectives of the host at a named place, in all types: what workers exchange outside of programs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.hosts.cluster import World
+
+_TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
+
+# What is moved as another type, since TensorFlow's collectives lack its own: by the same bits, or by the same values.
+_SAME_BITS = {
+    tf.bfloat16: tf.float16,
+    tf.complex64: tf.int64,
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+}
+_SAME_VALUES = dict.fromkeys((tf.bool, tf.int8, tf.int16, tf.uint8, tf.uint16), tf.int32)
+_MOVED = (tf.float32, tf.float16, tf.float64, tf.int32, tf.int64)
+# What sums are computed in, of types that are not added, or lose by it.
+_ADDED_AS = {
+    **dict.fromkeys((tf.float16, tf.bfloat16), tf.float32),
+    **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32),
+    **dict.fromkeys((tf.uint32, tf.uint64), tf.int64),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where workers meet for an exchange. TensorFlow knows it for ever by type and shape: others need another key.
+
+    Attributes:
+      group: The number of the group of workers that meet.
+      key: The number of the exchange in that group; a scalar tensor of int32 where a graph computes it.
+      size: How many workers are in the group.
+    """
+
+    group: int
+    key: int | tf.Tensor
+    size: int
+
+
+def reduce_at(world: World, site: Site, tensor: tf.Tensor, mean: bool, what: str) -> tf.Tensor:
+    """The sum of what the workers have, or their mean.
+
+    Args:
+      world: The workers.
+      site: Where they meet.
+      tensor: Numbers, of the same type and shape on all of them. Those of 16 bits are added in float32.
+      mean: Whether to divide by the number of workers. A mean of integers is cut to one.
+      what: What the tensor is, for messages.
+
+    Raises:
+      tf.errors.OpError: A worker is lost, or did not call in time.
+    """
+    dtype = tensor.dtype
+    if dtype.is_complex:
+        carried = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
+    else:
+        carried = tf.cast(tensor, _ADDED_AS.get(dtype, dtype))
+    with on_host(world, what):
+        total = tf.raw_ops.CollectiveReduceV2(
+            input=carried, ordering_token=[], merge_op="Add", final_op="Id", **_shared(world, site)
+        )
+        if mean and not dtype.is_integer:
+            total /= tf.cast(site.size, total.dtype)
+        if dtype.is_complex:
+            return tf.complex(total[..., 0], total[..., 1])
+        total = tf.cast(total, dtype)
+        return tf.truncatediv(total, tf.cast(site.size, dtype)) if mean and dtype.is_integer else total
+
+
+def gather_at(world: World, site: Site, tensor: tf.Tensor, what: str) -> tf.Tensor:
+    """What the workers have, in their order along the first axis.
+
+    Args:
+      world: The workers.
+      site: Where they meet.
+      tensor: Of any type but text, with one axis at least, of the same type and shape on all of them.
+      what: What the tensor is, for messages.
+
+    Raises:
+      tf.errors.OpError: A worker is lost, or did not call in time.
+      TypeError: The tensor holds text.
+    """
+    carried = _carried(tensor, what)
+    with on_host(world, what):
+        done = tf.raw_ops.CollectiveGatherV2(input=carried, ordering_token=[], **_shared(world, site))
+        length = tensor.shape[0]
+        first = None if length is None else length * site.size
+        done = tf.ensure_shape(done, tf.TensorShape([first]).concatenate(tensor.shape[1:]))
+        return _as_given(done, tensor.dtype)
+
+
+def broadcast_at(world: World, site: Site, tensor: tf.Tensor, root: int, what: str) -> tf.Tensor:
+    """What worker `root` has.
+
+    Args:
+      world: The workers.
+      site: Where they meet.
+      tensor: Of any type but text, of the same type and shape on all of them.
+      root: The number of the worker whose tensor it is.
+      what: What the tensor is, for messages.
+
+    Raises:
+      tf.errors.OpError: A worker is lost, or did not call in time.
+      TypeError: The tensor holds text.
+    """
+    carried = _carried(tensor, what)
+    shared = _shared(world, site)
+    with on_host(world, what):
+        if world.worker == root:
+            done = tf.raw_ops.CollectiveBcastSendV2(input=carried, **shared)
+        else:
+            done = tf.raw_ops.CollectiveBcastRecvV2(T=carried.dtype, shape=tf.shape(carried), **shared)
+        return _as_given(tf.ensure_shape(done, tensor.shape), tensor.dtype)
+
+
+@contextlib.contextmanager
+def on_host(world: World, what: str) -> Iterator[None]:
+    """A block of an exchange: on the worker's CPU, its errors told by what was exchanged and by whom."""
+    try:
+        with tf.device(world.device):
+            yield
+    except tf.errors.OpError as exc:
+        message = f"{what}: {told(world, exc.message)}"
+        if "Collective has timed out" in exc.message:
+            message += f" (after {world.timeout:g} s: a worker did not come, or exchanges something else)"
+        raise type(exc)(exc.node_def, exc.op, message) from exc
+
+
+def told(world: World, message: str) -> str:
+    """A message of TensorFlow's with the workers in the place of its tasks."""
+
+    def name(found: re.Match[str]) -> str:
+        task = int(found[1])
+        return f"worker {task} ({world.addresses[task]})" if task < world.workers else found[0]
+
+    return _TASK.sub(name, message)
+
+
+def _shared(world: World, site: Site) -> dict[str, Any]:
+    return {
+        "group_size": site.size,
+        "group_key": site.group,
+        "instance_key": site.key,
+        "communication_hint": "ring",
+        "timeout_seconds": world.timeout,
+    }
+
+
+def _carried(tensor: tf.Tensor, what: str) -> tf.Tensor:
+    dtype = tensor.dtype
+    if dtype in _SAME_BITS:
+        return tf.bitcast(tensor, _SAME_BITS[dtype])
+    carried = tf.cast(tensor, _SAME_VALUES[dtype]) if dtype in _SAME_VALUES else tensor
+    if carried.dtype not in _MOVED:
+        raise TypeError(
+            f"{what} is of type {dtype.name}, which workers cannot exchange: give all of them the same value"
+        )
+    return carried
+
+
+def _as_given(carried: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.bitcast(carried, dtype) if dtype in _SAME_BITS else tf.cast(carried, dtype)

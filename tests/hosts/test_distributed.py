@@ -1,0 +1,236 @@
+"""`ipu.distributed`: the same numbers on all instances, whatever the types, in graphs too; differences are told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import hosts
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint64", "complex64"]
+
+
+# What the workers run.
+
+
+def numbers_of_types():
+    rank = hosts.join().worker
+    found = []
+    for name in TYPES:
+        value = tf.cast(tf.constant([[1, 5], [3, 0]]) + rank, name)
+        found.append(
+            [
+                name,
+                tf.cast(ipu.distributed.allreduce(value, SUM), tf.float64),
+                tf.cast(ipu.distributed.allreduce(value, MEAN), tf.float64),
+                tf.cast(ipu.distributed.allgather(value), tf.float64),
+                tf.cast(ipu.distributed.broadcast(value, 1), tf.float64),
+                ipu.distributed.allreduce(value, "sum").dtype.name,
+            ]
+        )
+    return found
+
+
+def flags():
+    rank = hosts.join().worker
+    value = tf.constant([rank == 0, rank == 1])
+    return ipu.distributed.allgather(value), ipu.distributed.broadcast(value, 1)
+
+
+def halves():
+    rank = hosts.join().worker
+    return ipu.distributed.allreduce(
+        tf.constant([2048.0, -2048.0][rank], tf.float16) + tf.constant(0.0, tf.float16), SUM
+    )
+
+
+def in_another_order():
+    rank = hosts.join().worker
+
+    @tf.function
+    def exchange(x, y):
+        if rank == 0:
+            a = ipu.distributed.allreduce(x, SUM)
+            return a, ipu.distributed.allgather(y)
+        b = ipu.distributed.allgather(y)
+        return ipu.distributed.allreduce(x, SUM), b
+
+    return exchange(tf.constant(rank + 1.0), tf.constant([rank, rank]))
+
+
+def several_in_a_session():
+    """A session runs them in any order."""
+    rank = hosts.join().worker
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        totals = [ipu.distributed.allreduce(tf.constant([rank + i, i]), SUM) for i in range(2)]
+        return session.run(totals[:: 1 if rank else -1])[:: 1 if rank else -1]
+
+
+def of_shapes_that_are_not_known():
+    rank = hosts.join().worker
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def double(x):
+        return ipu.distributed.allreduce(ipu.distributed.allreduce(x, SUM), MEAN)
+
+    return double(tf.ones([3, 2]) * rank), double(tf.ones([1, 2]) * rank), double(tf.ones([3, 2]))
+
+
+def in_loop():
+    rank = hosts.join().worker
+
+    @tf.function
+    def steps(x):
+        for _ in tf.range(5):
+            x = ipu.distributed.allreduce(x, MEAN) + float(rank)
+        return x
+
+    return steps(tf.zeros([]))
+
+
+def in_session():
+    rank = hosts.join().worker
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [2])
+        total = ipu.distributed.allreduce(x, SUM)
+        rows = ipu.distributed.allgather(x)
+        assert rows.shape == [2, 2]
+        return session.run([total, rows], {x: [rank, 1]})
+
+
+def of_other_shapes(values):
+    return ipu.distributed.allreduce(np.float32(values), SUM)
+
+
+def of_other_kinds():
+    rank = hosts.join().worker
+    x = tf.constant(1)
+    return ipu.distributed.broadcast(x, 1) if rank else ipu.distributed.allreduce(x, MEAN)
+
+
+def of_other_shapes_in_graph():
+    rank = hosts.join().worker
+
+    @tf.function
+    def total(x):
+        return ipu.distributed.allreduce(x, SUM)
+
+    return total(tf.ones([rank + 1]))
+
+
+def in_a_program():
+    strategy = ipu.IPUStrategy()
+
+    @tf.function(jit_compile=True)
+    def program():
+        return ipu.distributed.allreduce(tf.constant(1.0), SUM)
+
+    return strategy.run(program)
+
+
+def a_variable():
+    rank = hosts.join().worker
+    variable = tf.Variable([rank + 1.0])
+    return ipu.distributed.broadcast(variable), ipu.distributed.allreduce(variable, SUM)
+
+
+def test_all_types_have_the_same_results_on_all_instances(workers):
+    first, second = workers.call(numbers_of_types)
+    one = np.array([[1, 5], [3, 0]])
+    for (name, *found), (_, *others) in zip(first, second, strict=True):
+        for ours, theirs in zip(found, others, strict=True):
+            np.testing.assert_array_equal(ours, theirs, name)
+        total, mean, gathered, sent, dtype = found
+        np.testing.assert_array_equal(total, 2 * one + 1, name)
+        exact = (2 * one + 1) / 2
+        np.testing.assert_array_equal(mean, exact if name[0] in "bfc" else np.trunc(exact), name)
+        np.testing.assert_array_equal(gathered, [one, one + 1], name)
+        np.testing.assert_array_equal(sent, one + 1, name)
+        assert dtype == name
+
+
+def test_flags_are_gathered_and_sent(workers):
+    for gathered, sent in workers.call(flags):
+        assert gathered.tolist() == [[True, False], [False, True]]
+        assert sent.tolist() == [False, True]
+
+
+def test_exchanges_of_a_session_meet_by_their_names(workers):
+    for totals in workers.call(several_in_a_session):
+        assert [total.tolist() for total in totals] == [[1, 0], [3, 2]]
+
+
+def test_shape_may_differ_from_call_to_call_in_a_graph(workers):
+    for found in workers.call(of_shapes_that_are_not_known):
+        assert [value.shape for value in found] == [(3, 2), (1, 2), (3, 2)]
+        assert [value.max() for value in found] == [1.0, 1.0, 2.0]
+
+
+def test_exchange_in_a_loop_of_a_graph(workers):
+    expected = np.zeros(2)
+    for _ in range(5):
+        expected = expected.mean() + np.arange(2)
+    np.testing.assert_allclose(workers.call(in_loop), expected)
+
+
+def test_exchange_in_a_session(workers):
+    for total, rows in workers.call(in_session):
+        assert total.tolist() == [1.0, 2.0]
+        assert rows.tolist() == [[0.0, 1.0], [1.0, 1.0]]
+
+
+def test_variables_are_exchanged_by_their_values(workers):
+    for sent, total in workers.call(a_variable):
+        assert (sent.tolist(), total.tolist()) == ([1.0], [3.0])
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments", "messages"),
+    [
+        (of_other_shapes, ([1.0, [1.0, 2.0]],), ["allreduce(float32 []) on instance 0", "(float32 [2]) on instance 1"]),
+        (of_other_kinds, (), ["allreduce(int32 [], 1) on instance 0", "broadcast(int32 [], 1) on instance 1"]),
+        (of_other_shapes_in_graph, (), ["the instances give different things", " 1 1 0", " 1 2 0"]),
+        (in_another_order, (), ["the instances give different things"]),
+    ],
+)
+def test_differences_are_told_by_all_and_the_instances_go_on(workers, case, arguments, messages):
+    outcomes = workers.outcomes(case, *(workers.each(values) for values in arguments))
+    for outcome in outcomes:
+        assert outcome.kinds[0] == "InvalidArgumentError", outcome
+        for message in messages:
+            assert message in outcome.message
+    assert [total.tolist() for total in workers.call(of_other_shapes, 1.0)] == [2.0, 2.0]
+
+
+def test_exchange_in_a_program_is_refused(workers):
+    for outcome in workers.outcomes(in_a_program):
+        assert outcome.kinds[0] == "RuntimeError"
+        assert "`allreduce` is for tensors of the host, and is called in a program" in outcome.message
+
+
+def test_one_instance_has_what_it_gives():
+    value = tf.constant([1, 2])
+    assert ipu.distributed.allreduce(value, SUM).numpy().tolist() == [1, 2]
+    assert ipu.distributed.allreduce(value, MEAN).numpy().tolist() == [1, 2]
+    assert ipu.distributed.allgather(value).numpy().tolist() == [[1, 2]]
+    assert ipu.distributed.allgather(3).numpy().tolist() == [3]
+    assert ipu.distributed.broadcast(value).numpy().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ipu.distributed.allreduce(1.0, "MAX"), ValueError, "`reduce_op` must be .* is 'MAX'"),
+        (lambda: ipu.distributed.allreduce(1.0, None), ValueError, "`reduce_op` must be .* is None"),
+        (lambda: ipu.distributed.allreduce("a", SUM), TypeError, "`value` must hold numbers, and is of type string"),
+        (lambda: ipu.distributed.allreduce(True, SUM), TypeError, "`value` must hold numbers, and is of type bool"),
+        (lambda: ipu.distributed.broadcast(1.0, 1), ValueError, r"`root_rank` is \[1\], .* that take part: 0"),
+        (lambda: ipu.distributed.broadcast(1.0, "0"), TypeError, "`root_rank` must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
