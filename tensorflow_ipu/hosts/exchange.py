@@ -5,16 +5,14 @@ All workers call the same functions in the same order, with the same types and s
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import re
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import cluster
+from tensorflow_ipu.hosts import meetings
 from tensorflow_ipu.hosts.cluster import World
 from tensorflow_ipu.hosts.muster import name_of
 
@@ -23,17 +21,6 @@ if TYPE_CHECKING:
 
 # Of the group of all workers in these collectives. Others have other keys.
 _GROUP = 8200
-_TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
-
-# What a broadcast carries a type as, that TensorFlow's has not: by the same bits, or by the same values.
-_SAME_BITS = {
-    tf.bfloat16: tf.float16,
-    tf.complex64: tf.int64,
-    tf.uint32: tf.int32,
-    tf.uint64: tf.int64,
-}
-_SAME_VALUES = {tf.int8: tf.int32, tf.int16: tf.int32, tf.uint8: tf.int32, tf.uint16: tf.int32}
-_BROADCAST = (tf.bool, tf.float32, tf.float16, tf.float64, tf.int32, tf.int64)
 
 # How the text of a verdict begins.
 _LATE, _OTHER = "L", "O"
@@ -58,23 +45,8 @@ def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.T
       TypeError: The value holds text.
     """
     tensor = tf.convert_to_tensor(value)
-    plain = _carried(tensor.dtype, what)
-    carried = _as_carried(tensor, plain)
-    key = _key(world, f"broadcast from worker {root}", carried, what)
-    shared = {
-        "group_size": world.workers,
-        "group_key": _GROUP,
-        "instance_key": key,
-        "communication_hint": "ring",
-        "timeout_seconds": world.timeout,
-    }
-    with _on(world, what):
-        if world.worker == root:
-            done = tf.raw_ops.CollectiveBcastSendV2(input=carried, **shared)
-        else:
-            done = tf.raw_ops.CollectiveBcastRecvV2(T=plain, shape=tf.shape(carried), **shared)
-        done = tf.ensure_shape(done, tensor.shape)
-        return _as_given(done, tensor.dtype)
+    site = _site(world, f"broadcast from worker {root}", tensor, what)
+    return meetings.broadcast_at(world, site, tensor, root, f"{what}, of all workers")
 
 
 def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
@@ -90,18 +62,8 @@ def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Ten
       tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
     """
     tensor = tf.convert_to_tensor(value)
-    with _on(world, what):
-        return tf.raw_ops.CollectiveReduceV2(
-            input=tensor,
-            group_size=world.workers,
-            group_key=_GROUP,
-            instance_key=_key(world, "mean" if mean else "sum", tensor, what),
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Div" if mean else "Id",
-            communication_hint="ring",
-            timeout_seconds=world.timeout,
-        )
+    site = _site(world, "mean" if mean else "sum", tensor, what)
+    return meetings.reduce_at(world, site, tensor, mean, f"{what}, of all workers")
 
 
 def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
@@ -116,33 +78,11 @@ def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
       tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
     """
     tensor = tf.convert_to_tensor(value)
-    with _on(world, what):
-        return tf.raw_ops.CollectiveGatherV2(
-            input=tensor,
-            group_size=world.workers,
-            group_key=_GROUP,
-            instance_key=_key(world, "gather", tensor, what),
-            ordering_token=[],
-            communication_hint="ring",
-            timeout_seconds=world.timeout,
-        )
+    return meetings.gather_at(world, _site(world, "gather", tensor, what), tensor, f"{what}, of all workers")
 
 
-def _carried(dtype: tf.DType, what: str) -> tf.DType:
-    carried = _SAME_BITS.get(dtype) or _SAME_VALUES.get(dtype) or dtype
-    if carried not in _BROADCAST:
-        raise TypeError(
-            f"{what} is of type {dtype.name}, which workers cannot exchange: give all of them the same value"
-        )
-    return carried
-
-
-def _as_carried(tensor: tf.Tensor, plain: tf.DType) -> tf.Tensor:
-    return tf.bitcast(tensor, plain) if tensor.dtype in _SAME_BITS else tf.cast(tensor, plain)
-
-
-def _as_given(carried: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.bitcast(carried, dtype) if dtype in _SAME_BITS else tf.cast(carried, dtype)
+def _site(world: World, kind: str, tensor: tf.Tensor, what: str) -> meetings.Site:
+    return meetings.Site(_GROUP, _key(world, kind, tensor, what), world.workers)
 
 
 def _key(world: World, kind: str, tensor: tf.Tensor, what: str) -> int:
@@ -199,26 +139,3 @@ def _verdict(world: World, place: str, own: str) -> tuple[str, str] | None:
                 " of the same shapes"
             )
     return None
-
-
-@contextlib.contextmanager
-def _on(world: World, what: str) -> Iterator[None]:
-    """A block of an exchange: on the worker's CPU, its errors told by what was exchanged and by whom."""
-    try:
-        with tf.device(world.device):
-            yield
-    except tf.errors.OpError as exc:
-        message = f"{what}, of all workers: {told(world, exc.message)}"
-        if "Collective has timed out" in exc.message:
-            message += f" (after {world.timeout:g} s: a worker did not come, or exchanges something else)"
-        raise type(exc)(exc.node_def, exc.op, message) from exc
-
-
-def told(world: World, message: str) -> str:
-    """A message of TensorFlow's with the workers in the place of its tasks."""
-
-    def name(found: re.Match[str]) -> str:
-        task = int(found[1])
-        return f"worker {task} ({world.addresses[task]})" if task < world.workers else found[0]
-
-    return _TASK.sub(name, message)
