@@ -104,4 +104,4 @@ def _made(folder: str, name: str) -> str:
     return path
 
 
-_state.set_record_listener(refresh)
+_state.add_record_listener(refresh)

@@ -56,7 +56,7 @@ class System:
         self._seeds: dict[int, DeviceSeed] = {}
         self._listener: DeviceListener | None = None
         self._seed_listener: SeedListener | None = None
-        self._record_listener: Hook | None = None
+        self._record_listeners: list[Hook] = []
         self._idle_waits: list[Hook] = []
 
     def configure(self, records: tuple[IpuOptions, ...], reset_configuration: bool = True) -> None:
@@ -153,11 +153,11 @@ class System:
         """Has `listener` called with each device and seed that is set, and with None for both when all are forgotten."""
         self._seed_listener = listener
 
-    def set_record_listener(self, listener: Hook) -> None:
+    def add_record_listener(self, listener: Hook) -> None:
         """Has `listener` called now and after each change, to look at the records; where it fails, the change is undone."""
         with self._changing:
             listener()
-            self._record_listener = listener
+            self._record_listeners.append(listener)
 
     def on_idle_wait(self, wait: Hook) -> Hook:
         """Registers a function that returns when no program of its layer runs; usable as a decorator."""
@@ -177,13 +177,13 @@ class System:
             self._records = records
             self._ipus = _ipus(records)
             self._connections = _connections(records)
-        if self._record_listener is not None:
-            try:
-                self._record_listener()
-            except ValueError:
-                if records:
-                    self._install(())
-                raise
+        try:
+            for listener in self._record_listeners:
+                listener()
+        except ValueError:
+            if records:
+                self._install(())
+            raise
         self._forget_seeds()
 
     def _forget_seeds(self) -> None:
@@ -235,5 +235,5 @@ set_device_seed = _system.set_device_seed
 device_seed = _system.device_seed
 set_device_listener = _system.set_device_listener
 set_seed_listener = _system.set_seed_listener
-set_record_listener = _system.set_record_listener
+add_record_listener = _system.add_record_listener
 on_idle_wait = _system.on_idle_wait

@@ -15,6 +15,7 @@ from tensorflow_ipu._checks import is_number
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import cluster, devices
 from tensorflow_ipu.errors import ClusterError
+from tensorflow_ipu.hosts import crossing
 from tensorflow_ipu.hosts.identity import Identity, identity
 from tensorflow_ipu.hosts.muster import address_of, muster, name_of
 
@@ -93,7 +94,9 @@ def join(
                     f" {own.worker} of {', '.join(own.addresses)}: a process joins one cluster"
                 )
             return _joined
-        _joined = _join(own, seconds, everywhere)
+        joined = _join(own, seconds, everywhere)
+        crossing.connect(joined)
+        _joined = joined
         return _joined
 
 

@@ -171,11 +171,24 @@ def _meet(
     """Adds the op of a collective to the program being traced, at a site of its own."""
 
     def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        site, order = _sites.new(function, name or function)
+        site, order = _sites.new(function, name or function, _words(function, tensors, groups, options), groups)
         attributes = {**_attributes(groups), "advance": not replicas.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
 
     return _sites.in_a_program(function, meet, values)
+
+
+def _words(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:
+    """What a collective does, for workers to compare: they have to agree on all of it."""
+    details = [f"{name} {value}" for name, value in options.items()]
+    if groups.size is not None:
+        details.append(f"in {'orthogonal ' if groups.orthogonal else ''}groups of {groups.size}")
+    operands = ", ".join(f"{tensor.dtype.name}{_shape(tensor.shape)}" for tensor in tensors)
+    return f"`{function}` of {operands}" + (f" ({', '.join(details)})" if details else "")
+
+
+def _shape(shape: tf.TensorShape) -> str:
+    return "[...]" if shape.rank is None else str(shape.as_list()).replace(" ", "").replace("None", "?")
 
 
 def _attributes(groups: ReplicaGroups) -> dict[str, int | bool]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native
 from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.replicas import ReplicaGroups
 
 # A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
 _Result = TypeVar("_Result")
@@ -19,7 +20,7 @@ _identities: dict[str, _feed.Feed] = {}
 _random: dict[str, _feed.Feed] = {}
 
 
-def new(function: str, name: str) -> tuple[tf.Tensor, list[tf.Tensor]]:
+def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The resource that names a new call site to the program being traced, and the order of the program there.
 
     The replicas of a program meet where they use the same resource. Each call has one of its own.
@@ -27,6 +28,8 @@ def new(function: str, name: str) -> tuple[tf.Tensor, list[tf.Tensor]]:
     Args:
       function: What the user called, for messages.
       name: A name for the site, for messages.
+      what: What is done there, in words of one line: workers of a program compare it.
+      groups: The groups that meet there.
 
     Raises:
       RuntimeError: No program is being traced.
@@ -34,7 +37,8 @@ def new(function: str, name: str) -> tuple[tf.Tensor, list[tf.Tensor]]:
     device = _device(function)
     graph = tf.compat.v1.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
-    return replicas.in_function(_make(device, place).state(device)), program_order.of(device)
+    site = _make(device, place, what, groups)
+    return replicas.in_function(site.state(device)), program_order.of(device)
 
 
 def in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
@@ -84,8 +88,15 @@ def _make_random(device: str) -> _feed.Feed:
     return _feed.Feed(number, native.ipu_random_drop)
 
 
-def _make(device: str, place: str) -> _feed.Feed:
-    number = native.ipu_site_new(tf.DeviceSpec.from_string(device).device_index, place.encode())
+def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None = None) -> _feed.Feed:
+    groups = groups or ReplicaGroups()
+    number = native.ipu_site_new(
+        tf.DeviceSpec.from_string(device).device_index,
+        place.encode(),
+        what.encode(),
+        groups.size or 0,
+        groups.orthogonal,
+    )
     return _feed.Feed(number, native.ipu_site_drop)
 
 

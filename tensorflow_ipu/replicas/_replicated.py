@@ -12,11 +12,15 @@ import tensorflow as tf
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
+from tensorflow_ipu.hosts import crossing
 from tensorflow_ipu.replicas import _numbers
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Gradient, Nested
+
+# How much of what crosses to other workers is bundled.
+_BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
 
 _TRUE = tf.compat.v1.AttrValue(b=True)
 
@@ -33,13 +37,15 @@ def ipus_or_one(ordinal: int) -> int:
 def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bool:
     """Whether a program on this device is to run on replicas.
 
-    Eagerly, a device of one IPU runs a program of one IPU by itself, unless its numbers may stop it, which the run tells
-    when it has ended. A graph may be run when the system is another, so
+    Eagerly, a device of one IPU runs a program of one IPU by itself, unless other workers run it too, or its numbers may
+    stop it, which the run tells when it has ended. A graph may be run when the system is another, so
     there it is always the run that finds out how many replicas there are. What is traced as a part of a program around
     it is run along with that. `eager`: whether this is eager execution, which each run asks once.
     """
     if eager:
-        return ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or _numbers.may_stop(program.graph)
+        if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or crossing.is_connected():
+            return True
+        return _numbers.may_stop(program.graph)
     return not _is_part_of_a_program()
 
 
@@ -129,4 +135,10 @@ def _tell_kernels(ipus: Sequence[int], connections: Sequence[DeviceConnectionTyp
     native.ipu_configure_devices(numbers(*ipus), numbers(*(kind.value for kind in connections)), len(ipus))
 
 
+def _set_bundles() -> None:
+    sizes = [record.options[_BUNDLE_OPTION] for record in _state.records()]
+    native.ipu_set_bundle_bytes(max(sizes, default=0))
+
+
 _state.set_device_listener(_tell_kernels)
+_state.add_record_listener(_set_bundles)

@@ -49,8 +49,10 @@ class Optimizations(Category):
     maximum_cross_replica_sum_buffer_size = Option(
         0,
         "Bytes of gradients that may wait to be summed over the replicas in one go; 0 sums each at once. More means"
-        " fewer exchanges and larger buffers.",
-        effect=Effect.MODEL,
+        " fewer exchanges and larger buffers. In the emulator: the most bytes of a message between workers, in which small"
+        " tensors of a collective travel together and of which a large one fills several; 0 is 1 MiB. All workers set it"
+        " alike.",
+        effect=Effect.ACTS,
         at_least=0,
     )
     maximum_reduce_scatter_buffer_size = Option(

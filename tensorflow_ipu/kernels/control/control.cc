@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/collectives/joint_runs.h"
 #include "tensorflow_ipu/kernels/control/metrics.h"
+#include "tensorflow_ipu/kernels/core/crossing.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
@@ -198,10 +200,19 @@ int64_t ipu_outfeed_woken_ns(int64_t number) {
   return outfeed == nullptr ? 0 : outfeed->woken_ns();
 }
 
-// A new call site of a collective in programs of a device.
-int64_t ipu_site_new(int64_t device, const char* name) {
-  return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(name, tensorflow_ipu::DomainOf(device)));
+// A new call site of a collective in programs of a device. `what` says in words what is done there, for workers to
+// compare;
+// "" where no data is exchanged. Groups are of `group_size` replicas; 0: one of all.
+int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t group_size, int32_t orthogonal) {
+  return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(name, tensorflow_ipu::DomainOf(device), what,
+                                                                          core::Grouping{group_size, orthogonal != 0}));
 }
+
+// What crosses to other workers is bundled up to so many bytes; 0: as many as were found best.
+void ipu_set_bundle_bytes(int64_t bytes) { core::SetBundleBytes(static_cast<std::size_t>(bytes)); }
+
+// This process runs programs by itself again.
+void ipu_disconnect_workers() { tensorflow_ipu::DisconnectWorkers(); }
 
 // Ends a site. Its number is void from then on.
 void ipu_site_drop(int64_t number) {

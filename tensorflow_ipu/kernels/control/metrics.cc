@@ -59,6 +59,8 @@ extern "C" const char* ipu_metrics(int64_t samples) {
   };
   counter("Collectives", metrics.collectives);
   counter("CollectiveBytes", metrics.collective_bytes);
+  counter("Crossings", metrics.crossings);
+  counter("CrossingBytes", metrics.crossing_bytes);
   counter("ExecutablesLoaded", metrics.executables_loaded);
   counter("ExecutablesStored", metrics.executables_stored);
   for (const auto& [type, calls] : metrics.host_kernel_calls.Read()) {

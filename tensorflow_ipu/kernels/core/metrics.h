@@ -14,6 +14,8 @@ namespace tensorflow_ipu::core {
 struct Metrics {
   std::atomic<int64_t> collectives{0};  // Meetings of a group.
   std::atomic<int64_t> collective_bytes{0};
+  std::atomic<int64_t> crossings{0};  // Meetings whose group spans workers.
+  std::atomic<int64_t> crossing_bytes{0};
   std::atomic<int64_t> executables_loaded{0};  // From disk.
   std::atomic<int64_t> executables_stored{0};
   std::atomic<int64_t> host_function_calls{0};

@@ -19,6 +19,7 @@ enum class Code : int {
   kFailedPrecondition = 9,
   kOutOfRange = 11,
   kInternal = 13,
+  kUnavailable = 14,
 };
 
 // A plain value.
@@ -34,6 +35,7 @@ struct Outcome {
   static Outcome DeadlineExceeded(std::string words) { return {Code::kDeadlineExceeded, std::move(words)}; }
   static Outcome NotFound(std::string words) { return {Code::kNotFound, std::move(words)}; }
   static Outcome FailedPrecondition(std::string words) { return {Code::kFailedPrecondition, std::move(words)}; }
+  static Outcome Unavailable(std::string words) { return {Code::kUnavailable, std::move(words)}; }
   static Outcome OutOfRange(std::string words) { return {Code::kOutOfRange, std::move(words)}; }
 };
 

@@ -114,63 +114,92 @@ const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[si
   return copy;
 }
 
-template <typename Type, typename Operation, int64_t size>
-void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int64_t count, bool mean, std::byte* out) {
-  using Stored = typename Type::Stored;
-  using Held = typename Type::Held;
+// From is how the inputs are stored, To how the output is; both are held alike. A divisor of 0 divides by nothing.
+template <typename From, typename To, typename Operation, int64_t size>
+void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int64_t count, int64_t divisor,
+                 std::byte* out) {
+  using Stored = typename From::Stored;
+  using Held = typename From::Held;
   Stored copy[size];
   Held held[size];
   const std::size_t offset = static_cast<std::size_t>(first) * sizeof(Stored);
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(Stored);
   const Stored* block = Block(inputs[0] + offset, bytes, copy);
-  for (int64_t i = 0; i < size; ++i) held[i] = Type::Load(block[i]);
+  for (int64_t i = 0; i < size; ++i) held[i] = From::Load(block[i]);
   for (std::size_t input = 1; input < inputs.size(); ++input) {
     block = Block(inputs[input] + offset, bytes, copy);
-    for (int64_t i = 0; i < size; ++i) held[i] = Operation::Of(held[i], Type::Load(block[i]));
+    for (int64_t i = 0; i < size; ++i) held[i] = Operation::Of(held[i], From::Load(block[i]));
   }
-  if (mean) {
-    const Held divisor = static_cast<Held>(inputs.size());
-    for (int64_t i = 0; i < size; ++i) held[i] = held[i] / divisor;
+  if (divisor != 0) {
+    const Held by = static_cast<Held>(divisor);
+    for (int64_t i = 0; i < size; ++i) held[i] = held[i] / by;
   }
-  for (int64_t i = 0; i < size; ++i) copy[i] = Type::Store(held[i]);
-  std::memcpy(out + offset, copy, bytes);
+  typename To::Stored result[size];
+  for (int64_t i = 0; i < size; ++i) result[i] = To::Store(held[i]);
+  std::memcpy(out + static_cast<std::size_t>(first) * sizeof(typename To::Stored), result,
+              static_cast<std::size_t>(count) * sizeof(typename To::Stored));
 }
 
-template <typename Type, typename Operation>
-void ReduceAll(const std::vector<const std::byte*>& inputs, int64_t count, bool mean, std::byte* out) {
-  if (count <= kSmallBlock) return ReduceBlock<Type, Operation, kSmallBlock>(inputs, 0, count, mean, out);
+template <typename From, typename To, typename Operation>
+void ReduceAll(const std::vector<const std::byte*>& inputs, int64_t count, int64_t divisor, std::byte* out) {
+  if (count <= kSmallBlock) return ReduceBlock<From, To, Operation, kSmallBlock>(inputs, 0, count, divisor, out);
   for (int64_t first = 0; first < count; first += kBlock) {
-    ReduceBlock<Type, Operation, kBlock>(inputs, first, std::min(kBlock, count - first), mean, out);
+    ReduceBlock<From, To, Operation, kBlock>(inputs, first, std::min(kBlock, count - first), divisor, out);
+  }
+}
+
+// Where in the reduction of a group these inputs are: all of it, the part of one worker, or the parts of all workers.
+enum class Stage { kWhole, kPart, kParts };
+
+// What a stage reduces: values of the type, or values as they accumulate.
+struct Step {
+  Stage stage;
+  int64_t divisor;  // Of a mean, at its end.
+};
+
+template <typename Type, typename Operation>
+void ReduceStage(const Step& step, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
+  using Accumulated = Plain<typename Type::Held>;
+  switch (step.stage) {
+    case Stage::kWhole:
+      return ReduceAll<Type, Type, Operation>(inputs, count, step.divisor, out);
+    case Stage::kPart:
+      return ReduceAll<Type, Accumulated, Operation>(inputs, count, 0, out);
+    case Stage::kParts:
+      return ReduceAll<Accumulated, Type, Operation>(inputs, count, step.divisor, out);
   }
 }
 
 // Type is how the elements accumulate, WideType how they do it for a mean.
 template <typename Type, typename WideType = Type>
-void ReduceNumbers(Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
+void ReduceNumbers(Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
+                   std::byte* out) {
   switch (reduction) {
     case Reduction::kSum:
-      return ReduceAll<Type, Sum>(inputs, count, /*mean=*/false, out);
+      return ReduceStage<Type, Sum>(step, inputs, count, out);
     case Reduction::kMean:
-      return ReduceAll<WideType, Sum>(inputs, count, /*mean=*/true, out);
+      return ReduceStage<WideType, Sum>(step, inputs, count, out);
     case Reduction::kProduct:
-      return ReduceAll<Type, Product>(inputs, count, /*mean=*/false, out);
+      return ReduceStage<Type, Product>(step, inputs, count, out);
     case Reduction::kMin:
-      return ReduceAll<Type, Min>(inputs, count, /*mean=*/false, out);
+      return ReduceStage<Type, Min>(step, inputs, count, out);
     case Reduction::kMax:
-      return ReduceAll<Type, Max>(inputs, count, /*mean=*/false, out);
+      return ReduceStage<Type, Max>(step, inputs, count, out);
     default:
       return;
   }
 }
 
 template <typename T>
-void ReduceIntegers(Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
-  ReduceNumbers<Plain<T>, Wide<T>>(reduction, inputs, count, out);
+void ReduceIntegers(Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
+                    std::byte* out) {
+  ReduceNumbers<Plain<T>, Wide<T>>(reduction, step, inputs, count, out);
 }
 
-void ReduceBooleans(Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
-  if (reduction == Reduction::kAnd) return ReduceAll<Plain<uint8_t>, And>(inputs, count, /*mean=*/false, out);
-  ReduceAll<Plain<uint8_t>, Or>(inputs, count, /*mean=*/false, out);
+void ReduceBooleans(Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
+                    std::byte* out) {
+  if (reduction == Reduction::kAnd) return ReduceStage<Plain<uint8_t>, And>(step, inputs, count, out);
+  ReduceStage<Plain<uint8_t>, Or>(step, inputs, count, out);
 }
 
 // TensorFlow's threads flush subnormal numbers to zero and others do not, and a collective is computed on whatever
@@ -227,41 +256,80 @@ bool Supports(DataType type, Reduction reduction) {
   return logical == (type == DataType::kBool);
 }
 
-void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
-            std::byte* out) {
+namespace {
+
+void ReduceAt(DataType type, Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs,
+              int64_t count, std::byte* out) {
   switch (type) {
     case DataType::kBool:
-      return ReduceBooleans(reduction, inputs, count, out);
+      return ReduceBooleans(reduction, step, inputs, count, out);
     case DataType::kS8:
-      return ReduceIntegers<int8_t>(reduction, inputs, count, out);
+      return ReduceIntegers<int8_t>(reduction, step, inputs, count, out);
     case DataType::kS16:
-      return ReduceIntegers<int16_t>(reduction, inputs, count, out);
+      return ReduceIntegers<int16_t>(reduction, step, inputs, count, out);
     case DataType::kS32:
-      return ReduceIntegers<int32_t>(reduction, inputs, count, out);
+      return ReduceIntegers<int32_t>(reduction, step, inputs, count, out);
     case DataType::kS64:
-      return ReduceIntegers<int64_t>(reduction, inputs, count, out);
+      return ReduceIntegers<int64_t>(reduction, step, inputs, count, out);
     case DataType::kU8:
-      return ReduceIntegers<uint8_t>(reduction, inputs, count, out);
+      return ReduceIntegers<uint8_t>(reduction, step, inputs, count, out);
     case DataType::kU16:
-      return ReduceIntegers<uint16_t>(reduction, inputs, count, out);
+      return ReduceIntegers<uint16_t>(reduction, step, inputs, count, out);
     case DataType::kU32:
-      return ReduceIntegers<uint32_t>(reduction, inputs, count, out);
+      return ReduceIntegers<uint32_t>(reduction, step, inputs, count, out);
     case DataType::kU64:
-      return ReduceIntegers<uint64_t>(reduction, inputs, count, out);
+      return ReduceIntegers<uint64_t>(reduction, step, inputs, count, out);
     default:
       break;
   }
   const FloatsByTheBook by_the_book;
   switch (type) {
     case DataType::kF16:
-      return ReduceNumbers<F16>(reduction, inputs, count, out);
+      return ReduceNumbers<F16>(reduction, step, inputs, count, out);
     case DataType::kBF16:
-      return ReduceNumbers<BF16>(reduction, inputs, count, out);
+      return ReduceNumbers<BF16>(reduction, step, inputs, count, out);
     case DataType::kF64:
-      return ReduceNumbers<Plain<double>>(reduction, inputs, count, out);
+      return ReduceNumbers<Plain<double>>(reduction, step, inputs, count, out);
     default:
-      return ReduceNumbers<Plain<float>>(reduction, inputs, count, out);
+      return ReduceNumbers<Plain<float>>(reduction, step, inputs, count, out);
   }
+}
+
+}  // namespace
+
+DataType Accumulated(DataType type, Reduction reduction) {
+  const bool mean = reduction == Reduction::kMean;
+  switch (type) {
+    case DataType::kF16:
+    case DataType::kBF16:
+      return DataType::kF32;
+    case DataType::kS8:
+    case DataType::kS16:
+    case DataType::kS32:
+      return mean ? DataType::kS64 : type;
+    case DataType::kU8:
+    case DataType::kU16:
+    case DataType::kU32:
+      return mean ? DataType::kU64 : type;
+    default:
+      return type;
+  }
+}
+
+void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
+            std::byte* out) {
+  const int64_t divisor = reduction == Reduction::kMean ? static_cast<int64_t>(inputs.size()) : 0;
+  ReduceAt(type, reduction, {Stage::kWhole, divisor}, inputs, count, out);
+}
+
+void ReducePart(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
+                std::byte* out) {
+  ReduceAt(type, reduction, {Stage::kPart, 0}, inputs, count, out);
+}
+
+void ReduceParts(DataType type, Reduction reduction, const std::vector<const std::byte*>& parts, int64_t count,
+                 int64_t replicas, std::byte* out) {
+  ReduceAt(type, reduction, {Stage::kParts, reduction == Reduction::kMean ? replicas : 0}, parts, count, out);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -31,6 +31,15 @@ bool Supports(DataType type, Reduction reduction);
 void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
             std::byte* out);
 
+// The same in two steps, where groups of replicas are far apart. Each reduces what it has to values of the type that
+// they accumulate in; and these parts, of `replicas` replicas in all, are reduced from left to right and stored in
+// their type.
+DataType Accumulated(DataType type, Reduction reduction);
+void ReducePart(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,
+                std::byte* out);
+void ReduceParts(DataType type, Reduction reduction, const std::vector<const std::byte*>& parts, int64_t count,
+                 int64_t replicas, std::byte* out);
+
 }  // namespace tensorflow_ipu::core
 
 #endif  // TENSORFLOW_IPU_KERNELS_CORE_REDUCTION_H_

@@ -3,19 +3,19 @@
 #include <algorithm>
 
 #include "tensorflow_ipu/kernels/core/activity.h"
-#include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/core/work.h"
 
 namespace tensorflow_ipu::core {
 
-// The replicas of one group at one use of a site.
+// The replicas of one group at one use of a site, as far as they are of this process.
 struct Domain::Meeting {
   std::shared_ptr<CallSite> site;
   Group group;  // Of any of its replicas.
+  Share share;
   int64_t arrived = 0;
-  // By rank; a null `deliver` has not arrived.
+  // By place, which is the rank among the replicas of this process; a null `deliver` has not arrived.
   std::vector<Contribution> contributions;
   std::vector<Deliver> delivers;
   std::vector<Samples::Clock::time_point> since;  // When those arrived who wait.
@@ -24,7 +24,9 @@ struct Domain::Meeting {
   // The last replica has arrived: notes how long each of the others has waited for it.
   void NoteWaits(int64_t last) const;
 
-  bool HasArrived(int64_t rank) const { return delivers[rank] != nullptr; }
+  int64_t places() const { return share.count; }
+  int64_t Replica(int64_t place) const { return group.Replica(share.first + place); }
+  bool HasArrived(int64_t place) const { return delivers[place] != nullptr; }
 
   // The replicas of the group that have arrived, or those that have not, in words: "replicas 1, 3".
   std::string Replicas(bool arrived) const;
@@ -60,66 +62,38 @@ void NoteCollective(std::size_t bytes) {
   Count(&Metrics::Global().collective_bytes, static_cast<int64_t>(bytes));
 }
 
-// A complete meeting, from the last arrival to the answers.
-class Work {
- public:
-  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Deliver> delivers,
-       std::shared_ptr<RunningMedian> run_time)
-      : exchange_(collective, std::move(contributions)),
-        delivers_(std::move(delivers)),
-        run_time_(std::move(run_time)) {}
-
-  // Performs the collective. Returns whether it is done; if not, other threads are at it, and answer the caller too.
-  //
-  // The last to arrive does the work, while the data that it has just written is in its cache. Where there is much,
-  // idle threads help: all take the next piece until there is none, so nobody waits for a helper that wakes up late.
-  static bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
-    if (work->exchange_.bytes() >= kSharedBytes) {
-      const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
-      for (int64_t i = 0; i < helpers; ++i) {
-        Executor::Global().Run([work](const Outcome& started) {
-          if (!started.ok()) return;  // The others do its pieces.
-          Executor::SpinAfterTask(TaskSpin(*work->run_time_));
-          if (work->exchange_.DoSome()) AnswerFromTask(std::move(work->delivers_), work->run_time_);
-        });
-      }
-    }
-    if (!work->exchange_.DoSome()) return false;
-    work->delivers_[own_rank] = nullptr;
-    Answer(std::move(work->delivers_), work->run_time_);
-    return true;
-  }
-
- private:
-  Exchange exchange_;
-  std::vector<Deliver> delivers_;  // Of the thread that does the last piece.
-  const std::shared_ptr<RunningMedian> run_time_;
-};
-
 }  // namespace
 
 std::string Domain::Meeting::Replicas(bool arrived_ones) const {
   std::vector<int64_t> replicas;
-  for (int64_t rank = 0; rank < group.size; ++rank) {
-    if (HasArrived(rank) == arrived_ones) replicas.push_back(group.Replica(rank));
+  for (int64_t place = 0; place < places(); ++place) {
+    if (HasArrived(place) == arrived_ones) replicas.push_back(Replica(place));
   }
   return Listed(replicas);
 }
 
 void Domain::Meeting::NoteWaits(int64_t last) const {
   const auto now = Samples::Clock::now();
-  for (int64_t rank = 0; rank < group.size; ++rank) {
-    if (rank != last) Metrics::Global().collective_waits.Add(now, now - since[rank]);
+  for (int64_t place = 0; place < places(); ++place) {
+    if (place != last) Metrics::Global().collective_waits.Add(now, now - since[place]);
   }
 }
 
 Domain::Domain(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
     : device_(std::move(device)), others_wait_(std::move(others_wait)), watch_(watch) {}
 
-void Domain::Begin(int64_t replicas) {
+void Domain::Begin(int64_t replicas, int64_t worker, int64_t workers, std::shared_ptr<JointRun> joint,
+                   const std::vector<std::shared_ptr<CallSite>>& sites) {
   const Lock lock(mutex_);
   FailAll(Outcome::Cancelled("Another run began on `" + device_ + "`."));
   ++run_;
+  first_ = worker * replicas;
+  all_ = workers * replicas;
+  joint_ = std::move(joint);
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    sites[i]->domain_->mutex_.AssertHeld();  // It is this one.
+    sites[i]->ordinal_ = static_cast<int64_t>(i);
+  }
   here_.assign(replicas, true);
   waits_.assign(replicas, 0);
   aborted_.reset();
@@ -133,12 +107,12 @@ void Domain::Begin(int64_t replicas) {
 
 void Domain::Leave(int64_t replica) {
   const Lock lock(mutex_);
-  if (replica < 0 || replica >= static_cast<int64_t>(here_.size()) || !here_[replica]) return;
-  here_[replica] = false;
+  if (replica < first_ || replica >= first_ + Local() || !IsHere(replica)) return;
+  here_[replica - first_] = false;
   std::vector<std::shared_ptr<Meeting>> lost;
   for (const auto& meeting : open_) {
-    for (int64_t rank = 0; rank < meeting->group.size; ++rank) {
-      if (meeting->group.Replica(rank) == replica && !meeting->HasArrived(rank)) lost.push_back(meeting);
+    for (int64_t place = 0; place < meeting->places(); ++place) {
+      if (meeting->Replica(place) == replica && !meeting->HasArrived(place)) lost.push_back(meeting);
     }
   }
   for (const auto& meeting : lost) {
@@ -148,10 +122,15 @@ void Domain::Leave(int64_t replica) {
 }
 
 void Domain::Abort(Outcome why) {
-  const Lock lock(mutex_);
-  if (aborted_.has_value()) return;
-  aborted_ = std::move(why);
-  FailAll(*aborted_);
+  std::shared_ptr<JointRun> joint;
+  {
+    const Lock lock(mutex_);
+    if (aborted_.has_value()) return;
+    aborted_ = why;
+    FailAll(*aborted_);
+    joint = joint_;
+  }
+  if (joint != nullptr) joint->Abort(std::move(why));
 }
 
 int64_t Domain::waiting() const {
@@ -163,8 +142,8 @@ int64_t Domain::waiting() const {
 
 void Domain::Close(Meeting& meeting) {
   if (meeting.deadline.has_value()) Deadlines::Global().Remove(*meeting.deadline);
-  for (int64_t rank = 0; rank < meeting.group.size; ++rank) {
-    if (meeting.HasArrived(rank)) --waits_[meeting.group.Replica(rank)];
+  for (int64_t place = 0; place < meeting.places(); ++place) {
+    if (meeting.HasArrived(place)) --waits_[meeting.Replica(place) - first_];
   }
   meeting.site->domain_->mutex_.AssertHeld();  // It is this one.
   meeting.site->meetings_[meeting.group.number] = nullptr;
@@ -240,7 +219,11 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
                                         Contribution contribution, Deliver deliver) {
   if (replicas == 1) return PerformAlone(collective, std::move(contribution));
   std::shared_ptr<Meeting> complete;
-  int64_t rank = 0;
+  std::shared_ptr<JointRun> joint;
+  int64_t place = 0;
+  int64_t local = 0;
+  int64_t ordinal = 0;
+  int64_t use = 0;
   {
     const Lock lock(domain_->mutex_);
     Outcome refusal = Refusal(replica, replicas, collective, contribution);
@@ -248,26 +231,57 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
     const Group group = Group::Of(collective.grouping, replica, replicas);
     std::shared_ptr<Meeting>& meeting = meetings_[group.number];
     if (meeting == nullptr) meeting = Open(group);
-    rank = group.rank;
-    meeting->contributions[rank] = std::move(contribution);
-    meeting->delivers[rank] = std::move(deliver);
-    ++domain_->waits_[replica];
+    place = group.rank - meeting->share.first;
+    meeting->contributions[place] = std::move(contribution);
+    meeting->delivers[place] = std::move(deliver);
+    ++domain_->waits_[replica - domain_->first_];
     ++domain_->arrivals_;
-    if (++meeting->arrived < group.size) {
-      meeting->since[rank] = Samples::Clock::now();
+    if (++meeting->arrived < meeting->places()) {
+      meeting->since[place] = Samples::Clock::now();
       return std::nullopt;
     }
     complete = meeting;
     domain_->Close(*complete);
     domain_->open_.erase(complete);
+    if (complete->places() < group.size) {
+      joint = domain_->joint_;
+      local = domain_->Local();
+      ordinal = ordinal_;
+      use = uses_[group.number]++;
+    }
   }
   // From here on the meeting is this thread's: neither Leave nor Abort may touch buffers that are being written.
-  complete->NoteWaits(rank);
-  NoteCollective(BytesOf(complete->contributions[rank]) * complete->contributions.size());
+  complete->NoteWaits(place);
+  NoteCollective(BytesOf(complete->contributions[place]) * complete->contributions.size());
+  if (complete->places() < complete->group.size) {
+    const std::string key =
+        std::to_string(ordinal) + ":" + std::to_string(complete->group.number) + ":" + std::to_string(use);
+    Cross(joint, key, collective, *complete, local);
+    return std::nullopt;
+  }
   const auto work =
       std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers), run_time_);
-  if (!Work::Perform(work, rank)) return std::nullopt;
+  if (!Work::Perform(work, place)) return std::nullopt;
   return Outcome::Ok();
+}
+
+// What the replicas of this process brought meets what those of other workers bring. All have their answers from there.
+void CallSite::Cross(const std::shared_ptr<JointRun>& joint, const std::string& key, const Collective& collective,
+                     Meeting& meeting, int64_t local) {
+  const auto delivers = std::make_shared<std::vector<Deliver>>(std::move(meeting.delivers));
+  auto answer = [delivers, run_time = run_time_](Outcome outcome) {
+    if (outcome.ok()) return AnswerFromTask(std::move(*delivers), run_time);
+    AnswerLater(std::move(*delivers), outcome);
+  };
+  if (joint == nullptr) {
+    return answer(Outcome::FailedPrecondition("The replicas of several workers were to meet in " + Called() +
+                                              ", in a run that this worker has by itself."));
+  }
+  std::vector<Share> shares = SharesOf(meeting.group, local);
+  const std::size_t own =
+      static_cast<std::size_t>(std::find(shares.begin(), shares.end(), meeting.share) - shares.begin());
+  joint->Cross(Called(), key, Parcels(collective, std::move(meeting.contributions), std::move(shares), own),
+               std::move(answer));
 }
 
 void CallSite::Close() {
@@ -289,7 +303,8 @@ Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& c
                           const Contribution& contribution) {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
   if (domain_->aborted_.has_value()) return *domain_->aborted_;
-  if (static_cast<int64_t>(domain_->here_.size()) != replicas || replica < 0 || replica >= replicas) {
+  const int64_t first = domain_->first_;
+  if (domain_->all_ != replicas || replica < first || replica >= first + domain_->Local()) {
     return Outcome::FailedPrecondition("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
                                        " came to " + Called() + ", and no such run is under way on `" +
                                        domain_->device_ + "`. Run the program with `IPUStrategy.run`.");
@@ -300,6 +315,7 @@ Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& c
     failure_.reset();
     meetings_.clear();
     lost_.clear();
+    uses_.clear();
   }
   if (failure_.has_value()) return *failure_;
   if (!collective_.has_value()) {
@@ -318,19 +334,20 @@ Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& c
   Outcome outcome = CheckOperands(collective, group.size, contribution);
   if (!outcome.ok()) return Fail({outcome.code, "In " + Called() + ", " + outcome.message});
   const Meeting* const meeting = meetings_[group.number].get();
-  for (int64_t rank = 0; rank < group.size; ++rank) {
-    if (meeting != nullptr && meeting->HasArrived(rank)) {
-      if (rank == group.rank) {
+  const Share share = meeting == nullptr ? ShareOf(group, domain_->Local(), group.rank) : meeting->share;
+  for (int64_t place = 0; place < share.count; ++place) {
+    const int64_t other = group.Replica(share.first + place);
+    if (meeting != nullptr && meeting->HasArrived(place)) {
+      if (other == replica) {
         return Fail({Code::kInternal, "Replica " + std::to_string(replica) + " came twice to " + Called() + "."});
       }
-      if (!Match(meeting->contributions[rank], contribution)) {
-        return Fail(Outcome::InvalidArgument("The replicas do not agree on the operands of " + Called() + ": replica " +
-                                             std::to_string(group.Replica(rank)) + " brings " +
-                                             Described(meeting->contributions[rank]) + ", and replica " +
-                                             std::to_string(replica) + " " + Described(contribution) +
-                                             ". Run the same program on all of them."));
+      if (!Match(meeting->contributions[place], contribution)) {
+        return Fail(Outcome::InvalidArgument(
+            "The replicas do not agree on the operands of " + Called() + ": replica " + std::to_string(other) +
+            " brings " + Described(meeting->contributions[place]) + ", and replica " + std::to_string(replica) + " " +
+            Described(contribution) + ". Run the same program on all of them."));
       }
-    } else if (!domain_->here_[group.Replica(rank)]) {
+    } else if (!domain_->IsHere(other)) {
       return NeverComplete(group, Listed({replica}));
     }
   }
@@ -349,9 +366,10 @@ std::shared_ptr<CallSite::Meeting> CallSite::Open(const Group& group) {
   auto meeting = std::make_shared<Meeting>();
   meeting->site = shared_from_this();
   meeting->group = group;
-  meeting->contributions.resize(group.size);
-  meeting->delivers.resize(group.size);
-  meeting->since.resize(group.size);
+  meeting->share = ShareOf(group, domain_->Local(), group.rank);
+  meeting->contributions.resize(meeting->places());
+  meeting->delivers.resize(meeting->places());
+  meeting->since.resize(meeting->places());
   const int64_t limit = wait_limit_ns;
   if (limit > 0) {
     meeting->deadline = Deadlines::Global().Add(
@@ -368,8 +386,9 @@ Outcome CallSite::Interrupted() const { return Outcome::Cancelled("The run was i
 
 Outcome CallSite::NeverComplete(const Group& group, const std::string& arrived) {
   std::vector<int64_t> gone;
-  for (int64_t rank = 0; rank < group.size; ++rank) {
-    if (!domain_->here_[group.Replica(rank)]) gone.push_back(group.Replica(rank));
+  const Share share = ShareOf(group, domain_->Local(), group.rank);
+  for (int64_t rank = share.first; rank < share.first + share.count; ++rank) {
+    if (!domain_->IsHere(group.Replica(rank))) gone.push_back(group.Replica(rank));
   }
   Outcome why = Outcome::FailedPrecondition(
       "In a run of replicas, " + Called() + " was reached by " + arrived + ", but never will be by " + Listed(gone) +

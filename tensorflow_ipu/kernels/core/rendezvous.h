@@ -17,9 +17,11 @@
 #include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/exchange.h"
+#include "tensorflow_ipu/kernels/core/joint_run.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/running_median.h"
+#include "tensorflow_ipu/kernels/core/shares.h"
 
 namespace tensorflow_ipu::core {
 
@@ -38,6 +40,11 @@ class CallSite;
 // wait at different call sites. A watchdog finds these: the run fails once all of its replicas wait, none arrives, none
 // waits for a feed, and no thread of the process computes or is runnable.
 //
+// Workers. Where processes run a program together, replicas are numbered over all of them, and each process has those
+// of one domain. In a group of several workers' replicas, those of one process meet first, as above, and then one
+// crossing exchanges what they have with the others (see joint_run.h). They do not wait in the domain meanwhile: the
+// joint run has a limit of its own, and ends all of its crossings.
+//
 // Thread-safe; lives in a shared_ptr.
 class Domain : public std::enable_shared_from_this<Domain> {
  public:
@@ -50,9 +57,14 @@ class Domain : public std::enable_shared_from_this<Domain> {
   Domain& operator=(const Domain&) = delete;
 
   // Starts a run of so many replicas. What still waits in a run before is failed, and all of it forgotten.
-  void Begin(int64_t replicas) IPU_EXCLUDES(mutex_);
+  //
+  // With `workers` above 1, this process has the replicas from worker * replicas on. `joint` is null for a program that
+  // has no collectives of several workers' replicas; else `sites` are the call sites of those, in the order of the
+  // trace.
+  void Begin(int64_t replicas, int64_t worker = 0, int64_t workers = 1, std::shared_ptr<JointRun> joint = nullptr,
+             const std::vector<std::shared_ptr<CallSite>>& sites = {}) IPU_EXCLUDES(mutex_);
 
-  // The replica's program has ended: it arrives nowhere any more.
+  // The program of a replica of this process has ended: it arrives nowhere any more. `replica` counts all workers'.
   void Leave(int64_t replica) IPU_EXCLUDES(mutex_);
 
   // Fails what waits, and what arrives later in this run. Only the first of several counts.
@@ -69,6 +81,8 @@ class Domain : public std::enable_shared_from_this<Domain> {
   void Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) IPU_REQUIRES(mutex_);
   void FailAll(const Outcome& why) IPU_REQUIRES(mutex_);
   bool AllWait() const IPU_REQUIRES(mutex_);
+  int64_t Local() const IPU_REQUIRES(mutex_) { return static_cast<int64_t>(here_.size()); }
+  bool IsHere(int64_t replica) const IPU_REQUIRES(mutex_) { return here_[replica - first_]; }
   void WatchLater() IPU_REQUIRES(mutex_);
 
   void GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) IPU_EXCLUDES(mutex_);
@@ -78,10 +92,13 @@ class Domain : public std::enable_shared_from_this<Domain> {
   const std::function<bool()> others_wait_;
   const std::chrono::nanoseconds watch_;
 
-  mutable Mutex mutex_;                                // Guards what open meetings hold too.
-  int64_t run_ IPU_GUARDED_BY(mutex_) = 0;             // Counts the runs.
-  std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // A replica: whether its program runs.
-  std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // A replica: how many of its arrivals wait.
+  mutable Mutex mutex_;                       // Guards what open meetings hold too.
+  int64_t run_ IPU_GUARDED_BY(mutex_) = 0;    // Counts the runs.
+  int64_t first_ IPU_GUARDED_BY(mutex_) = 0;  // The first replica of this process.
+  int64_t all_ IPU_GUARDED_BY(mutex_) = 0;    // Replicas of all workers.
+  std::shared_ptr<JointRun> joint_ IPU_GUARDED_BY(mutex_);
+  std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // A replica of this process: whether its program runs.
+  std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // Likewise: how many of its arrivals wait.
   std::optional<Outcome> aborted_ IPU_GUARDED_BY(mutex_);
   std::unordered_set<std::shared_ptr<Meeting>> open_ IPU_GUARDED_BY(mutex_);
   int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
@@ -101,12 +118,21 @@ class Domain : public std::enable_shared_from_this<Domain> {
 // Thread-safe; lives in a shared_ptr.
 class CallSite : public std::enable_shared_from_this<CallSite> {
  public:
-  CallSite(std::string name, std::shared_ptr<Domain> domain) : name_(std::move(name)), domain_(std::move(domain)) {}
+  // `what` says in words what is done here, for other workers to compare; nothing where no data is exchanged.
+  // `grouping` is that of all uses.
+  CallSite(std::string name, std::shared_ptr<Domain> domain, std::string what = "", const Grouping& grouping = {})
+      : name_(std::move(name)), domain_(std::move(domain)), what_(std::move(what)), grouping_(grouping) {}
 
   CallSite(const CallSite&) = delete;
   CallSite& operator=(const CallSite&) = delete;
 
   const std::string& name() const { return name_; }
+  const std::string& what() const { return what_; }
+
+  // Whether replicas of several workers meet here.
+  bool SpansWorkers(int64_t local, int64_t workers) const {
+    return !what_.empty() && core::SpansWorkers(grouping_, local, workers);
+  }
 
   // One of `replicas` arrives, with its part of the collective. The buffers must stay until it has its answer: the
   // value returned, or where there is none, what `deliver` gets, perhaps before this returns.
@@ -129,6 +155,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective, const Contribution& contribution)
       IPU_REQUIRES(domain_->mutex_);
   std::shared_ptr<Meeting> Open(const Group& group) IPU_REQUIRES(domain_->mutex_);
+  void Cross(const std::shared_ptr<JointRun>& joint, const std::string& key, const Collective& collective,
+             Meeting& meeting, int64_t local);
 
   // Why meetings of a group that a replica has left cannot be. The first words hold for all that come later: by then
   // more replicas may have left, on account of the failure.
@@ -139,6 +167,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
 
   const std::string name_;
   const std::shared_ptr<Domain> domain_;
+  const std::string what_;
+  const Grouping grouping_;
   const std::shared_ptr<RunningMedian> run_time_ = std::make_shared<RunningMedian>();
 
   // Void once the domain has another run.
@@ -147,6 +177,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   std::optional<Outcome> failure_ IPU_GUARDED_BY(domain_->mutex_);                  // Why all later arrivals fail.
   std::vector<std::shared_ptr<Meeting>> meetings_ IPU_GUARDED_BY(domain_->mutex_);  // A group: its open one, or null.
   std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(domain_->mutex_);                 // A group: why it meets no more.
+  std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(domain_->mutex_);                 // A group: how often it crossed.
+  int64_t ordinal_ IPU_GUARDED_BY(domain_->mutex_) = 0;                             // Among the sites of a joint run.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -73,6 +73,19 @@ constexpr std::chrono::nanoseconds kOthersAreDone{10000};
 // what programs run on for between two collectives, and never longer than this. Without: 1.2 for four replicas.
 constexpr std::chrono::nanoseconds kLongestTaskSpin{500000};
 
+// Crossings. `benchmarks/host-collectives` measures them.
+
+// Bytes of a bundle of operands that travels in one message, and how many bundles are under way at once.
+constexpr std::size_t kBundleBytes = std::size_t{1} << 20;
+constexpr std::size_t kBundlesInFlight = 4;
+
+// Bytes of a bundle from which on three workers or more reduce a part each, and then hand it round: each sends two
+// times its bytes then, and not one less than there are workers, at the price of a second way.
+constexpr std::size_t kHalvedBytes = std::size_t{64} << 10;
+
+// How often a worker that waits for others looks for the reason.
+constexpr std::chrono::milliseconds kLookEvery{500};
+
 // How long an idle thread of the executor stays, asleep.
 constexpr std::chrono::seconds kIdleThread{2};
 

@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "tensorflow/core/common_runtime/process_function_library_runtime.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/function.h"
@@ -45,6 +47,8 @@ REGISTER_OP("IpuReplicatedRun")
     .Attr("differentiated: bool = false")
     .Attr("timed: bool = false")
     .SetIsStateful()
+    // Programs cross to other workers. TensorFlow would call the loss of one an internal error otherwise.
+    .SetIsDistributedCommunication()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
 namespace {
@@ -55,6 +59,14 @@ core::AsyncMutex& MutexOf(int64_t device) {
   static auto* const devices = new std::map<int64_t, core::AsyncMutex>();
   const core::Lock lock(*mutex);
   return (*devices)[device];
+}
+
+// What the user called the function of this name: `train` for `__inference_train_123`.
+std::string NameOf(absl::string_view function) {
+  absl::ConsumePrefix(&function, "__inference_");
+  const std::size_t number = function.find_last_not_of("0123456789");
+  if (number + 1 < function.size() && function[number] == '_') function = function.substr(0, number);
+  return std::string(function);
 }
 
 class ReplicatedRunOp : public tf::AsyncOpKernel {
@@ -99,11 +111,11 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     Launch::Program program;
     OP_REQUIRES_OK_ASYNC(context, Program(context, &program), done);
     core::AsyncMutex& running = MutexOf(ordinal);
-    const auto launch =
-        std::make_shared<Launch>(context, program, ordinal, replicas, [&running, done = std::move(done)] {
-          running.Unlock();
-          done();
-        });
+    const auto launch = std::make_shared<Launch>(context, program, NameOf(function_.name()), ordinal, replicas,
+                                                 [&running, done = std::move(done)] {
+                                                   running.Unlock();
+                                                   done();
+                                                 });
     // Whoever ends the run before must not be held up. This thread may be: TensorFlow takes the op for an expensive
     // one, and has handed on what else there is to do. So a replica that is alone costs no change of threads.
     static thread_local const Launch* locking = nullptr;

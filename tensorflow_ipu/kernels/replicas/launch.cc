@@ -9,6 +9,8 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/collectives/joint_runs.h"
+#include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
@@ -39,13 +41,18 @@ void Align(int64_t feed) {
 
 }  // namespace
 
-Launch::Launch(tf::OpKernelContext* context, Program program, int64_t ordinal, int64_t replicas,
+Launch::Launch(tf::OpKernelContext* context, Program program, std::string name, int64_t ordinal, int64_t replicas,
                std::function<void()> done)
     : context_(context),
       program_(program),
+      name_(std::move(name)),
+      ordinal_(ordinal),
       count_(replicas),
       done_(std::move(done)),
       domain_(DomainOf(ordinal)),
+      workers_(CurrentWorkers()),
+      worker_(workers_ == nullptr ? 0 : workers_->worker),
+      worker_count_(workers_ == nullptr ? 1 : workers_->count()),
       running_(replicas) {}
 
 void Launch::Start(bool may_block) {
@@ -56,7 +63,7 @@ void Launch::Start(bool may_block) {
     done_();
     return;
   }
-  if (count_ > 1) domain_->Begin(count_);
+  BeginRun();
   EndWhenCancelled();
   if (count_ == 1 && may_block) {
     Run(0, core::Outcome::Ok());
@@ -67,6 +74,23 @@ void Launch::Start(bool may_block) {
         [self = shared_from_this(), replica](const core::Outcome& started) { self->Run(replica, started); });
   }
   core::Executor::Global().Run([self = shared_from_this()](const core::Outcome& started) { self->Run(0, started); });
+}
+
+// A run of one replica alone needs no domain: it meets nobody.
+void Launch::BeginRun() {
+  if (count_ * worker_count_ == 1) return;
+  std::vector<std::shared_ptr<core::CallSite>> sites;
+  if (worker_count_ > 1) {
+    core::Program program{name_, {}, count_, static_cast<int64_t>(core::BundleBytes())};
+    for (const int64_t feed : feeds_) {
+      const std::shared_ptr<core::CallSite> site = CallSites().Find(feed);
+      if (site == nullptr || !site->SpansWorkers(count_, worker_count_)) continue;
+      program.collectives.push_back(site->what());
+      sites.push_back(site);
+    }
+    if (!sites.empty()) joint_ = NewJointRun(*workers_, ordinal_, std::move(program));
+  }
+  domain_->Begin(count_, worker_, worker_count_, joint_, sites);
 }
 
 // A replica's parameters are those of the op, field by field, where a replica shares them. A TensorFlow that has
@@ -80,7 +104,7 @@ absl::Status Launch::Prepare() {
   for (int i = 0; i < context_->num_outputs(); ++i) output_attributes_.push_back(context_->output_alloc_attr(i));
   for (int i = 0; i < inputs; ++i) {
     if (context_->input_dtype(i) == tf::DT_RESOURCE) {
-      if (count_ > 1) {
+      if (count_ > 1 || InputCountsAllWorkers(i)) {
         if (absl::Status status = PrepareResource(i); !status.ok()) return status;
         continue;
       }
@@ -121,8 +145,8 @@ absl::Status Launch::PrepareResource(int input) {
     const int64_t feed = state->number;
     if (feed >= 0) feeds_.push_back(feed);  // Else it is the program's order.
     status = Copies::Global().OwnHandles(
-        resources, handle, variable.get(), count_,
-        [this, feed](int64_t replica) { return TensorOf({feed, replica, count_, 0}); }, &handles);
+        resources, handle, variable.get(), count_, [this, feed](int64_t replica) { return StateOf(feed, replica); },
+        &handles);
   } else {
     status = Copies::Global().Handles(resources, handle, variable.get(), count_, &handles);
   }
@@ -133,6 +157,22 @@ absl::Status Launch::PrepareResource(int input) {
     replicas_[replica].inputs.push_back(std::move(own));
   }
   return absl::OkStatus();
+}
+
+// A feed has a lane a replica of this process; all else that a program names counts the replicas of all workers.
+bool Launch::CountsAllWorkers(int64_t number) const {
+  return worker_count_ > 1 && number >= 0 && Infeeds().Find(number) == nullptr && Outfeeds().Find(number) == nullptr;
+}
+
+bool Launch::InputCountsAllWorkers(int input) const {
+  if (worker_count_ == 1) return false;
+  const auto state = core::ProgramState::OfVariable(context_->input(input).scalar<tf::ResourceHandle>()().name());
+  return state.has_value() && CountsAllWorkers(state->number);
+}
+
+tf::Tensor Launch::StateOf(int64_t number, int64_t replica) const {
+  if (!CountsAllWorkers(number)) return TensorOf({number, replica, count_, 0});
+  return TensorOf({number, worker_ * count_ + replica, worker_count_ * count_, 0});
 }
 
 void Launch::NoteWrite(int input) {
@@ -163,7 +203,7 @@ void Launch::Run(int64_t replica, const core::Outcome& started) {
 void Launch::Ended(int64_t replica) {
   const absl::Status& status = replicas_[replica].context->status();
   if (!status.ok()) Fail(status);
-  if (count_ > 1) domain_->Leave(replica);
+  if (count_ * worker_count_ > 1) domain_->Leave(worker_ * count_ + replica);
   {
     const core::Lock lock(mutex_);
     if (--running_ > 0) return;
@@ -177,7 +217,7 @@ void Launch::Fail(const absl::Status& status) {
     if (!failure_.ok()) return;
     failure_ = status;
   }
-  if (count_ == 1) return;
+  if (count_ * worker_count_ == 1) return;
   domain_->Abort({static_cast<core::Code>(status.code()), std::string(status.message())});
   EndWaits();
 }
@@ -214,6 +254,9 @@ void Launch::Finish() {
   {
     const core::Lock lock(mutex_);
     failure = failure_;
+  }
+  if (joint_ != nullptr) {
+    joint_->End(FromStatus(failure));
   }
   if (failure.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,8 @@ namespace tensorflow_ipu {
 // as many threads as the machine has cores. Replicas that wait for each other in collectives have to be on their way
 // all at once.
 //
+// Where several workers run programs together, replicas and what names a collective to them are numbered over all.
+//
 // The first failure ends the run: the others' collectives and waits for data fail, and its error is the run's. So does
 // whoever cancels the op, such as a session whose time is up.
 class Launch : public std::enable_shared_from_this<Launch> {
@@ -33,7 +36,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
     tensorflow::FunctionLibraryRuntime* library = nullptr;
   };
 
-  Launch(tensorflow::OpKernelContext* context, Program program, int64_t ordinal, int64_t replicas,
+  // `name` is the program's, for messages.
+  Launch(tensorflow::OpKernelContext* context, Program program, std::string name, int64_t ordinal, int64_t replicas,
          std::function<void()> done);
 
   Launch(const Launch&) = delete;
@@ -54,6 +58,10 @@ class Launch : public std::enable_shared_from_this<Launch> {
 
   absl::Status Prepare();
   absl::Status PrepareResource(int input);
+  bool InputCountsAllWorkers(int input) const;
+  bool CountsAllWorkers(int64_t number) const;
+  tensorflow::Tensor StateOf(int64_t number, int64_t replica) const;
+  void BeginRun();
   void NoteWrite(int input);  // The variable is a single replica's to write; others of other programs have copies.
   void Run(int64_t replica, const core::Outcome& started);
   void Ended(int64_t replica);
@@ -64,15 +72,21 @@ class Launch : public std::enable_shared_from_this<Launch> {
 
   tensorflow::OpKernelContext* const context_;
   const Program program_;
-  const int64_t count_;
+  const std::string name_;
+  const int64_t ordinal_;
+  const int64_t count_;  // Of this process.
   const std::function<void()> done_;
   const std::shared_ptr<core::Domain> domain_;
+  const std::shared_ptr<const core::Workers> workers_;  // Null where this process is alone.
+  const int64_t worker_;
+  const int64_t worker_count_;
 
   // Written by Start, before the replicas run.
   std::vector<tensorflow::AllocatorAttributes> input_attributes_;
   std::vector<tensorflow::AllocatorAttributes> output_attributes_;
   std::vector<Replica> replicas_;
-  std::vector<int64_t> feeds_;  // The numbers of feeds and sites that the program uses.
+  std::vector<int64_t> feeds_;             // The numbers of feeds and sites that the program uses.
+  std::shared_ptr<core::JointRun> joint_;  // Null where no other worker takes part.
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
 

@@ -1,0 +1,66 @@
+"""Has the collectives of programs cross to the other workers of the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tensorflow_ipu._library import native, ops
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.hosts.cluster import World
+
+_connected = False
+
+# Of the one collective of TensorFlow's that runs here. Keys are a cluster's; strategies of TensorFlow's count from 1.
+_KEY = 0x69707501
+
+
+def connect(world: World) -> None:
+    """Tells the kernels who the other workers are, and how to reach them.
+
+    All workers have to call this, since they meet in a collective of TensorFlow's: only after that does its runtime know
+    the devices of all.
+
+    Args:
+      world: The cluster that this process has joined.
+
+    Raises:
+      tf.errors.OpError: Another worker did not come, or is gone.
+    """
+    global _connected  # noqa: PLW0603  (As the kernels are: a process is connected or not.)
+    with tf.device(world.device):
+        tf.raw_ops.CollectiveReduceV2(
+            input=tf.zeros([], tf.int32),
+            group_size=world.workers,
+            group_key=_KEY,
+            instance_key=_KEY,
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint="ring",
+            timeout_seconds=world.timeout,
+        )
+        tasks = [_task(world.device, worker) for worker in range(world.workers)]
+        ops.ipu_connect_workers(
+            worker=world.worker, tasks=tasks, addresses=list(world.addresses), limit=float(world.timeout)
+        )
+    _connected = True
+
+
+def is_connected() -> bool:
+    """Whether programs of this process cross to other workers."""
+    return _connected
+
+
+def disconnect() -> None:
+    """Lets programs run by themselves again; called before the cluster ends."""
+    global _connected  # noqa: PLW0603
+    _connected = False
+    native.ipu_disconnect_workers()
+
+
+def _task(device: str, worker: int) -> str:
+    spec = tf.DeviceSpec.from_string(device)
+    return tf.DeviceSpec(job=spec.job, replica=spec.replica, task=worker).to_string()

@@ -1,0 +1,67 @@
+#include "tensorflow_ipu/kernels/collectives/joint_runs.h"
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/collectives/workers.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
+
+namespace tensorflow_ipu {
+
+namespace {
+
+// The runs of a device whose reports others may still ask for: those of a worker that is behind.
+constexpr std::size_t kKept = 4;
+
+// Never destroyed: threads of programs may outlive static destructors.
+struct Runs {
+  struct OfDevice {
+    int64_t begun = 0;
+    std::deque<std::shared_ptr<core::JointRun>> kept;
+  };
+
+  core::Mutex mutex;
+  std::map<int64_t, OfDevice> devices IPU_GUARDED_BY(mutex);
+};
+
+Runs& AllRuns() {
+  static auto* const runs = new Runs();
+  return *runs;
+}
+
+}  // namespace
+
+std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_t device, core::Program program) {
+  std::shared_ptr<core::JointRun> old;  // Goes when nothing is locked.
+  std::shared_ptr<core::JointRun> run;
+  {
+    const core::Lock lock(AllRuns().mutex);
+    Runs::OfDevice& runs = AllRuns().devices[device];
+    const std::string name = absl::StrCat("ipu:", device, ":", ++runs.begun);
+    run = std::make_shared<core::JointRun>(workers, name, std::move(program));
+    runs.kept.push_back(run);
+    if (runs.kept.size() > kKept) {
+      old = std::move(runs.kept.front());
+      runs.kept.pop_front();
+    }
+  }
+  run->Begin();
+  return run;
+}
+
+void DisconnectWorkers() {
+  SetWorkers(nullptr);
+  std::map<int64_t, Runs::OfDevice> devices;
+  {
+    const core::Lock lock(AllRuns().mutex);
+    devices.swap(AllRuns().devices);
+  }
+  for (const auto& [device, runs] : devices) {
+    for (const auto& run : runs.kept) run->Abort(core::Outcome::Cancelled("This process has left the other workers."));
+  }
+}
+
+}  // namespace tensorflow_ipu

@@ -1,0 +1,260 @@
+#include "tensorflow_ipu/kernels/core/joint_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+constexpr char kGreeting[] = "greeting";
+constexpr char kText[] = "text";
+constexpr char kEnd[] = "end";
+
+std::string Seconds(std::chrono::nanoseconds time) {
+  const int64_t tenths = time / std::chrono::milliseconds(100);
+  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
+}
+
+std::string Ended(const Report& report, const std::string& worker, const std::string& program,
+                  const std::string& where) {
+  const std::string crossed = std::to_string(report.crossed) + (report.crossed == 1 ? " collective" : " collectives");
+  if (static_cast<Code>(report.code) == Code::kOk) {
+    return worker + " ended its run of `" + program + "` after " + crossed + ", and this worker waits for it in " +
+           where + ". Have all workers run equally many steps, and take the same branches.";
+  }
+  return worker + " failed in its run of `" + program + "`, after " + crossed + ": " + report.words;
+}
+
+}  // namespace
+
+JointRun::JointRun(Workers workers, std::string name, Program program)
+    : workers_(std::move(workers)),
+      name_(std::move(name)),
+      program_(std::move(program)),
+      data_(name_ + ":" + std::to_string(program_.Digest())),
+      calls_(workers_.network->NewCalls()),
+      reports_(workers_.network->NewCalls()) {}
+
+JointRun::~JointRun() {
+  calls_->Cancel();
+  reports_->Cancel();
+}
+
+void JointRun::Begin() {
+  const std::shared_ptr<const Message> text = MessageOfText(program_.Text());
+  const std::shared_ptr<const Message> greeting = MessageOf(Greeting{program_.Digest(), text->bytes()});
+  for (int64_t worker = 0; worker < workers_.count(); ++worker) {
+    if (worker == workers_.worker) continue;
+    Post(worker, kGreeting, greeting);
+    Post(worker, kText, text);
+  }
+}
+
+void JointRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
+  workers_.network->Send(reports_, to, name_ + ":" + what, message, [](const Outcome&) {});
+}
+
+void JointRun::Cross(const std::string& name, const std::string& key, Parcels parcels,
+                     std::function<void(Outcome)> done) {
+  const auto crossing =
+      std::make_shared<Crossing>(name, data_ + ":" + key, std::move(parcels), workers_.network, calls_);
+  std::optional<Outcome> failure;
+  {
+    const Lock lock(mutex_);
+    failure = failure_;
+    if (!failure.has_value()) {
+      open_.insert(crossing);
+      if (!looking_) LookLater();
+    }
+  }
+  if (failure.has_value()) return done(*failure);
+  crossing->Start(
+      [weak = weak_from_this(), crossing = std::weak_ptr<Crossing>(crossing), done = std::move(done)](Outcome outcome) {
+        if (const auto self = weak.lock()) {
+          const Lock lock(self->mutex_);
+          self->open_.erase(crossing.lock());
+          if (outcome.ok()) ++self->crossed_;
+        }
+        done(std::move(outcome));
+      },
+      [weak = weak_from_this(), name](int64_t worker, const Outcome& why) {
+        if (const auto self = weak.lock()) self->Lost(worker, name, why);
+      });
+}
+
+void JointRun::Abort(Outcome why) {
+  std::set<std::shared_ptr<Crossing>> open;
+  {
+    const Lock lock(mutex_);
+    if (failure_.has_value()) return;
+    failure_ = why;
+    open = open_;
+  }
+  for (const auto& crossing : open) crossing->Fail(why);
+}
+
+void JointRun::End(const Outcome& how) {
+  int64_t crossed = 0;
+  {
+    const Lock lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    crossed = crossed_;
+  }
+  Abort(Outcome::Cancelled("The run has ended."));
+  calls_->Cancel();
+  const std::shared_ptr<const Message> report = MessageOf(Report::Of(how, crossed));
+  for (int64_t worker = 0; worker < workers_.count(); ++worker) {
+    if (worker != workers_.worker) Post(worker, kEnd, report);
+  }
+}
+
+// A message to or from a worker failed.
+void JointRun::Lost(int64_t worker, const std::string& where, const Outcome& why) {
+  const std::string who = workers_.Name(worker);
+  if (why.code == Code::kUnavailable) {
+    return Abort(Outcome::Unavailable(who +
+                                      " is gone: its process ended, or was killed, or the network to it was cut, "
+                                      "while this worker waited for it in " +
+                                      where + ". (" + why.message + ")"));
+  }
+  if (why.code == Code::kInvalidArgument) {
+    return Abort(Outcome::InvalidArgument(who + " brings operands of other types or shapes to " + where + ": " +
+                                          why.message + " Run the same program on all workers."));
+  }
+  Abort({why.code, "A message to or from " + who + " failed in " + where + ": " + why.message});
+}
+
+std::chrono::nanoseconds JointRun::LookInterval() const {
+  const std::chrono::nanoseconds often(kLookEvery);
+  return workers_.limit.count() > 0 ? std::min(often, workers_.limit / 4) : often;
+}
+
+void JointRun::LookLater() {
+  looking_ = true;
+  Deadlines::Global().Add(Deadlines::Clock::now() + LookInterval(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Look();
+  });
+}
+
+void JointRun::Look() {
+  std::vector<std::pair<std::shared_ptr<Crossing>, std::vector<int64_t>>> waiting;
+  {
+    const Lock lock(mutex_);
+    looking_ = false;
+    if (failure_.has_value() || open_.empty()) return;
+    LookLater();
+    for (const auto& crossing : open_) {
+      if (Clock::now() - crossing->since() >= LookInterval()) waiting.push_back({crossing, {}});
+    }
+  }
+  std::set<int64_t> to_ask;
+  std::set<int64_t> to_check;
+  for (auto& [crossing, awaited] : waiting) awaited = crossing->Awaited();
+  std::optional<Outcome> overdue;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [crossing, awaited] : waiting) {
+      if (overdue.has_value()) break;
+      overdue = Overdue(*crossing, awaited);
+      const bool late = workers_.limit.count() > 0 && Clock::now() - crossing->since() >= workers_.limit / 2;
+      for (const int64_t worker : awaited) {
+        Peer& peer = peers_[worker];
+        if (!std::exchange(peer.asked, true)) to_ask.insert(worker);
+        if (late && !peer.answers.has_value()) {
+          peer.answers = false;  // Until it does.
+          to_check.insert(worker);
+        }
+      }
+    }
+  }
+  if (overdue.has_value()) return Abort(std::move(*overdue));
+  for (const int64_t worker : to_ask) Ask(worker);
+  for (const int64_t worker : to_check) AskWhether(worker);
+}
+
+std::optional<Outcome> JointRun::Overdue(const Crossing& crossing, const std::vector<int64_t>& awaited) const {
+  const auto now = Clock::now();
+  for (const int64_t worker : awaited) {
+    const auto peer = peers_.find(worker);
+    if (peer == peers_.end() || !peer->second.ended.has_value()) continue;
+    // What it sent before may be on its way still.
+    if (now - peer->second.ended_at < LookInterval() / 2) continue;
+    return Outcome::Unavailable(Ended(*peer->second.ended, workers_.Name(worker), program_.name, crossing.name()));
+  }
+  if (workers_.limit.count() == 0 || now - crossing.since() < workers_.limit || awaited.empty()) return std::nullopt;
+  std::string words;
+  for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + Late(worker);
+  return Outcome::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker) + " waited for " +
+                                   Seconds(workers_.limit) + ", the limit, in " + crossing.name() + " of `" +
+                                   program_.name +
+                                   "`. Have all workers run the same steps, or raise the strategy's `timeout`.");
+}
+
+// What is known of a worker that did not come in time.
+std::string JointRun::Late(int64_t worker) const {
+  const std::string who = workers_.Name(worker);
+  const auto known = peers_.find(worker);
+  if (known == peers_.end()) return who + " did not come";
+  const Peer& peer = known->second;
+  if (peer.answers.has_value() && !*peer.answers) {
+    return who + " does not answer: its process hangs or was stopped, or the network to it is cut";
+  }
+  if (!peer.begun) return who + " did not begin this run, though its process answers";
+  return who + " runs the same program and did not come there, though its process answers";
+}
+
+// Asks a worker what it runs, and how that ends.
+void JointRun::Ask(int64_t worker) {
+  const auto greeting = std::make_shared<Message>(sizeof(Greeting));
+  workers_.network->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,
+                            [weak = weak_from_this(), worker, greeting](const Outcome& outcome) {
+                              const auto self = weak.lock();
+                              if (self == nullptr || outcome.code == Code::kCancelled) return;
+                              if (!outcome.ok()) return self->Lost(worker, "a collective", outcome);
+                              self->Told(worker, *greeting);
+                            });
+  const auto report = std::make_shared<Message>(sizeof(Report));
+  workers_.network->Receive(calls_, worker, name_ + ":" + kEnd, report,
+                            [weak = weak_from_this(), worker, report](const Outcome& outcome) {
+                              const auto self = weak.lock();
+                              if (self == nullptr || !outcome.ok()) return;
+                              const Lock lock(self->mutex_);
+                              Peer& peer = self->peers_[worker];
+                              peer.ended = ValueOf<Report>(*report);
+                              peer.ended_at = Clock::now();
+                            });
+}
+
+void JointRun::Told(int64_t worker, const Message& message) {
+  const auto greeting = ValueOf<Greeting>(message);
+  {
+    const Lock lock(mutex_);
+    peers_[worker].begun = true;
+  }
+  if (greeting.digest == program_.Digest()) return;
+  const auto text = std::make_shared<Message>(greeting.text_bytes);
+  workers_.network->Receive(
+      calls_, worker, name_ + ":" + kText, text, [weak = weak_from_this(), worker, text](const Outcome& outcome) {
+        const auto self = weak.lock();
+        if (self == nullptr || !outcome.ok()) return;
+        const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), self->workers_.Name(worker));
+        self->Abort(
+            Outcome::InvalidArgument(difference.value_or(self->workers_.Name(worker) + " runs another program.")));
+      });
+}
+
+void JointRun::AskWhether(int64_t worker) {
+  workers_.network->Check(worker, workers_.limit / 4, [weak = weak_from_this(), worker](const Outcome& outcome) {
+    const auto self = weak.lock();
+    if (self == nullptr || !outcome.ok()) return;
+    const Lock lock(self->mutex_);
+    self->peers_[worker].answers = true;
+  });
+}
+
+}  // namespace tensorflow_ipu::core

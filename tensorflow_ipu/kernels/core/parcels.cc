@@ -1,0 +1,313 @@
+#include "tensorflow_ipu/kernels/core/parcels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::size_t Size(int64_t count) { return static_cast<std::size_t>(count); }
+
+}  // namespace
+
+Parcels::Parcels(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares,
+                 std::size_t own)
+    : collective_(collective), local_(std::move(local)), shares_(std::move(shares)), own_(own) {
+  for (const Share& share : shares_) size_ += share.count;
+}
+
+bool Parcels::Reduces() const {
+  return collective_.kind == Kind::kAllReduce || collective_.kind == Kind::kReduceScatter;
+}
+
+bool Parcels::KeepsOwn() const { return Reduces() && collective_.reduction == Reduction::kLocal; }
+
+bool Parcels::SameForAll() const {
+  return collective_.kind != Kind::kReduceScatter && collective_.kind != Kind::kAllToAll;
+}
+
+std::size_t Parcels::TravellingBytes(const Segment& segment) const {
+  const DataType type = First(segment).type;
+  return SizeOf(Reduces() ? Accumulated(type, collective_.reduction) : type);
+}
+
+int64_t Parcels::PartLength(int64_t count) const { return (count + size_ - 1) / size_; }
+
+std::vector<Bundle> Parcels::Cut(std::size_t bytes) const {
+  int64_t most = 0;
+  for (const Share& share : shares_) most = std::max(most, share.count);
+  int64_t copies = 1;  // Of an element of a segment that a message has at most.
+  if (collective_.kind == Kind::kAllGather || collective_.kind == Kind::kReduceScatter) copies = most;
+  if (collective_.kind == Kind::kAllToAll) copies = most * most;
+  std::vector<Bundle> bundles;
+  std::size_t room = 0;
+  for (std::size_t operand = 0; operand < local_.front().size(); ++operand) {
+    const int64_t length = SameForAll() ? local_.front()[operand].count : PartLength(local_.front()[operand].count);
+    const std::size_t each = TravellingBytes({operand, 0, 0}) * Size(copies);
+    for (int64_t begin = 0; begin < length;) {
+      if (room < each) {
+        bundles.emplace_back();
+        room = std::max(bytes, each);
+      }
+      const int64_t end = std::min(length, begin + static_cast<int64_t>(room / each));
+      bundles.back().push_back({operand, begin, end});
+      room -= Size(end - begin) * each;
+      begin = end;
+    }
+  }
+  return bundles;
+}
+
+std::size_t Parcels::Bytes(const Bundle& bundle, std::size_t from, std::size_t to) const {
+  if (KeepsOwn()) return 0;
+  int64_t copies = 1;
+  switch (collective_.kind) {
+    case Kind::kAllReduce:
+      break;
+    case Kind::kReduceScatter:
+      copies = shares_[to].count;
+      break;
+    case Kind::kAllGather:
+      copies = shares_[from].count;
+      break;
+    case Kind::kAllToAll:
+      copies = shares_[from].count * shares_[to].count;
+      break;
+    case Kind::kBroadcast: {
+      const int64_t rank = collective_.root - shares_[from].first;
+      copies = rank >= 0 && rank < shares_[from].count ? 1 : 0;
+      break;
+    }
+  }
+  std::size_t bytes = 0;
+  for (const Segment& segment : bundle)
+    bytes += TravellingBytes(segment) * Size((segment.end - segment.begin) * copies);
+  return bytes;
+}
+
+void Parcels::Pack(const Bundle& bundle, std::size_t to, std::byte* message) const {
+  for (const Segment& segment : bundle) message = PackSegment(segment, shares_[to], message);
+}
+
+// Returns where the next segment goes.
+std::byte* Parcels::PackSegment(const Segment& segment, const Share& to, std::byte* at) const {
+  const int64_t length = segment.end - segment.begin;
+  const std::size_t each = TravellingBytes(segment);
+  const std::size_t bytes = Size(length) * each;
+  const int64_t part = PartLength(First(segment).count);
+  switch (collective_.kind) {
+    case Kind::kAllReduce:
+      PackReduced(segment, 0, at);
+      return at + bytes;
+    case Kind::kReduceScatter:
+      for (int64_t rank = to.first; rank < to.first + to.count; ++rank, at += bytes) {
+        PackReduced(segment, rank * part, at);
+      }
+      return at;
+    case Kind::kAllGather:
+      for (const Contribution& from : local_) {
+        Copy(at, from[segment.operand].input + Size(segment.begin) * each, bytes);
+        at += bytes;
+      }
+      return at;
+    case Kind::kAllToAll:
+      for (const Contribution& from : local_) {
+        for (int64_t rank = to.first; rank < to.first + to.count; ++rank, at += bytes) {
+          Copy(at, from[segment.operand].input + Size(rank * part + segment.begin) * each, bytes);
+        }
+      }
+      return at;
+    case Kind::kBroadcast: {
+      const Contribution& root = local_[Size(collective_.root - shares_[own_].first)];
+      Copy(at, root[segment.operand].input + Size(segment.begin) * each, bytes);
+      return at + bytes;
+    }
+  }
+  return at;
+}
+
+// What the own replicas have of a segment that begins `offset` elements further on, and zeros beyond the operand's end.
+void Parcels::PackReduced(const Segment& segment, int64_t offset, std::byte* at) const {
+  const Operand& first = First(segment);
+  const int64_t begin = std::min(first.count, segment.begin + offset);
+  const int64_t end = std::min(first.count, segment.end + offset);
+  std::vector<const std::byte*> inputs;
+  inputs.reserve(local_.size());
+  for (const Contribution& from : local_) {
+    inputs.push_back(from[segment.operand].input + Size(begin) * SizeOf(first.type));
+  }
+  core::ReducePart(first.type, collective_.reduction, inputs, end - begin, at);
+  const std::size_t each = TravellingBytes(segment);
+  std::memset(at + Size(end - begin) * each, 0, Size((segment.end - segment.begin) - (end - begin)) * each);
+}
+
+void Parcels::CopyToReplicas(const Segment& segment) const {
+  const std::size_t each = SizeOf(First(segment).type);
+  const std::size_t offset = Size(segment.begin) * each;
+  for (std::size_t replica = 1; replica < local_.size(); ++replica) {
+    Copy(local_[replica][segment.operand].output + offset, First(segment).output + offset,
+         Size(segment.end - segment.begin) * each);
+  }
+}
+
+// What kLocal leaves each replica: what it brought, or its part of that.
+void Parcels::KeepOwn(const Bundle& bundle) const {
+  for (const Segment& segment : bundle) {
+    const int64_t count = First(segment).count;
+    const std::size_t each = SizeOf(First(segment).type);
+    for (std::size_t replica = 0; replica < local_.size(); ++replica) {
+      const Operand& operand = local_[replica][segment.operand];
+      const int64_t rank = shares_[own_].first + static_cast<int64_t>(replica);
+      const int64_t offset = collective_.kind == Kind::kReduceScatter ? rank * PartLength(count) : 0;
+      const int64_t begin = std::min(count, offset + segment.begin);
+      const int64_t end = std::min(count, offset + segment.end);
+      std::byte* const to = operand.output + Size(segment.begin) * each;
+      Copy(to, operand.input + Size(begin) * each, Size(end - begin) * each);
+      std::memset(to + Size(end - begin) * each, 0, Size(segment.end - segment.begin - (end - begin)) * each);
+    }
+  }
+}
+
+void Parcels::Unpack(const Bundle& bundle, const std::vector<const std::byte*>& messages) const {
+  if (KeepsOwn()) return KeepOwn(bundle);
+  std::vector<const std::byte*> at = messages;
+  for (const Segment& segment : bundle) {
+    const Operand& first = First(segment);
+    const int64_t length = segment.end - segment.begin;
+    const std::size_t each = SizeOf(first.type);
+    const std::size_t bytes = Size(length) * each;
+    const std::size_t travelled = Size(length) * TravellingBytes(segment);
+    const int64_t part = PartLength(first.count);
+    switch (collective_.kind) {
+      case Kind::kAllReduce:
+        ReduceParts(first.type, collective_.reduction, at, length, size_, first.output + Size(segment.begin) * each);
+        for (const std::byte*& from : at) from += travelled;
+        CopyToReplicas(segment);
+        break;
+      case Kind::kReduceScatter:
+        for (const Contribution& to : local_) {
+          ReduceParts(first.type, collective_.reduction, at, length, size_,
+                      to[segment.operand].output + Size(segment.begin) * each);
+          for (const std::byte*& from : at) from += travelled;
+        }
+        break;
+      case Kind::kAllGather:
+        for (std::size_t share = 0; share < shares_.size(); ++share) {
+          for (int64_t i = 0; i < shares_[share].count; ++i) {
+            const std::byte* from = at[share];
+            if (share == own_) {
+              from = local_[Size(i)][segment.operand].input + Size(segment.begin) * each;
+            } else {
+              at[share] += bytes;
+            }
+            const std::size_t offset = Size((shares_[share].first + i) * first.count + segment.begin) * each;
+            for (const Contribution& to : local_) Copy(to[segment.operand].output + offset, from, bytes);
+          }
+        }
+        break;
+      case Kind::kAllToAll:
+        for (std::size_t share = 0; share < shares_.size(); ++share) {
+          for (int64_t i = 0; i < shares_[share].count; ++i) {
+            const std::size_t offset = Size((shares_[share].first + i) * part + segment.begin) * each;
+            for (std::size_t to = 0; to < local_.size(); ++to) {
+              const std::byte* from = at[share];
+              if (share == own_) {
+                const int64_t rank = shares_[own_].first + static_cast<int64_t>(to);
+                from = local_[Size(i)][segment.operand].input + Size(rank * part + segment.begin) * each;
+              } else {
+                at[share] += bytes;
+              }
+              Copy(local_[to][segment.operand].output + offset, from, bytes);
+            }
+          }
+        }
+        break;
+      case Kind::kBroadcast:
+        for (std::size_t share = 0; share < shares_.size(); ++share) {
+          const int64_t rank = collective_.root - shares_[share].first;
+          if (rank < 0 || rank >= shares_[share].count) continue;
+          const std::byte* from = at[share];
+          if (share == own_) {
+            from = local_[Size(rank)][segment.operand].input + Size(segment.begin) * each;
+          } else {
+            at[share] += bytes;
+          }
+          for (const Contribution& to : local_) {
+            Copy(to[segment.operand].output + Size(segment.begin) * each, from, bytes);
+          }
+        }
+        break;
+    }
+  }
+}
+
+Segment Parcels::PartOf(const Segment& segment, std::size_t part) const {
+  const int64_t length = segment.end - segment.begin;
+  const int64_t count = static_cast<int64_t>(shares_.size());
+  const int64_t number = static_cast<int64_t>(part);
+  return {segment.operand, segment.begin + length * number / count, segment.begin + length * (number + 1) / count};
+}
+
+std::size_t Parcels::PartBytes(const Bundle& bundle, std::size_t part) const {
+  std::size_t bytes = 0;
+  for (const Segment& segment : bundle) {
+    const Segment own = PartOf(segment, part);
+    bytes += Size(own.end - own.begin) * TravellingBytes(segment);
+  }
+  return bytes;
+}
+
+void Parcels::PackPart(const Bundle& bundle, std::size_t part, const std::byte* packed, std::byte* message) const {
+  for (const Segment& segment : bundle) {
+    const std::size_t each = TravellingBytes(segment);
+    const Segment own = PartOf(segment, part);
+    const std::size_t bytes = Size(own.end - own.begin) * each;
+    Copy(message, packed + Size(own.begin - segment.begin) * each, bytes);
+    message += bytes;
+    packed += Size(segment.end - segment.begin) * each;
+  }
+}
+
+std::size_t Parcels::ReducedBytes(const Bundle& bundle, std::size_t part) const {
+  std::size_t bytes = 0;
+  for (const Segment& segment : bundle) {
+    const Segment own = PartOf(segment, part);
+    bytes += Size(own.end - own.begin) * SizeOf(First(segment).type);
+  }
+  return bytes;
+}
+
+void Parcels::ReducePart(const Bundle& bundle, const std::vector<const std::byte*>& messages,
+                         std::byte* message) const {
+  std::vector<const std::byte*> at = messages;
+  for (const Segment& segment : bundle) {
+    const Segment own = PartOf(segment, own_);
+    const int64_t length = own.end - own.begin;
+    const DataType type = First(segment).type;
+    ReduceParts(type, collective_.reduction, at, length, size_, message);
+    for (const std::byte*& from : at) from += Size(length) * TravellingBytes(segment);
+    message += Size(length) * SizeOf(type);
+  }
+}
+
+void Parcels::UnpackParts(const Bundle& bundle, const std::vector<const std::byte*>& messages) const {
+  std::vector<const std::byte*> at = messages;
+  for (const Segment& segment : bundle) {
+    const std::size_t each = SizeOf(First(segment).type);
+    for (std::size_t share = 0; share < shares_.size(); ++share) {
+      const Segment part = PartOf(segment, share);
+      const std::size_t bytes = Size(part.end - part.begin) * each;
+      Copy(First(segment).output + Size(part.begin) * each, at[share], bytes);
+      at[share] += bytes;
+    }
+    CopyToReplicas(segment);
+  }
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,98 @@
+// What the workers of a group send each other in a collective: cut into bundles, packed, and taken apart.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_PARCELS_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_PARCELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/exchange.h"
+#include "tensorflow_ipu/kernels/core/shares.h"
+
+namespace tensorflow_ipu::core {
+
+// Elements `begin` to `end` of one operand: of each of its parts where the collective hands out parts, else of its
+// whole.
+struct Segment {
+  std::size_t operand;
+  int64_t begin;
+  int64_t end;
+};
+
+// Segments that travel together: many small operands, or a piece of a large one.
+using Bundle = std::vector<Segment>;
+
+// One collective of a group that spans workers, as one of these sees it. Shares are numbered in the order of workers,
+// and sizes are the same for whoever sends and whoever receives.
+//
+//   kAllReduce       each sends the others what its replicas have, reduced in the type that it accumulates in
+//   kReduceScatter   the same, and to each worker the parts of its replicas alone
+//   kAllGather       each sends the others what its replicas have
+//   kAllToAll        likewise, to each worker the parts of its replicas alone
+//   kBroadcast       the worker of the root sends
+//
+// The result of a reduction is ((x0 + x1) + (x2 + x3)) + ...: a worker's replicas in their order, then the workers.
+//
+// Not thread-safe for one bundle; different bundles touch different outputs.
+class Parcels {
+ public:
+  // `local` has one contribution for each replica of share `own`, in the order of their ranks; all match.
+  Parcels(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares, std::size_t own);
+
+  // Cut so that no message has many more bytes than this, alike on all workers.
+  std::vector<Bundle> Cut(std::size_t bytes) const;
+
+  std::size_t shares() const { return shares_.size(); }
+  std::size_t own() const { return own_; }
+  int64_t worker(std::size_t share) const { return shares_[share].worker; }
+
+  // What one share sends another one of a bundle, in bytes; 0: nothing.
+  std::size_t Bytes(const Bundle& bundle, std::size_t from, std::size_t to) const;
+
+  // Whether all others are sent the same.
+  bool SameForAll() const;
+
+  void Pack(const Bundle& bundle, std::size_t to, std::byte* message) const;
+
+  // Writes the results of the bundle. `messages`: of each share what it sent here, null where that is nothing; of the
+  // own share what Pack made for itself, for reductions alone.
+  void Unpack(const Bundle& bundle, const std::vector<const std::byte*>& messages) const;
+
+  // Whether it can be done in two halves.
+  bool InHalves() const { return collective_.kind == Kind::kAllReduce; }
+
+  // An all-reduce of a large bundle in two halves: each worker first reduces a part of each segment, which it gets from
+  // all others, and then sends that to all. The first half is from what Pack made.
+  std::size_t PartBytes(const Bundle& bundle, std::size_t part) const;
+  void PackPart(const Bundle& bundle, std::size_t part, const std::byte* packed, std::byte* message) const;
+
+  // Reduces the own part, of which `messages` has one of each share, to what the others are sent.
+  std::size_t ReducedBytes(const Bundle& bundle, std::size_t part) const;
+  void ReducePart(const Bundle& bundle, const std::vector<const std::byte*>& messages, std::byte* message) const;
+
+  // Writes the results from the reduced parts of all shares.
+  void UnpackParts(const Bundle& bundle, const std::vector<const std::byte*>& messages) const;
+
+ private:
+  const Operand& First(const Segment& segment) const { return local_.front()[segment.operand]; }
+  bool Reduces() const;
+  bool KeepsOwn() const;
+  void KeepOwn(const Bundle& bundle) const;
+  std::size_t TravellingBytes(const Segment& segment) const;  // Of one element.
+  int64_t PartLength(int64_t count) const;
+  Segment PartOf(const Segment& segment, std::size_t part) const;
+  void CopyToReplicas(const Segment& segment) const;  // From the first one's output.
+
+  std::byte* PackSegment(const Segment& segment, const Share& to, std::byte* at) const;
+  void PackReduced(const Segment& segment, int64_t offset, std::byte* at) const;
+
+  const Collective collective_;
+  const std::vector<Contribution> local_;
+  const std::vector<Share> shares_;
+  const std::size_t own_;
+  int64_t size_ = 0;  // Of the group.
+};
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_PARCELS_H_

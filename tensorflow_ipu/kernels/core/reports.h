@@ -1,0 +1,76 @@
+// What workers tell each other of their runs: what they run, and how it ended.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_REPORTS_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_REPORTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/network.h"
+#include "tensorflow_ipu/kernels/core/outcome.h"
+
+namespace tensorflow_ipu::core {
+
+// A program, as far as its workers have to agree. A plain value.
+struct Program {
+  std::string name;
+  std::vector<std::string> collectives;  // Those that span workers, in words, in the order of the trace.
+  int64_t replicas = 0;                  // Of this worker.
+  int64_t bundle_bytes = 0;
+
+  // Without line breaks in words.
+  std::string Text() const;
+  static Program OfText(const std::string& text);
+
+  // A number that programs on which workers agree have in common, and others do not. The name is left out: two workers
+  // may have traced a function unequally often.
+  uint64_t Digest() const;
+};
+
+// What differs, where `theirs` is the program of the worker of this name; nothing where they agree.
+std::optional<std::string> Difference(const Program& ours, const Program& theirs, const std::string& worker);
+
+// The first message, of a size that all know: the digest, and the size of the text.
+struct Greeting {
+  uint64_t digest;
+  uint64_t text_bytes;
+};
+
+// How a worker's part of a run ended, in a message of a size that all know.
+struct Report {
+  static constexpr std::size_t kWords = 1000;
+
+  int64_t code;
+  int64_t crossed;  // Collectives that it took part in.
+  char words[kWords];
+
+  static Report Of(const Outcome& how, int64_t crossed);
+};
+
+// A message that holds a plain value.
+template <typename T>
+std::shared_ptr<Message> MessageOf(const T& value);
+template <typename T>
+T ValueOf(const Message& message);
+
+std::shared_ptr<Message> MessageOfText(const std::string& text);
+std::string TextOf(const Message& message);
+
+template <typename T>
+std::shared_ptr<Message> MessageOf(const T& value) {
+  return MessageOfText(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
+}
+
+template <typename T>
+T ValueOf(const Message& message) {
+  T value;
+  TextOf(message).copy(reinterpret_cast<char*>(&value), sizeof(value));
+  return value;
+}
+
+}  // namespace tensorflow_ipu::core
+
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_REPORTS_H_

@@ -1,0 +1,205 @@
+// Replicas of several workers get what the replicas of one process get, whoever carries it.
+#include "tensorflow_ipu/kernels/core/crossing.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/core/check.h"
+#include "tests/core/threads.h"
+#include "tests/core/workers_fixture.h"
+
+namespace {
+
+using check::Arrival;
+using check::CallSite;
+using check::Code;
+using check::Collective;
+using check::ContributionOf;
+using check::DataType;
+using check::Domain;
+using check::JointRuns;
+using check::Kind;
+using check::Outcome;
+using check::Reduction;
+using check::SumOf;
+using Numbers = std::vector<int64_t>;
+namespace core = tensorflow_ipu::core;
+
+// How many elements a replica has in the end of `count`.
+std::size_t ResultSize(const Collective& collective, int64_t count, int64_t size) {
+  if (collective.kind == Kind::kAllGather) return static_cast<std::size_t>(count * size);
+  if (collective.kind == Kind::kReduceScatter) return static_cast<std::size_t>((count + size - 1) / size);
+  return static_cast<std::size_t>(count);
+}
+
+std::shared_ptr<Arrival> Bring(CallSite& site, int64_t replica, int64_t all, const Collective& collective,
+                               const Numbers& values) {
+  const int64_t size = collective.grouping.size == 0 ? all : collective.grouping.size;
+  auto arrival = std::make_shared<Arrival>();
+  arrival->values = values;
+  arrival->result.resize(ResultSize(collective, static_cast<int64_t>(values.size()), size), -1);
+  const auto answer =
+      site.Arrive(replica, all, collective, ContributionOf(*arrival), [arrival](const Outcome& outcome) {
+        arrival->outcome = outcome;
+        arrival->answered.Add();
+      });
+  if (answer.has_value()) {
+    arrival->outcome = *answer;
+    arrival->answered.Add();
+  }
+  return arrival;
+}
+
+Numbers ValuesOf(int64_t replica, int64_t count) {
+  Numbers values;
+  for (int64_t i = 0; i < count; ++i) values.push_back((replica + 2) * 1000 + i * (replica % 3 == 0 ? 1 : -1));
+  return values;
+}
+
+void Compare(int64_t workers, int64_t local, const Collective& collective, int64_t count) {
+  const int64_t all = workers * local;
+  JointRuns joint(workers, local);
+  const auto domain = std::make_shared<Domain>("device");
+  const auto site = std::make_shared<CallSite>("alone", domain);
+  domain->Begin(all);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::shared_ptr<Arrival>> expected;
+    std::vector<std::shared_ptr<Arrival>> found;
+    for (int64_t replica = 0; replica < all; ++replica) {
+      const Numbers values = ValuesOf(replica + round, count);
+      expected.push_back(Bring(*site, replica, all, collective, values));
+      found.push_back(Bring(joint.SiteOf(replica), replica, all, collective, values));
+    }
+    for (int64_t replica = 0; replica < all; ++replica) {
+      const auto at = static_cast<std::size_t>(replica);
+      if (!CHECK(found[at]->Await() && expected[at]->Await())) return;
+      CHECK(found[at]->outcome.ok());
+      CHECK(found[at]->result == expected[at]->result);
+    }
+  }
+}
+
+void CompareAll(int64_t workers, int64_t local, int64_t count) {
+  const int64_t all = workers * local;
+  for (const Kind kind :
+       {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
+    for (int64_t size = 0; size <= all; ++size) {
+      for (const bool orthogonal : {false, true}) {
+        Collective collective{kind, Reduction::kSum, {size, orthogonal}, 0};
+        if (!collective.grouping.Divides(all)) continue;
+        const int64_t group = size == 0 ? all : size;
+        if (kind == Kind::kBroadcast) collective.root = group / 2;
+        const int64_t elements = kind == Kind::kAllToAll ? (count + group - 1) / group * group : count;
+        Compare(workers, local, collective, elements);
+      }
+    }
+  }
+}
+
+TEST(two_workers_do_what_one_does) { CompareAll(2, 2, 5); }
+
+TEST(workers_of_one_replica_do) { CompareAll(3, 1, 7); }
+
+TEST(groups_that_begin_in_the_midst_of_a_worker_do) { CompareAll(2, 3, 4); }
+
+TEST(groups_of_some_of_the_workers_do) { CompareAll(4, 2, 3); }
+
+TEST(nothing_to_exchange_is_exchanged_at_once) {
+  for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter}) {
+    Compare(2, 2, {kind, Reduction::kSum, {}, 0}, 0);
+  }
+}
+
+TEST(every_reduction_crosses) {
+  for (const Reduction reduction :
+       {Reduction::kSum, Reduction::kMean, Reduction::kProduct, Reduction::kMin, Reduction::kMax, Reduction::kLocal}) {
+    for (const Kind kind : {Kind::kAllReduce, Kind::kReduceScatter}) {
+      Compare(3, 2, {kind, reduction, {}, 0}, 9);
+      Compare(2, 2, {kind, reduction, {2, true}, 0}, 9);
+    }
+  }
+}
+
+// With small bundles, what is large has many, and three workers reduce them in halves.
+TEST(large_operands_cross_in_bundles) {
+  core::SetBundleBytes(std::size_t{1} << 17);
+  for (const Kind kind :
+       {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
+    for (const int64_t workers : {2, 3}) Compare(workers, 2, {kind, Reduction::kSum, {}, 0}, 100008);
+  }
+  core::SetBundleBytes(0);
+}
+
+// Sums of float16 that would be infinite, or lose their small terms, if they were rounded on the way.
+TEST(halves_accumulate_as_floats_over_all_workers) {
+  constexpr uint16_t kLarge = 0x7800;  // 32768.
+  constexpr uint16_t kNegative = 0xf800;
+  constexpr uint16_t kOne = 0x3c00;
+  JointRuns joint(2, 2);
+  const std::vector<uint16_t> values = {kLarge, kLarge, kNegative, kNegative};
+  std::vector<uint16_t> results(4, kOne);
+  check::Count answered;
+  for (std::size_t replica = 0; replica < 4; ++replica) {
+    const core::Contribution contribution = {{DataType::kF16, reinterpret_cast<const std::byte*>(&values[replica]),
+                                              reinterpret_cast<std::byte*>(&results[replica]), 1, 1}};
+    const auto answer = joint.SiteOf(static_cast<int64_t>(replica))
+                            .Arrive(static_cast<int64_t>(replica), 4, SumOf(), contribution,
+                                    [&](const Outcome& outcome) { answered.Add(outcome.ok() ? 1 : 100); });
+    CHECK(!answer.has_value());
+  }
+  CHECK(answered.Await(4));
+  for (const uint16_t result : results) CHECK_EQ(result, 0);
+}
+
+// Each worker's floats are summed in one order, so that all have the same bits.
+TEST(sums_are_equal_to_the_bit_on_all_workers) {
+  core::SetBundleBytes(std::size_t{1} << 17);
+  constexpr int64_t kWorkers = 3;
+  constexpr std::size_t kCount = 50001;
+  JointRuns joint(kWorkers, 1);
+  std::vector<std::vector<float>> values(kWorkers, std::vector<float>(kCount));
+  uint32_t state = 1;
+  for (auto& of_worker : values) {
+    for (float& value : of_worker) {
+      state = state * 1664525u + 1013904223u;
+      value = static_cast<float>(state) / 65536.0f - 30000.0f;
+    }
+  }
+  std::vector<std::vector<float>> expected(1, values[0]);
+  for (std::size_t i = 0; i < kCount; ++i) expected[0][i] = values[0][i] + values[1][i] + values[2][i];
+  check::Count answered;
+  for (int64_t worker = 0; worker < kWorkers; ++worker) {
+    auto* const data = reinterpret_cast<std::byte*>(values[static_cast<std::size_t>(worker)].data());
+    joint.SiteOf(worker).Arrive(
+        worker, kWorkers, SumOf(),
+        {{DataType::kF32, data, data, static_cast<int64_t>(kCount), static_cast<int64_t>(kCount)}},
+        [&](const Outcome& outcome) { answered.Add(outcome.ok() ? 1 : 100); });
+  }
+  CHECK(answered.Await(kWorkers));
+  for (const auto& of_worker : values) CHECK(of_worker == expected[0]);
+  core::SetBundleBytes(0);
+}
+
+TEST(many_collectives_follow_each_other) {
+  constexpr int64_t kSteps = 300;
+  JointRuns joint(2, 2);
+  std::vector<int64_t> sums(4);
+  {
+    check::Threads threads;
+    for (int64_t replica = 0; replica < 4; ++replica) {
+      threads.Start([&joint, &sums, replica] {
+        for (int64_t step = 0; step < kSteps; ++step) {
+          const auto arrival = joint.ArriveAt(replica, {step + replica});
+          if (!CHECK(arrival->Await() && arrival->outcome.ok())) return;
+          sums[static_cast<std::size_t>(replica)] += arrival->result[0];
+        }
+      });
+    }
+  }
+  for (const int64_t sum : sums) CHECK_EQ(sum, 4 * kSteps * (kSteps - 1) / 2 + 6 * kSteps);
+}
+
+}  // namespace

@@ -1,0 +1,152 @@
+// How a run on several workers ends when they do not do the same: each wait ends, with words that name the worker.
+#include "tensorflow_ipu/kernels/core/joint_run.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/core/check.h"
+#include "tests/core/threads.h"
+#include "tests/core/workers_fixture.h"
+
+namespace {
+
+using check::Code;
+using check::JointRuns;
+using check::Outcome;
+using check::SumOf;
+using std::chrono::milliseconds;
+
+TEST(a_worker_that_is_gone_ends_the_wait_at_once) {
+  JointRuns joint(2, 2);
+  const auto first = joint.ArriveAt(0, {1});
+  const auto second = joint.ArriveAt(1, {2});
+  joint.exchange->Kill(1);
+  for (const auto& arrival : {first, second}) {
+    CHECK(arrival->Failed(Code::kUnavailable));
+    CHECK(arrival->Says("worker 1 (host1) is gone") && arrival->Says("`first`"));
+  }
+}
+
+TEST(what_comes_after_a_failure_fails_alike) {
+  JointRuns joint(2, 1);
+  joint.exchange->Kill(1);
+  CHECK(joint.ArriveAt(0, {1})->Failed(Code::kUnavailable));
+  CHECK(joint.ArriveAt(0, {1})->Failed(Code::kUnavailable));
+}
+
+TEST(a_worker_that_ends_early_is_told) {
+  JointRuns joint(2, 1, std::chrono::seconds(100));
+  CHECK(joint.ArriveAt(0, {1})->IsOpen());
+  CHECK(joint.ArriveAt(1, {1})->Await());
+  const auto late = joint.ArriveAt(0, {1});
+  joint.runs[1]->End(Outcome::Ok());
+  CHECK(late->Failed(Code::kUnavailable));
+  CHECK(late->Says("worker 1 (host1) ended its run of `train` after 1 collective,"));
+}
+
+TEST(a_worker_that_fails_is_told_with_its_words) {
+  JointRuns joint(2, 1);
+  const auto arrival = joint.ArriveAt(0, {1});
+  joint.runs[1]->End(Outcome::OutOfRange("The data end."));
+  CHECK(arrival->Failed(Code::kUnavailable));
+  CHECK(arrival->Says("worker 1 (host1) failed in its run of `train`") && arrival->Says("The data end."));
+}
+
+TEST(a_worker_that_does_not_come_is_told_at_the_limit) {
+  for (const bool answers : {true, false}) {
+    JointRuns joint(2, 1, milliseconds(200));
+    joint.exchange->SetAnswers(1, answers);
+    const auto arrival = joint.ArriveAt(0, {1});
+    CHECK(arrival->Failed(Code::kDeadlineExceeded));
+    CHECK(arrival->Says("worker 1 (host1)") && arrival->Says("0.2 s"));
+    CHECK_EQ(arrival->Says("does not answer"), !answers);
+    CHECK_EQ(arrival->Says("runs the same program and did not come there"), answers);
+  }
+}
+
+TEST(a_worker_that_has_not_begun_is_told_at_the_limit) {
+  JointRuns joint(2, 1, milliseconds(200));
+  joint.Begin(0, "next run", {"a sum", "another sum"});
+  const auto arrival = joint.ArriveAt(0, {1});
+  CHECK(arrival->Failed(Code::kDeadlineExceeded));
+  CHECK(arrival->Says("worker 1 (host1) did not begin this run"));
+}
+
+TEST(another_program_is_told_by_what_differs) {
+  struct Case {
+    std::vector<std::string> collectives;
+    const char* words;
+  };
+  const std::vector<Case> cases = {
+      {{"a sum", "a product"},
+       "collective 2 of its `train` is a product, and of `train` on this worker it is another sum"},
+      {{"a sum"}, "its `train` has 1 collective, and `train` on this worker has 2"},
+  };
+  for (const Case& each : cases) {
+    JointRuns joint(2, 1);
+    for (const int64_t worker : {0, 1}) {
+      joint.Begin(worker, "next run",
+                  worker == 1 ? each.collectives : std::vector<std::string>{"a sum", "another sum"});
+    }
+    const auto ours = joint.ArriveAt(0, {1});
+    const auto theirs = joint.ArriveAt(1, {1});
+    CHECK(ours->Failed(Code::kInvalidArgument));
+    CHECK(ours->Says("worker 1 (host1)") && ours->Says(each.words));
+    CHECK(theirs->Failed(Code::kInvalidArgument));
+    CHECK(theirs->Says("worker 0 (host0)"));
+  }
+}
+
+// The types and sizes that a program was traced with may leave shapes open.
+TEST(operands_of_another_size_are_told) {
+  JointRuns joint(2, 1);
+  const auto ours = joint.ArriveAt(0, {1});
+  const auto theirs = joint.ArriveAt(1, {1, 2});
+  for (const auto& arrival : {ours, theirs}) {
+    CHECK(arrival->Await() && !arrival->outcome.ok());
+  }
+  CHECK(ours->outcome.code == Code::kInvalidArgument || theirs->outcome.code == Code::kInvalidArgument);
+}
+
+TEST(an_abort_ends_what_crosses) {
+  JointRuns joint(2, 2);
+  const auto arrivals = {joint.ArriveAt(0, {1}), joint.ArriveAt(1, {1})};
+  joint.domains[0]->Abort(Outcome::Cancelled("Enough."));
+  for (const auto& arrival : arrivals) CHECK(arrival->Failed(Code::kCancelled));
+}
+
+TEST(replicas_of_a_process_that_ended_are_told_before_anything_crosses) {
+  JointRuns joint(2, 2);
+  const auto arrival = joint.ArriveAt(2, {1});
+  joint.domains[1]->Leave(3);
+  CHECK(arrival->Failed(Code::kFailedPrecondition));
+  CHECK(arrival->Says("replica 2") && arrival->Says("replica 3"));
+}
+
+TEST(the_next_run_goes_on_after_a_failed_one) {
+  JointRuns joint(2, 1);
+  const auto failed = joint.ArriveAt(0, {1});
+  joint.runs[1]->End(Outcome::OutOfRange("The data end."));
+  CHECK(failed->Failed(Code::kUnavailable));
+  joint.runs[0]->End(failed->outcome);
+  for (const int64_t worker : {0, 1}) joint.Begin(worker, "next run", {"a sum", "another sum"});
+  const auto first = joint.ArriveAt(0, {1});
+  const auto second = joint.ArriveAt(1, {2});
+  CHECK(first->Await() && first->outcome.ok() && first->result[0] == 3);
+  CHECK(second->Await() && second->outcome.ok());
+}
+
+TEST(nothing_is_left_when_runs_are_gone) {
+  auto joint = std::make_unique<JointRuns>(2, 1);
+  const auto exchange = joint->exchange;
+  const auto arrival = joint->ArriveAt(0, {1});
+  joint->runs[0]->End(Outcome::Cancelled("Enough."));
+  CHECK(arrival->Await());
+  joint.reset();
+  CHECK_EQ(exchange->waiting(), std::size_t{0});
+}
+
+}  // namespace

@@ -1,0 +1,240 @@
+// Workers of one process: domains that exchange messages in memory, and a network that tests can break.
+#ifndef TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
+#define TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/joint_run.h"
+#include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tests/core/rendezvous_fixture.h"
+
+namespace check {
+
+using tensorflow_ipu::core::JointRun;
+using tensorflow_ipu::core::Message;
+using tensorflow_ipu::core::Network;
+using tensorflow_ipu::core::Program;
+using tensorflow_ipu::core::Workers;
+
+// Where all workers leave messages for each other. Ends of calls come on other threads, as a network's do.
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  using Place = std::pair<std::pair<int64_t, int64_t>, std::string>;  // From, to, key.
+
+  struct Call {
+    std::shared_ptr<Message> to;
+    std::shared_ptr<const Message> from;
+    Network::Done done;
+    const void* calls;
+  };
+
+  void Send(const void* calls, int64_t from, int64_t to, const std::string& key, std::shared_ptr<const Message> message,
+            Network::Done done) {
+    Meet({{from, to}, key}, {nullptr, std::move(message), std::move(done), calls});
+  }
+
+  void Receive(const void* calls, int64_t from, int64_t to, const std::string& key, std::shared_ptr<Message> message,
+               Network::Done done) {
+    Meet({{from, to}, key}, {std::move(message), nullptr, std::move(done), calls});
+  }
+
+  void Cancel(const void* calls) {
+    std::vector<Network::Done> ended;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      cancelled_.insert(calls);
+      for (auto call = calls_.begin(); call != calls_.end();) {
+        if (call->second.calls == calls) {
+          ended.push_back(std::move(call->second.done));
+          call = calls_.erase(call);
+        } else {
+          ++call;
+        }
+      }
+    }
+    for (const auto& done : ended) End(done, Outcome::Cancelled("cancelled"));
+  }
+
+  // The worker's process is gone: what waits for it fails, and what comes later.
+  void Kill(int64_t worker) {
+    std::vector<Network::Done> ended;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      gone_.insert(worker);
+      for (auto call = calls_.begin(); call != calls_.end();) {
+        if (call->first.first.first == worker && call->second.to != nullptr) {
+          ended.push_back(std::move(call->second.done));
+          call = calls_.erase(call);
+        } else {
+          ++call;
+        }
+      }
+    }
+    for (const auto& done : ended) End(done, Outcome::Unavailable("reset"));
+  }
+
+  // Messages that wait for somebody.
+  std::size_t waiting() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return calls_.size();
+  }
+
+  // Whether the worker's process answers.
+  void SetAnswers(int64_t worker, bool answers) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (answers) {
+      silent_.erase(worker);
+    } else {
+      silent_.insert(worker);
+    }
+  }
+
+  bool Answers(int64_t worker) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return silent_.count(worker) == 0;
+  }
+
+  static void End(const Network::Done& done, const Outcome& outcome) {
+    tensorflow_ipu::core::Executor::Global().Run([done, outcome](const Outcome&) { done(outcome); });
+  }
+
+ private:
+  void Meet(const Place& place, Call call) {
+    Call other;
+    Outcome outcome;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (cancelled_.count(call.calls) > 0) {
+        outcome = Outcome::Cancelled("cancelled");
+      } else if (gone_.count(place.first.first) > 0 && call.to != nullptr) {
+        outcome = Outcome::Unavailable("reset");
+      } else {
+        auto found = calls_.find(place);
+        if (found == calls_.end() || (found->second.to == nullptr) == (call.to == nullptr)) {
+          calls_.emplace(place, std::move(call));
+          return;
+        }
+        other = std::move(found->second);
+        calls_.erase(found);
+      }
+    }
+    if (!outcome.ok()) return End(call.done, outcome);
+    Call& receiver = call.to != nullptr ? call : other;
+    Call& sender = call.to != nullptr ? other : call;
+    if (receiver.to->bytes() != sender.from->bytes()) {
+      End(receiver.done, Outcome::InvalidArgument(std::to_string(sender.from->bytes()) + " bytes, not " +
+                                                  std::to_string(receiver.to->bytes()) + "."));
+    } else {
+      std::memcpy(receiver.to->data(), sender.from->data(), receiver.to->bytes());
+      End(receiver.done, Outcome::Ok());
+    }
+    End(sender.done, Outcome::Ok());
+  }
+
+  std::mutex mutex_;
+  std::multimap<Place, Call> calls_;
+  std::set<const void*> cancelled_;
+  std::set<int64_t> gone_;
+  std::set<int64_t> silent_;
+};
+
+// One worker's end of it.
+class MemoryNetwork : public Network {
+ public:
+  MemoryNetwork(std::shared_ptr<Exchange> exchange, int64_t worker) : exchange_(std::move(exchange)), worker_(worker) {}
+
+  class MemoryCalls : public Calls {
+   public:
+    explicit MemoryCalls(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
+    void Cancel() override { exchange_->Cancel(this); }
+
+   private:
+    const std::shared_ptr<Exchange> exchange_;
+  };
+
+  std::shared_ptr<Calls> NewCalls() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    calls_.push_back(std::make_shared<MemoryCalls>(exchange_));  // Kept, so that no other set has its address.
+    return calls_.back();
+  }
+
+  void Send(const std::shared_ptr<Calls>& calls, int64_t to, const std::string& key,
+            std::shared_ptr<const Message> message, Done done) override {
+    exchange_->Send(calls.get(), worker_, to, key, std::move(message), std::move(done));
+  }
+
+  void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const std::string& key,
+               std::shared_ptr<Message> message, Done done) override {
+    exchange_->Receive(calls.get(), from, worker_, key, std::move(message), std::move(done));
+  }
+
+  void Check(int64_t worker, std::chrono::nanoseconds, Done done) override {
+    if (exchange_->Answers(worker)) Exchange::End(done, Outcome::Ok());
+  }
+
+ private:
+  const std::shared_ptr<Exchange> exchange_;
+  const int64_t worker_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Calls>> calls_;
+};
+
+// A run of a program with two sites, on so many workers of so many replicas each.
+struct JointRuns {
+  JointRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline)
+      : local(replicas), all(workers * replicas) {
+    std::vector<std::string> addresses;
+    for (int64_t worker = 0; worker < workers; ++worker) addresses.push_back("host" + std::to_string(worker));
+    for (int64_t worker = 0; worker < workers; ++worker) {
+      const auto network = std::make_shared<MemoryNetwork>(exchange, worker);
+      here.push_back({worker, addresses, limit, network});
+      domains.push_back(std::make_shared<Domain>("device"));
+      sites.push_back(std::make_shared<CallSite>("first", domains.back(), "a sum"));
+      others.push_back(std::make_shared<CallSite>("second", domains.back(), "another sum"));
+    }
+    runs.resize(here.size());
+    for (int64_t worker = 0; worker < workers; ++worker) Begin(worker, "run", {"a sum", "another sum"});
+  }
+
+  ~JointRuns() {
+    for (const auto& run : runs) run->End(Outcome::Ok());
+  }
+
+  void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives) {
+    const auto at = static_cast<std::size_t>(worker);
+    runs[at] = std::make_shared<JointRun>(here[at], name, Program{"train", std::move(collectives), local, 0});
+    runs[at]->Begin();
+    domains[at]->Begin(local, worker, static_cast<int64_t>(here.size()), runs[at], {sites[at], others[at]});
+  }
+
+  CallSite& SiteOf(int64_t replica) const { return *sites[static_cast<std::size_t>(replica / local)]; }
+
+  std::shared_ptr<Arrival> ArriveAt(int64_t replica, std::vector<int64_t> values,
+                                    const Collective& collective = SumOf()) const {
+    return Arrive(SiteOf(replica), replica, all, std::move(values), collective);
+  }
+
+  const int64_t local;
+  const int64_t all;
+  const std::shared_ptr<Exchange> exchange = std::make_shared<Exchange>();
+  std::vector<Workers> here;
+  std::vector<std::shared_ptr<Domain>> domains;
+  std::vector<std::shared_ptr<CallSite>> sites;
+  std::vector<std::shared_ptr<CallSite>> others;
+  std::vector<std::shared_ptr<JointRun>> runs;
+};
+
+}  // namespace check
+
+#endif  // TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_

@@ -1,0 +1,184 @@
+"""Collectives of programs that several workers run: the numbers of one process, and an end to every wait."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+# What the workers run, and this process. They import this file.
+
+
+def system(replicas):
+    import tensorflow_ipu as ipu
+    from tensorflow_ipu import hosts
+
+    hosts.join(timeout=60.0)
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = replicas
+    config.configure_ipu_system()
+    return ipu.IPUStrategy()
+
+
+def groupings(replicas):
+    from tensorflow_ipu.replicas import ReplicaGroups
+
+    sizes = [size for size in range(1, replicas + 1) if replicas % size == 0]
+    return {f"{size}{'o' * o}": ReplicaGroups(size, orthogonal=bool(o)) for size in sizes for o in (False, True)}
+
+
+def exchanges(groups):
+    """All collectives in groups of one kind."""
+    from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, reduce_scatter_op, replication_ops
+
+    index = tf.cast(replication_ops.replication_index(), tf.float32)
+    x = tf.reshape(tf.range(7, dtype=tf.float32), [7]) * (index + 2) - index * index
+    table = tf.reshape(tf.range(12, dtype=tf.float32), [12, 1]) + 100 * index
+    return {
+        "sum": cross_replica_ops.cross_replica_sum(x, groups),
+        "mean": cross_replica_ops.cross_replica_mean(tf.cast(x, tf.int32), groups),
+        "half": cross_replica_ops.cross_replica_sum(tf.cast(x, tf.float16), groups),
+        "broadcast": cross_replica_ops.cross_replica_broadcast(x, groups.size - 1, groups),
+        "gather": all_to_all_op.all_gather(tf.cast(x, tf.int8), groups),
+        "exchange": all_to_all_op.all_to_all(table, 0, 1, groups),
+        "max": reduce_scatter_op.reduce_scatter(x, groups, "COLLECTIVE_OP_MAX"),
+        "product": reduce_scatter_op.reduce_scatter(x, groups, "COLLECTIVE_OP_MUL"),
+        "local": reduce_scatter_op.reduce_scatter(x, groups, "COLLECTIVE_OP_LOCAL"),
+        "any": all_to_all_op.all_gather(x > 5, groups),
+    }
+
+
+def exchange_all(replicas, of_all):
+    """What each replica of this process gets of each collective in each kind of groups."""
+    import tensorflow_ipu as ipu
+
+    strategy = system(replicas)
+    outfeed = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        outfeed.enqueue({name: exchanges(groups) for name, groups in groupings(of_all).items()})
+
+    strategy.run(program)
+    return tf.nest.map_structure(lambda rows: rows[0], outfeed.dequeue())
+
+
+def loop(replicas, steps):
+    """Sums in a loop, in a branch that depends on one, and in another loop that ends by one."""
+    strategy = system(replicas)
+    from tensorflow_ipu.ops import cross_replica_ops, replication_ops
+
+    @tf.function(jit_compile=True)
+    def program(steps):
+        index = tf.cast(replication_ops.replication_index(), tf.float32)
+        total = tf.zeros([])
+        for step in tf.range(steps):
+            mean = cross_replica_ops.cross_replica_mean(index + tf.cast(step, tf.float32))
+            if mean > 5:
+                total += cross_replica_ops.cross_replica_sum(index)
+            else:
+                total += mean
+        while cross_replica_ops.cross_replica_sum(total) < 5000.0:
+            total *= 2.0
+        return total, replication_ops.replication_index()
+
+    return strategy.run(program, args=(tf.constant(steps),))
+
+
+def count(replicas, steps, divide=False, group=0, extra=False):
+    """Runs so many steps; each worker may take others. Returns the sum, or raises."""
+    strategy = system(replicas)
+    from tensorflow_ipu.ops import cross_replica_ops
+
+    @tf.function(jit_compile=True)
+    def train(steps):
+        total = tf.zeros([2])
+        for _ in tf.range(steps):
+            total += cross_replica_ops.cross_replica_sum(tf.ones([2]), group)
+        if extra:
+            total += cross_replica_ops.cross_replica_mean(tf.ones([2]))
+        if divide:
+            tf.debugging.assert_equal(steps, 0, message="the data are bad")
+        return total
+
+    return strategy.run(train, args=(tf.constant(steps),))
+
+
+def random_numbers(replicas):
+    import tensorflow_ipu as ipu
+    from tensorflow_ipu.config.utils import reset_ipu_seed
+
+    strategy = system(replicas)
+    reset_ipu_seed(7)
+    outfeed = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        outfeed.enqueue(tf.random.uniform([4]))
+
+    strategy.run(program)
+    return outfeed.dequeue()[0]
+
+
+# The tests.
+
+
+def test_all_collectives_do_what_they_do_in_one_process(workers):
+    for replicas in (1, 3):
+        expected = exchange_all(2 * replicas, 2 * replicas)
+        found = workers.outcomes(exchange_all, replicas, 2 * replicas)
+        for worker, outcome in enumerate(found):
+            assert not outcome.failed, outcome.trace
+            own = slice(worker * replicas, (worker + 1) * replicas)
+            for groups, of_groups in expected.items():
+                for name, values in of_groups.items():
+                    np.testing.assert_array_equal(
+                        outcome.value[groups][name],
+                        values.numpy()[own].reshape(outcome.value[groups][name].shape),
+                        err_msg=f"{name} in groups of {groups} on worker {worker} of {replicas} replicas",
+                    )
+
+
+def test_collectives_cross_in_loops_and_branches(workers):
+    expected, _ = loop(4, 12)
+    for worker, (total, index) in enumerate(workers.call(loop, 2, 12)):
+        assert total == pytest.approx(float(expected))
+        assert index == 2 * worker
+
+
+def test_random_numbers_are_those_of_one_process(workers):
+    found = workers.call(random_numbers, 2)
+    np.testing.assert_array_equal(np.concatenate(found), random_numbers(4))
+
+
+def test_a_worker_that_ends_early_is_named_and_the_next_run_goes_on(workers):
+    late, early = workers.outcomes(count, 2, workers.each([12, 5]))
+    np.testing.assert_array_equal(early.value, [20, 20])
+    assert late.kinds[0] == "UnavailableError"
+    assert f"worker 1 ({workers.addresses[1]}) ended its run of `train` after 5 collectives" in late.message
+    for value in workers.call(count, 2, 3):
+        np.testing.assert_array_equal(value, [12, 12])
+
+
+def test_a_worker_that_fails_is_named_with_its_error(workers):
+    other, failed = workers.outcomes(count, 1, workers.each([4, 2]), workers.each([False, True]))
+    assert failed.kinds[0] == "InvalidArgumentError"
+    assert other.kinds[0] == "UnavailableError"
+    assert f"worker 1 ({workers.addresses[1]}) failed in its run of `train`" in other.message
+    assert "the data are bad" in other.message
+
+
+def test_other_programs_are_told_by_what_differs(workers):
+    first, second = workers.outcomes(count, 2, 2, group=workers.each([0, 4]))
+    assert first.kinds[0] == second.kinds[0] == "InvalidArgumentError"
+    assert f"worker 1 ({workers.addresses[1]}) runs another program: collective 1 of its `train` is" in first.message
+    assert "`cross_replica_sum` of float32[2] (reduction sum, in groups of 4)" in first.message
+    assert f"worker 0 ({workers.addresses[0]}) runs another program" in second.message
+    first, _ = workers.outcomes(count, 2, 2, extra=workers.each([True, False]))
+    assert "its `train` has 1 collective, and `train` on this worker has 2" in first.message
+
+
+def test_another_number_of_replicas_is_told(workers):
+    for worker, outcome in enumerate(workers.outcomes(count, workers.each([1, 2]), 2)):
+        assert outcome.kinds[0] == "InvalidArgumentError"
+        assert f"worker {1 - worker} ({workers.addresses[1 - worker]}) has {2 - worker} replica" in outcome.message
