@@ -26,6 +26,7 @@ _HOLDERS = {
     "metric_data": "metrics",
     "metric_names": "metrics",
     "metrics_report": "metrics",
+    "precision_report": "precision",
     "report": "strategy",
     "trace": "tracing",
 }
@@ -48,6 +49,7 @@ if _TYPE_CHECKING:
         metrics,
         optimizers,
         pipelining,
+        precision,
         serving,
         sharding,
         tracing,
@@ -62,6 +64,7 @@ if _TYPE_CHECKING:
         metrics_report,
     )
     from tensorflow_ipu.multi_worker_strategy import IPUMultiWorkerStrategy, IPUMultiWorkerStrategyV1
+    from tensorflow_ipu.precision import precision_report
     from tensorflow_ipu.tracing import trace
 
 __all__ = [
@@ -94,6 +97,8 @@ __all__ = [
     "ops",
     "optimizers",
     "pipelining",
+    "precision",
+    "precision_report",
     "report",
     "scopes",
     "serving",

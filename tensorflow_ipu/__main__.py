@@ -32,6 +32,7 @@ commands:
   --check     reads scripts and folders, runs nothing, and says what does not exist; `--check --help` has more
   --list      prints all names of IPU TensorFlow, and what each is here; `--list --help` has more
   pipeline    plans a pipeline, draws it, says what it costs; `pipeline --help` has more
+  precision   shows a saved report of what float16 makes of a model
   report      shows a saved report of what a real machine would make of a program, or compares two
   run         runs a script in several processes, as workers of a cluster; `run --help` has more. Without its options,
               what is done without a command; for a script that is named like one
@@ -156,6 +157,12 @@ def _run_all(arguments: Sequence[str]) -> int:
     return command.main(arguments, _run)
 
 
+def _precision(arguments: Sequence[str]) -> int:
+    from tensorflow_ipu.precision import command  # No TensorFlow either.
+
+    return command.main(arguments)
+
+
 def _missing_names(script: Path, missing: list[_scan.Found], forced: bool) -> str:
     lines = list(map(_place, missing))
     if forced:
@@ -174,6 +181,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "--check": _check,
     "--list": _list,
     "pipeline": _pipeline,
+    "precision": _precision,
     "report": _report,
     "run": _run_all,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -108,6 +108,16 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
             self._configured = configured
             self._target = replicas.Target(self.ipus, self.host_kernels, replicas.numbers_of(self.ordinal))
         return self._target
+
+    @contextlib.contextmanager
+    def unstopped(self) -> Iterator[None]:
+        """A block whose programs go on whatever their numbers are, to look at these. It is for no several threads."""
+        target = self.target
+        self._target = replicas.Target(target.ipus, target.host_kernels, target.numbers.unstopped())
+        try:
+            yield
+        finally:
+            self._configured = None
 
     # Variables.
 

@@ -14,6 +14,7 @@ LAYERS = {
     "__init__": 15,
     "__main__": 15,
     "compat": 14,
+    "precision": 13,
     "executables": 12,
     "serving": 12,
     "keras": 12,
@@ -82,6 +83,7 @@ ROOMS = {
         "options": 2,
         "pipeline": 2,
         "model": 3,
+        "watching": 3,
         "__init__": 4,
     },
 }

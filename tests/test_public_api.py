@@ -13,7 +13,7 @@ PUBLIC = {
         IPUConfig IPUInfeedQueue IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1 IPUOutfeedMode IPUOutfeedQueue
         IPUStrategy IPUStrategyV1 clear_metrics compat compile compiler config counter_names counter_value distributed
         errors executables feeds keras loops machine metric_data metric_names metrics metrics_report ops optimizers
-        pipelining report scopes serving sharding trace tracing
+        pipelining precision precision_report report scopes serving sharding trace tracing
     """,
     "tensorflow_ipu.compat": "install uninstall",
     "tensorflow_ipu.compiler": "compile",
@@ -54,6 +54,7 @@ PUBLIC = {
         popfloat_cast_to_gfloat rand_ops random_streams reduce_scatter_op reductions register_user_op_emulation
         replica_variables replication_ops rnn_ops slicing_ops statistics_ops vertex_edsl within_replica_ops
     """,
+    "tensorflow_ipu.precision": "Figures PrecisionReport Scales TensorRow Trial precision_report",
     "tensorflow_ipu.optimizers": """
         AccumulationOptions CrossReplicaGradientAccumulationOptimizer CrossReplicaGradientAccumulationOptimizerV2
         CrossReplicaOptimizer GradientAccumulationOptimizer GradientAccumulationOptimizerV2

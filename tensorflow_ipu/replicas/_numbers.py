@@ -49,6 +49,11 @@ class Numbers(NamedTuple):
         """Whether something in a program's numbers may stop it."""
         return self.inv or self.div0 or self.oflo
 
+    def unstopped(self) -> Numbers:
+        """The same, but that nothing stops a program."""
+        found = self._replace(inv=False, div0=False, oflo=False)
+        return PLAIN if found == Numbers(stable=found.stable) else found
+
     def text(self) -> str:
         """The same as the program has it; see `kernels/precision/options.h`."""
         return " ".join(
@@ -88,7 +93,7 @@ def _read(options: Mapping[str, Any]) -> Numbers:
         partials_matmul=options["matmuls.poplar_options"].get(_poplar_options.PARTIALS, ""),
         partials_conv=options["convolutions.poplar_options"].get(_poplar_options.PARTIALS, ""),
     )
-    return PLAIN if found == Numbers(stable=found.stable) else found  # It says how, and not whether.
+    return found.unstopped() if not found.stops else found
 
 
 def ask(graph: tf.Graph) -> None:

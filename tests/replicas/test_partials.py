@@ -20,7 +20,7 @@ Array = Any
 
 def summed(products: Array, half: bool) -> Array:
     """The sum over the first axis: in blocks, which are added to a partial sum of float16 or float32."""
-    partial = np.zeros(products.shape[1:], np.float32)
+    partial: Array = np.zeros(products.shape[1:], np.float32)
     for first in range(0, len(products), BLOCK):
         block = np.zeros_like(partial)
         for product in products[first : first + BLOCK]:
@@ -33,7 +33,7 @@ def summed(products: Array, half: bool) -> Array:
 
 def product(left: Array, right: Array, half: bool) -> Array:
     """`left @ right` of two matrices."""
-    return summed(np.float32(left).T[:, :, None] * np.float32(right)[:, None, :], half)
+    return summed(left.astype(np.float32).T[:, :, None] * right.astype(np.float32)[:, None, :], half)
 
 
 def convolution(

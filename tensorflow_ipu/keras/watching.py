@@ -1,0 +1,181 @@
+"""Watches the layers of a Keras model while it is called: what they compute, in a precision of the caller's choice."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tensorflow_ipu._tensors import tf_variable
+from tensorflow_ipu.keras import _keras_internals as internals
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+
+__all__ = ["Step", "Watched", "build", "strategy_of_model", "update", "watched_step", "weights_of"]
+
+
+class Watched(NamedTuple):
+    """A tensor that a layer made.
+
+    Attributes:
+      layer: The layer's name.
+      name: What tells it from others of the layer.
+      tensor: The tensor.
+    """
+
+    layer: str
+    name: str
+    tensor: tf.Tensor
+
+
+class Step(NamedTuple):
+    """What a step of training computed.
+
+    Attributes:
+      loss: The loss, without the scale.
+      activations: The results of layers, in the order in which they were computed.
+      gradients: The gradients of the scaled loss with respect to them; None for one that it does not depend on.
+      weights: The trainable weights.
+      weight_gradients: The gradients of the scaled loss with respect to them, likewise.
+    """
+
+    loss: tf.Tensor
+    activations: Sequence[Watched]
+    gradients: Sequence[tf.Tensor | None]
+    weights: Sequence[Watched]
+    weight_gradients: Sequence[tf.Tensor | None]
+
+
+def strategy_of_model(model: keras.Model) -> Any:
+    """The strategy in whose scope a model was made; None where it was made in none of an IPU's."""
+    extension = vars(model).get("_ipu_extension")
+    return None if extension is None else extension.strategy
+
+
+def watched_step(model: keras.Model, batch: Nested, half: bool, scale: float = 1.0, single: Sequence[str] = ()) -> Step:
+    """A step of training in float32 or float16, without its update. It is called where a function is traced.
+
+    Args:
+      model: A built model.
+      batch: `(x, y)` or `(x, y, sample_weight)`.
+      half: Whether layers compute in float16.
+      scale: What the loss is multiplied by before it is differentiated.
+      single: The names of layers that compute in float32 all the same.
+    """
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    with _computing_in(model, "mixed_float16" if half else "float32", single), _watched(model) as found:
+        with tf.GradientTape() as tape:
+            loss = internals.total_loss(model, y, model(x, training=True), weights, training=True)
+            scaled = loss * tf.cast(scale, loss.dtype)
+        activations = list(found)
+        variables = [tf_variable(weight) for weight in model.trainable_variables]
+        made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
+    gradients = [None if one is None else tf.convert_to_tensor(one) for one in made]
+    return Step(loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :])
+
+
+def build(model: keras.Model, batch: Nested) -> None:
+    """Builds a model and its optimizer for such batches.
+
+    Raises:
+      ValueError: The model was not compiled.
+    """
+    internals.check_compiled(model, "precision_report")
+    with contextlib.ExitStack() as stack:
+        strategy = strategy_of_model(model)
+        if strategy is not None:
+            stack.enter_context(strategy.scope())
+        internals.build_for_training(model, tf.nest.map_structure(tf.TensorSpec.from_tensor, batch))
+
+
+def update(model: keras.Model, gradients: Sequence[tf.Tensor | None]) -> None:
+    """Has the model's optimizer update the weights.
+
+    Args:
+      model: The model.
+      gradients: Those of the loss as it is, for an optimizer that scales losses too.
+    """
+    optimizer: Any = model.optimizer
+    factor = optimizer.scale_loss(tf.constant(1.0))
+    scaled = [None if one is None else one * tf.cast(factor, one.dtype) for one in gradients]
+    optimizer.apply(scaled, model.trainable_variables)
+
+
+def weights_of(model: keras.Model) -> list[Watched]:
+    """The trainable weights in Keras's order, each with the layer that made it."""
+    names = _names(model)
+    layer_of = {}
+    for layer in reversed(internals.all_layers(model)):  # The innermost wins.
+        for weight in layer.trainable_variables:
+            layer_of.setdefault(id(weight), names.get(id(layer), layer.name))
+    return [
+        Watched(layer_of.get(id(weight), model.name), weight.name, tf_variable(weight))
+        for weight in model.trainable_variables
+    ]
+
+
+def _names(model: keras.Model) -> dict[int, str]:
+    """What each layer is called: its name, with a number where several have it."""
+    names: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for layer in internals.all_layers(model):
+        count = seen[layer.name] = seen.get(layer.name, 0) + 1
+        names[id(layer)] = layer.name if count == 1 else f"{layer.name}#{count}"
+    return names
+
+
+@contextlib.contextmanager
+def _computing_in(model: keras.Model, policy: str, single: Sequence[str]) -> Iterator[None]:
+    """A block in which layers compute by this policy, and those that are named in float32."""
+    names = _names(model)
+    layers = internals.all_layers(model)
+    before = [layer.dtype_policy for layer in layers]
+    try:
+        for layer in layers:
+            # An inner layer is as the layer around that is named.
+            inside = {id(inner) for inner in internals.all_layers(layer)}
+            if layer is not model and names[id(layer)] in single:
+                single = [*single, *(names[each] for each in inside)]
+        for layer in layers:
+            kept = layer is not model and names[id(layer)] in single
+            layer.dtype_policy = keras.DTypePolicy("float32" if kept else policy)
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            layer.dtype_policy = own
+
+
+@contextlib.contextmanager
+def _watched(model: keras.Model) -> Iterator[list[Watched]]:
+    """A block that notes the floating results of the model's layers. What is computed in a loop of a layer is the layer's."""
+    found: list[Watched] = []
+    seen: set[int] = set()
+    graph = tf.compat.v1.get_default_graph()
+    names = _names(model)
+    layers = [layer for layer in internals.all_layers(model) if layer is not model]
+
+    def watching(layer: keras.layers.Layer, call: Callable[..., Nested]) -> Callable[..., Nested]:
+        def watched(*args: Any, **kwargs: Any) -> Nested:
+            result = call(*args, **kwargs)
+            tensors = [one for one in tf.nest.flatten(result) if tf.is_tensor(one) and one.dtype.is_floating]
+            for at, tensor in enumerate(tensors):
+                if getattr(tensor, "graph", graph) is graph and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    count = sum(one.layer == names[id(layer)] for one in found)
+                    found.append(Watched(names[id(layer)], str(count) if count or at else "", tensor))
+            return result
+
+        return watched
+
+    for layer in layers:
+        # Past Keras's own attributes, which it tracks.
+        vars(layer)["call"] = watching(layer, layer.call)
+    try:
+        yield found
+    finally:
+        for layer in layers:
+            del vars(layer)["call"]

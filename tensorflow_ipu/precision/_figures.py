@@ -1,0 +1,134 @@
+"""What is counted of a tensor: where its numbers lie in float32, and what became of them in float16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# The exponents that are told apart; what is beyond counts as the first or last of them.
+LOWEST, HIGHEST = -64, 63
+# Of float16: the largest number, and exponents of the smallest normal number and of the smallest at all.
+LARGEST = 65504.0
+SMALLEST_NORMAL, SMALLEST = -14, -24
+# From here on the nearest number of float16 would be above the largest, and up to there it is 0.
+_ROUNDS_UP, _ROUNDS_DOWN = 65520.0, 2.0**-25
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Counts of one tensor, of one step or of several.
+
+    Attributes:
+      elements: How many elements it has, of all steps.
+      zeros: How many are 0 in float32.
+      zeros_half: How many are 0 in float16.
+      subnormal: How many are subnormal in float16.
+      beyond: How many are finite in float32, and beyond what float16 reaches.
+      infinite: How many are in float16 no finite number, or at the largest, where a machine that saturates leaves them.
+      lost: How many are not 0 in float32, and rounded to float16 would be.
+      largest: The largest magnitude in float32; 0 where all are 0.
+      smallest: The smallest one that is not 0; 0 where all are.
+      exponents: How many have each exponent (of 2) in float32, from `LOWEST` to `HIGHEST`.
+    """
+
+    elements: int
+    zeros: int
+    zeros_half: int
+    subnormal: int
+    beyond: int
+    infinite: int
+    lost: int
+    largest: float
+    smallest: float
+    exponents: tuple[int, ...]
+
+    def __add__(self, other: Figures) -> Figures:
+        """The figures of both."""
+        smallest = [each for each in (self.smallest, other.smallest) if each] or [0.0]
+        return Figures(
+            elements=self.elements + other.elements,
+            zeros=self.zeros + other.zeros,
+            zeros_half=self.zeros_half + other.zeros_half,
+            subnormal=self.subnormal + other.subnormal,
+            beyond=self.beyond + other.beyond,
+            infinite=self.infinite + other.infinite,
+            lost=self.lost + other.lost,
+            largest=max(self.largest, other.largest),
+            smallest=min(smallest),
+            exponents=tuple(a + b for a, b in zip(self.exponents, other.exponents, strict=True)),
+        )
+
+    @property
+    def overflow(self) -> float:
+        """The share that overflowed in float16."""
+        return self.infinite / self.elements if self.elements else 0.0
+
+    @property
+    def underflow(self) -> float:
+        """The share that is 0 in float16 and is not in float32."""
+        return max(0, self.zeros_half - self.zeros) / self.elements if self.elements else 0.0
+
+    @property
+    def subnormals(self) -> float:
+        """The share that is subnormal in float16, and has fewer digits there."""
+        return self.subnormal / self.elements if self.elements else 0.0
+
+    @property
+    def largest_exponent(self) -> int | None:
+        """The exponent of the largest magnitude; None where all are 0."""
+        return exponent_of(self.largest)
+
+    @property
+    def smallest_exponent(self) -> int | None:
+        """The exponent of the smallest magnitude that is not 0; None where all are."""
+        return exponent_of(self.smallest)
+
+    def weight_below(self, exponent: int) -> float:
+        """Which share of the sum of magnitudes numbers with a lower exponent have, as the exponents tell.
+
+        It says what is lost when these become 0: a million of the smallest are nothing beside one that is large.
+        """
+        counts = np.asarray(self.exponents, np.float64)
+        weights = counts * np.exp2(np.arange(LOWEST, HIGHEST + 1, dtype=np.float64))
+        whole = weights.sum()
+        below = weights[: max(0, min(exponent - LOWEST, len(weights)))].sum()
+        return float(below / whole) if whole else 0.0
+
+
+def exponent_of(magnitude: float) -> int | None:
+    """The exponent e of a magnitude from 2 ** e on and below 2 ** (e + 1); None of 0 and of what is infinite."""
+    if not 0 < magnitude < float("inf"):
+        return None
+    return int(np.frexp(magnitude)[1]) - 1
+
+
+def figures_of(single: npt.NDArray[Any], half: npt.NDArray[Any]) -> Figures:
+    """Counts a tensor.
+
+    Args:
+      single: It in float32.
+      half: It in float16, of the same shape: the result of a computation, not `single` rounded. (Gradients of variables of
+        float32 are float16 in float32; they are counted as what they hold.)
+    """
+    wide = np.abs(np.ravel(single).astype(np.float32))
+    narrow = np.abs(np.ravel(half).astype(np.float32))
+    # What float32 holds, such as the gradient of a variable, is beyond float16 and no overflow.
+    fits = narrow < LARGEST if half.dtype == np.float16 else np.isfinite(narrow) & (narrow != LARGEST)
+    finite = wide[np.isfinite(wide)]
+    numbers = finite[finite > 0]
+    exponents = np.clip(np.frexp(numbers)[1] - 1, LOWEST, HIGHEST) - LOWEST
+    return Figures(
+        elements=int(wide.size),
+        zeros=int(wide.size - np.count_nonzero(wide)),
+        zeros_half=int(narrow.size - np.count_nonzero(narrow)),
+        subnormal=int(np.count_nonzero((narrow > 0) & (narrow < 2.0**SMALLEST_NORMAL))),
+        beyond=int(np.count_nonzero(finite >= _ROUNDS_UP)),
+        infinite=int(narrow.size - np.count_nonzero(fits)),
+        lost=int(np.count_nonzero(numbers <= _ROUNDS_DOWN)),
+        largest=float(numbers.max()) if numbers.size else 0.0,
+        smallest=float(numbers.min()) if numbers.size else 0.0,
+        exponents=tuple(np.bincount(exponents, minlength=HIGHEST - LOWEST + 1).tolist()),
+    )

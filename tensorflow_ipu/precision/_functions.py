@@ -1,0 +1,165 @@
+"""Steps of a function in float32 and in float16, for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorflow_ipu.precision import _report
+from tensorflow_ipu.precision._counting import Count, Key, Values
+from tensorflow_ipu.precision._report import PrecisionReport
+from tensorflow_ipu.precision._retyped import retyped, types_of
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+
+# These compute no number that was not there before.
+_MOVES = frozenset(
+    [
+        "BroadcastTo",
+        "Cast",
+        "ConcatV2",
+        "Const",
+        "ExpandDims",
+        "Fill",
+        "Gather",
+        "GatherV2",
+        "Identity",
+        "IdentityN",
+        "OnesLike",
+        "Pack",
+        "Pad",
+        "PadV2",
+        "Placeholder",
+        "PreventGradient",
+        "ReadVariableOp",
+        "Relu",
+        "Reshape",
+        "ResourceGather",
+        "Reverse",
+        "ReverseV2",
+        "Select",
+        "SelectV2",
+        "Slice",
+        "Snapshot",
+        "Split",
+        "SplitV",
+        "Squeeze",
+        "StopGradient",
+        "StridedSlice",
+        "Tile",
+        "Transpose",
+        "Unpack",
+        "ZerosLike",
+    ]
+)
+_OF_TAPES, _OF_GRADIENTS = "gradient_tape/", "gradients/"
+_NO_SCOPE = "(no scope)"
+
+
+class FunctionSteps:
+    """Runs steps of a function: those that it would make, and beside each what it computes in float32 and in float16."""
+
+    def __init__(self, function: Any, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
+        """Runs steps of `function`.
+
+        Args:
+          function: A `tf.function`.
+          run: Runs a `tf.function` with arguments.
+        """
+        self._function = function
+        self._run = run
+
+    def report(self, batches: Iterable[tuple[Nested, ...]], loss_scale: float, device: str) -> PrecisionReport:
+        """Runs a step for each tuple of arguments, and leaves variables as they were.
+
+        Args:
+          batches: The arguments.
+          loss_scale: The scale of the loss that the function differentiates.
+          device: Where float16 is computed, in words.
+
+        Raises:
+          ValueError: There are no arguments, or the function computes no floating numbers.
+        """
+        count, twins, before = Count(), None, []
+        for batch in batches:
+            arguments = tf.nest.map_structure(tf.convert_to_tensor, batch)
+            if twins is None:
+                twins = _Twins(self._function, arguments)
+                before = [each.numpy().copy() for each in twins.variables]
+            single = twins.compute(tf.float32, arguments, self._run)
+            for key in single:
+                if key[1] == _report.GRADIENT:
+                    single[key] = single[key] / np.float32(loss_scale)
+            count.step(single, twins.compute(tf.float16, arguments, self._run))
+            self._run(self._function, arguments)
+        if twins is None:
+            raise ValueError("`data` has no batch: a report needs at least one")
+        for variable, value in zip(twins.variables, before, strict=True):
+            variable.assign(value)
+        name = getattr(self._function.python_function, "__name__", "a function")
+        return PrecisionReport(name, device, loss_scale, twins.in_order(count.rows()), ())
+
+
+class _Twins:
+    """A function's graph in both types: the one that it was written in, and the other."""
+
+    def __init__(self, function: Any, arguments: Nested) -> None:
+        self._concrete = function.get_concrete_function(*arguments)
+        graph = self._concrete.graph
+        operations = [each for each in graph.get_operations() if each.type not in _MOVES]
+        types = types_of(operations)
+        if not types:
+            raise ValueError("the function computes no tensors of float16 or float32")
+        # Where there is float16, the rest is float32 on purpose, and is compared with itself.
+        self._own = tf.float16 if tf.float16 in types else tf.float32
+        self._watched = [each for each in operations if len(each.outputs) == 1 and each.outputs[0].dtype == self._own]
+        self._keys = [_key(each) for each in self._watched]
+        self._definition = graph.as_graph_def()
+        self._made: dict[tf.DType, Any] = {}
+        self.variables = list(graph.variables)
+
+    def compute(self, dtype: tf.DType, arguments: Nested, run: Callable[..., Any]) -> Values:
+        """The tensors of a step in a type."""
+        if dtype not in self._made:
+            self._made[dtype] = self._twin(dtype)
+        flat = [each for each in tf.nest.flatten(arguments) if tf.is_tensor(each)]
+        tensors = run(self._made[dtype], [*flat, *self._concrete.captured_inputs])
+        return dict(zip(self._keys, (np.asarray(each) for each in tensors), strict=True))
+
+    def _twin(self, dtype: tf.DType) -> Any:
+        names = [each.name for each in self._watched]
+        definition = retyped(self._definition, names, self._own, dtype)
+        inputs = [each.op.name for each in self._concrete.graph.inputs]
+        used = {name.split(":")[0] for node in definition.node for name in node.input}
+
+        def step(*flat: tf.Tensor) -> list[tf.Tensor]:
+            values = [tf.cast(each, dtype) if each.dtype == self._own else each for each in flat]
+            known = {name: value for name, value in zip(inputs, values, strict=True) if name in used}
+            return tf.graph_util.import_graph_def(
+                definition, input_map=known, return_elements=[f"{name}:0" for name in names], name=""
+            )
+
+        return tf.function(step, jit_compile=True, autograph=False)
+
+    def in_order(self, rows: Sequence[Any]) -> tuple[Any, ...]:
+        """Scope by scope, in the order in which they begin to compute."""
+        layers = [layer for layer, kind, _ in self._keys if kind == _report.ACTIVATION]
+        layers += [layer for layer, _, _ in self._keys]
+        return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), _report.KINDS.index(row.kind))))
+
+
+def _key(operation: tf.Operation) -> Key:
+    """The scope of an operation, what it is, and its name within."""
+    name, kind = operation.name, _report.ACTIVATION
+    for prefix in (_OF_TAPES, _OF_GRADIENTS):
+        if name.startswith(prefix):
+            name, kind = name.removeprefix(prefix), _report.GRADIENT
+    parts = name.split("/")
+    # The gradient of an operation is named after it: `dense/MatMul/MatMul_1`, `dense/MatMul_grad/MatMul`.
+    depth = 2 if kind == _report.GRADIENT else 1
+    scope = "/".join(parts[:-depth])
+    return scope or _NO_SCOPE, kind, "/".join(parts[-depth:])
