@@ -220,3 +220,38 @@ def test_sixteen_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(rep
         np.testing.assert_array_equal(seen, np.repeat(seen[:, :1], 16, axis=1))
     assert als.loss_scaling_factor.numpy() == 2 * 2**10
     assert int(optimizer.iterations) == 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "first_step"),
+    [
+        ({}, 0.0),  # XLA's float16 becomes infinite: the update is left out.
+        ({"nanoo": True}, 0.0),  # As the machine's becomes no number.
+        ({"esr": ipu.config.StochasticRoundingBehaviour.ON}, -65504 / 128),  # The machine saturates, and goes on.
+    ],
+)
+def test_scaling_sees_the_overflows_that_the_machine_would(asked, first_step):
+    config = ipu.IPUConfig()
+    for name, value in asked.items():
+        setattr(config.floating_point_behaviour, name, value)
+    config.configure_ipu_system()
+    with (strategy := ipu.IPUStrategy()).scope():
+        weight = keras.Variable(0.0)
+        optimizer = ALSOptimizer(SGD(1.0), 128, update_frequency=1)
+        results = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                half = tf.cast(weight.value, tf.float16)
+                loss = optimizer.get_scaled_loss(tf.reduce_sum(half * tf.constant([600, 400], tf.float16)))
+            gradient = tape.gradient(loss, half)
+            optimizer.apply_gradients([(gradient, weight)])
+            results.enqueue((weight.value, optimizer.loss_scaling_factor.value))
+
+    strategy.run(program)
+    weights, scales = results.dequeue()
+    # 128 times 1000 is beyond float16, and counts as above the edge of the histogram, as 64 and 32 times 1000 do.
+    np.testing.assert_array_equal(scales, [64, 32, 16])
+    np.testing.assert_array_equal(weights, [first_step, first_step - 1000, first_step - 2000])

@@ -37,8 +37,9 @@ class ALSOptimizer(OptimizerWrapper):
     Gradients that `CaptureUpstreamGradients` and `CaptureActivationGradients` capture count too: `fit` hands them over, a
     loop of your own by `captured_grads`.
 
-    Where an IPU's float16 ends at its largest number, the emulator's becomes infinite. An update with a gradient that is
-    not finite, on any replica, is skipped; such gradients count as above the edge.
+    An IPU's float16 ends at its largest number, or becomes a NaN, as the configuration says; the emulator's becomes infinite
+    where nothing is asked of half precision. An update with a gradient that is not finite, on any replica, is skipped; such
+    gradients count as above the edge.
     """
 
     def __init__(
