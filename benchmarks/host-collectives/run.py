@@ -1,0 +1,312 @@
+"""Training over several processes, against `MultiWorkerMirroredStrategy`: steps, crossings, scaling, a model of the cost."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import cost_model
+from measure import print_table
+
+ROUNDS = 5
+BATCH, FEATURES, CLASSES = 32, 784, 10
+NETWORKS = {"MLP": (128,), "25M parameters": (3584, 3584, 2048, 1024)}
+STEPS = {"MLP": (1, 100), "25M parameters": (1, 5)}
+SIZES = (1, 1 << 8, 1 << 12, 1 << 16, 1 << 18, 1 << 20)  # Elements of float32.
+REPEATS = {1: 200, 1 << 8: 200, 1 << 12: 200, 1 << 16: 40, 1 << 18: 12, 1 << 20: 5}
+CROSSING_TARGET_US = 300.0
+STEP_TARGET = {1: 1.0, 100: 1.5, 5: 1.0}
+
+
+# A worker: reads a command a line, and answers with a line.
+
+
+def weights_of(tf, network):
+    """The variables of a network, [input, ..., output], weights and biases."""
+    widths = (FEATURES, *NETWORKS[network], CLASSES)
+    found = []
+    for layer, (before, after) in enumerate(itertools.pairwise(widths)):
+        found.append(tf.Variable(tf.random.stateless_normal([before, after], [layer, 1]) / before**0.5))
+        found.append(tf.Variable(tf.zeros([after])))
+    return found
+
+
+def gradients_of(tf, weights):
+    """What a worker computes in a step, of data that it has at hand."""
+    x = tf.random.stateless_normal([BATCH, FEATURES], [5, 6])
+    y = tf.random.stateless_uniform([BATCH], [7, 8], 0, CLASSES, tf.int32)
+    with tf.GradientTape() as tape:
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+            x = tf.nn.relu(x @ weight + bias) if weight is not weights[-2] else x @ weight + bias
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x))
+    return list(zip(tape.gradient(loss, weights), weights, strict=True))
+
+
+class OnIpus:
+    """This package."""
+
+    def __init__(self):
+        """Joins the cluster."""
+        import tensorflow as tf
+
+        import tensorflow_ipu as ipu
+
+        self.tf, self.ipu = tf, ipu
+        self.strategy = ipu.IPUMultiWorkerStrategy(timeout=120.0)
+        config = ipu.IPUConfig()
+        config.auto_select_ipus = 1
+        config.configure_ipu_system()
+        self.networks = {}
+
+    def train(self, network, steps):
+        """Runs so many steps, in one program."""
+        tf = self.tf
+        if network not in self.networks:
+            with self.strategy.scope():
+                weights, optimizer = weights_of(tf, network), tf.compat.v1.train.GradientDescentOptimizer(0.001)
+
+            @tf.function(jit_compile=True)
+            def program(n):
+                for _ in tf.range(n):
+                    optimizer.apply_gradients(gradients_of(tf, weights))
+
+            self.networks[network] = program
+        start = time.perf_counter()
+        with self.strategy.scope():
+            self.strategy.run(self.networks[network], args=(tf.constant(steps),))
+        return time.perf_counter() - start
+
+    def reduce(self, size, count):
+        """Sums a tensor over the workers, so often in one program."""
+        tf = self.tf
+        key = ("reduce", size)
+        if key not in self.networks:
+
+            @tf.function(jit_compile=True)
+            def program(x, n):
+                for _ in tf.range(n):
+                    x = 0.5 * self.ipu.ops.cross_replica_ops.cross_replica_sum(x)
+                return x
+
+            self.networks[key] = program, tf.ones([size])
+        program, x = self.networks[key]
+        start = time.perf_counter()
+        self.strategy.run(program, args=(x, tf.constant(count)))
+        return time.perf_counter() - start
+
+    def eager(self, size, count):
+        """The same by TensorFlow's collective alone, an eager call each."""
+        tf = self.tf
+        world = self.strategy.world
+        with tf.device(world.device):
+            x = tf.ones([size])
+            start = time.perf_counter()
+            for _ in range(count):
+                tf.raw_ops.CollectiveReduceV2(
+                    input=x, group_size=world.workers, group_key=9000, instance_key=size, ordering_token=[],
+                    merge_op="Add", final_op="Id", communication_hint="ring", timeout_seconds=120.0,
+                )  # fmt: skip
+        return time.perf_counter() - start
+
+
+class Mirrored:
+    """`MultiWorkerMirroredStrategy`, which XLA cannot compile here."""
+
+    def __init__(self):
+        """Joins the cluster."""
+        import tensorflow as tf
+
+        self.tf = tf
+        options = tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        )
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        self.networks = {}
+
+    def train(self, network, steps):
+        """Runs so many steps, in one graph."""
+        tf = self.tf
+        if network not in self.networks:
+            with self.strategy.scope():
+                weights, optimizer = weights_of(tf, network), tf.keras.optimizers.SGD(0.001)
+                optimizer.build(weights)
+
+            @tf.function
+            def program(n):
+                for _ in tf.range(n):
+                    self.strategy.run(lambda: optimizer.apply_gradients(gradients_of(tf, weights)))
+
+            self.networks[network] = program
+        start = time.perf_counter()
+        self.networks[network](tf.constant(steps))
+        return time.perf_counter() - start
+
+
+def serve(kind):
+    """Executes the commands that come by the standard input."""
+    peer = {"ipu": OnIpus, "mirrored": Mirrored}[kind]()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(getattr(peer, name)(*arguments)), flush=True)
+    os._exit(0)
+
+
+# The parent.
+
+
+@contextmanager
+def workers(kind, count):
+    """So many workers of a kind: `call(name, *arguments)` has all of them run a command, and gives the longest time."""
+    held = [socket.socket() for _ in range(count)]
+    for one in held:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    cluster = {"worker": [f"127.0.0.1:{one.getsockname()[1]}" for one in held]}
+    processes = []
+    for index in range(count):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, __file__, "--worker", kind],
+                env={**os.environ, "TF_CONFIG": config},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+
+    def call(*command):
+        for process in processes:
+            print(json.dumps(command), file=process.stdin, flush=True)
+        return max(json.loads(process.stdout.readline()) for process in processes)
+
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        yield call
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for one in held:
+            one.close()
+
+
+def in_turn(contestants, rounds=ROUNDS):
+    """Warms up each contestant, then has all of them run in turn; the times of each."""
+    for call in contestants.values():
+        call()
+    times = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, call in contestants.items():
+            times[name].append(call())
+    return times
+
+
+def train(peer, network, steps, calls):
+    """The time of so many executions."""
+    return sum(peer("train", network, steps) for _ in range(calls))
+
+
+def compare_steps():
+    """Training steps on two workers, with both strategies' workers up at the same time, and one pair at work."""
+    rows = []
+    with workers("ipu", 2) as ours, workers("mirrored", 2) as theirs:
+        for network, counts in STEPS.items():
+            for steps in counts:
+                calls = max(1, (50 if network == "MLP" else 3) // steps)
+                times = in_turn(
+                    {
+                        "ours": partial(train, ours, network, steps, calls),
+                        "theirs": partial(train, theirs, network, steps, calls),
+                    },
+                    ROUNDS if network == "MLP" else 3,
+                )
+                ratio = statistics.median(b / a for a, b in zip(times["ours"], times["theirs"], strict=True))
+                each = [statistics.median(times[name]) / calls / steps * 1e3 for name in ("ours", "theirs")]
+                rows.append([network, steps, *each, ratio, STEP_TARGET[steps]])
+    print_table(
+        "Training steps on two workers",
+        ["network", "steps an execution", "ms a step", "MultiWorkerMirroredStrategy", "times as fast", "target"],
+        rows,
+    )
+
+
+def measure_crossings(counts=(2, 4)):
+    """Crossings of programs against TensorFlow's eager collective; (workers, bytes, seconds) of each for the model."""
+    rows, points = [], []
+    for count in counts:
+        with workers("ipu", count) as ours:
+            for size in SIZES:
+                times = in_turn({name: partial(ours, name, size, REPEATS[size]) for name in ("reduce", "eager")})
+                times = {name: [seconds / REPEATS[size] for seconds in found] for name, found in times.items()}
+                program, eager = (statistics.median(times[name]) * 1e6 for name in ("reduce", "eager"))
+                added = statistics.median((a - b) * 1e6 for a, b in zip(times["reduce"], times["eager"], strict=True))
+                rows.append([count, 4 * size, program, eager, added])
+                points.append((count, 4 * size, program / 1e6))
+    print_table(
+        f"A sum over workers, in us; what a crossing adds is to be below {CROSSING_TARGET_US:.0f} us for small tensors",
+        ["workers", "bytes", "in a program", "TensorFlow, eager", "added"],
+        rows,
+    )
+    return points
+
+
+def scale_weakly(counts=(1, 2, 4)):
+    """The MLP with the same work for each worker: 100 steps an execution."""
+    rows = []
+    with ExitStack() as stack:
+        peers = {count: stack.enter_context(workers("ipu", count)) for count in counts}
+        times = in_turn({count: partial(peer, "train", "MLP", 100) for count, peer in peers.items()})
+    for count in counts:
+        step = statistics.median(times[count]) / 100
+        relative = statistics.median(b / a for a, b in zip(times[1], times[count], strict=True))
+        rows.append([count, step * 1e6, relative, count / relative])
+    print_table(
+        f"Weak scaling on {os.cpu_count()} cores: the MLP, {BATCH} samples a worker and step",
+        ["workers", "us a step", "times one worker's", "samples, times one worker's"],
+        rows,
+    )
+
+
+def main():
+    """Measures what is asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--worker", choices=["ipu", "mirrored"])
+    parser.add_argument("parts", nargs="*", help="steps, crossings, scaling; all by default")
+    options = parser.parse_args()
+    if options.worker:
+        serve(options.worker)
+    parts = options.parts or ["steps", "crossings", "scaling"]
+    if "steps" in parts:
+        compare_steps()
+    if "crossings" in parts:
+        model = cost_model.fit(measure_crossings(), os.cpu_count())
+        print(f"\n{model}")
+        rows = cost_model.extended(model)
+        print_table(
+            "The gradients of 25M parameters on a network of 10 Gbit/s: the model, not a measurement",
+            cost_model.HEADER,
+            rows,
+        )
+    if "scaling" in parts:
+        scale_weakly()
+
+
+if __name__ == "__main__":
+    main()
