@@ -165,8 +165,8 @@ def _parser() -> argparse.ArgumentParser:
         "--num-replicas",
         metavar="R",
         type=_count,
-        help="how many replicas all processes have together: a multiple of N. Without it, the script says how many"
-        " IPUs each process has",
+        help="how many replicas all processes have together, a multiple of N: for scripts that ask `popdist`. Others say"
+        " themselves how many IPUs each process has",
     )
     parser.add_argument(
         "--ipus-per-replica",

@@ -294,3 +294,40 @@ def test_help_is_there_and_loads_no_tensorflow(tmp_path):
     assert "--instances" in done.stdout
     assert "Ctrl-C is handed on" in done.stdout
     assert not re.search(r"\| +tensorflow$", done.stderr, re.MULTILINE)
+
+
+_OLD = """
+import popdist
+import popdist.tensorflow
+import tensorflow as tf
+from tensorflow.python import ipu
+from tensorflow.python.ipu.distributed.popdist_strategy import PopDistStrategy
+
+popdist.init()
+config = popdist.tensorflow.set_ipu_config(ipu.config.IPUConfig(), ipus_per_replica=1)
+config.configure_ipu_system()
+strategy = PopDistStrategy()
+with strategy.scope():
+    @tf.function(jit_compile=True)
+    def program():
+        return ipu.cross_replica_ops.cross_replica_sum(ipu.replication_ops.replication_index())
+
+    total = strategy.run(program)
+print(popdist.getInstanceIndex(), popdist.getNumLocalReplicas(), strategy.num_replicas_in_sync, int(total))
+"""
+
+
+def test_script_for_ipus_runs_in_two_instances_as_it_stands(tmp_path):
+    script = tmp_path / "old.py"
+    script.write_text(_OLD)
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorflow_ipu", "run", "--instances", "2", "--replicas", "4", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    # The sum of the numbers of all four replicas.
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 2 4 6", "[1] 1 2 4 6"]
