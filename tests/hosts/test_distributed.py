@@ -234,3 +234,17 @@ def test_one_instance_has_what_it_gives():
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def joined():
+    return hosts.join().worker
+
+
+def test_instance_that_does_not_call_is_missed_after_the_limit(fresh_workers):
+    instances = fresh_workers(2, env={"TENSORFLOW_IPU_TIMEOUT": "5"})
+    assert instances.call(joined) == [0, 1]
+    instances.send(0, of_other_shapes, 1.0)
+    [outcome] = instances.collect(0)
+    assert outcome.kinds[0] == "DeadlineExceededError"
+    assert "`allreduce` of Default: " in outcome.message
+    assert "(after 5 s: a worker did not come, or exchanges something else)" in outcome.message
