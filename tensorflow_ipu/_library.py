@@ -78,6 +78,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_shut_down": (_FLAG, [_INT]),
     "ipu_site_drop": (None, [_INT]),
     "ipu_site_new": (_INT, [_INT, ctypes.c_char_p, ctypes.c_char_p, _INT, _FLAG]),
+    "ipu_small_convolution": (_FLAG, [ctypes.POINTER(_INT), _INT, _INT, _FLAG]),
     "ipu_user_function_drop": (None, [_INT]),
     "ipu_user_function_new": (_INT, [ctypes.c_void_p]),
 }

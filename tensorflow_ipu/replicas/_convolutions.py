@@ -14,6 +14,7 @@ what XLA makes of it elsewhere.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,6 @@ from tensorflow_ipu._tensorflow import graphs, patches, xla
 from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.replicas import _host_kernels
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
-
-# Up to which XLA is the fastest: elements of a convolution of one dimension; places and products of others.
-# `host_choice.cc` has the same rule.
-_SHORT_ROW = 256 << 10
-_FEW_PLACES = 8 << 10
-_FEW_PRODUCTS = 20 << 20
 
 
 def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
@@ -70,13 +65,10 @@ def _is_small(op: tf.Operation) -> bool:
     images, weights = (tensor.shape for tensor in op.inputs)
     if not images.is_fully_defined() or not weights.is_fully_defined():
         return False
-    if images[1] == 1:
-        return images.num_elements() < _SHORT_ROW
-    if op.inputs[0].dtype != tf.float32:
-        return False
     _, *strides, _ = op.get_attr("strides")
-    places = math.prod(known_size(op.inputs[0], axis) for axis in range(3)) // math.prod(strides)
-    return places <= _FEW_PLACES and places * weights.num_elements() < _FEW_PRODUCTS
+    type_ = op.inputs[0].dtype.as_datatype_enum
+    sizes = (ctypes.c_int64 * 4)(*images)
+    return bool(native.ipu_small_convolution(sizes, weights.num_elements(), math.prod(strides), type_))
 
 
 class _Axis:

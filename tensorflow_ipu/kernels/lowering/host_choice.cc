@@ -24,23 +24,28 @@ std::optional<tf::TensorShape> ShapeOf(tf::XlaOpKernelContext* context, int inpu
   return said;
 }
 
+constexpr int kRank = 4, kRows = 1, kColumns = 2;  // Of the images of a `Conv2D`.
+
 // Whether a `Conv2D`, or a gradient of one, is of few elements, in one row, which is what TensorFlow makes of one
-// dimension; or of few places and few products. `replicas/_convolutions.py` has the same rule.
-bool IsSmall(const Lowered& layer) {
+// dimension; or of few places and few products. `skipped` is the product of the strides.
+bool IsSmall(const tf::TensorShape& images, int64_t filter_elements, int64_t skipped, tf::DataType type) {
   constexpr int64_t kShortRow = 256 << 10, kFewPlaces = 8 << 10, kFewProducts = 20 << 20;
-  constexpr int kRank = 4, kRows = 1, kColumns = 2;
+  if (images.dim_size(kRows) == 1) return images.num_elements() < kShortRow;
+  if (type != tf::DT_FLOAT) return false;
+  const int64_t places = images.dim_size(0) * images.dim_size(kRows) * images.dim_size(kColumns) / skipped;
+  return places <= kFewPlaces && places * filter_elements < kFewProducts;
+}
+
+bool IsSmall(const Lowered& layer) {
   const std::optional<tf::TensorShape> images = ShapeOf(layer.context, 0);
   const std::optional<tf::TensorShape> filter = ShapeOf(layer.context, 1);
   std::vector<int32_t> strides;
   if (!images || !filter || images->dims() != kRank || !tf::TryGetNodeAttr(layer.node, "strides", &strides)) {
     return false;
   }
-  if (images->dim_size(kRows) == 1) return images->num_elements() < kShortRow;
   tf::DataType type = tf::DT_INVALID;
-  if (!tf::TryGetNodeAttr(layer.node, "T", &type) || type != tf::DT_FLOAT) return false;
-  const int64_t places =
-      images->dim_size(0) * images->dim_size(kRows) * images->dim_size(kColumns) / (strides[kRows] * strides[kColumns]);
-  return places <= kFewPlaces && places * filter->num_elements() < kFewProducts;
+  if (!tf::TryGetNodeAttr(layer.node, "T", &type)) return false;
+  return IsSmall(*images, filter->num_elements(), strides[kRows] * strides[kColumns], type);
 }
 
 }  // namespace
@@ -76,3 +81,14 @@ bool FasterForMany(const Lowered& layer) {
 }
 
 }  // namespace tensorflow_ipu
+
+extern "C" {
+
+// Whether XLA computes a `Conv2D` of images of these four dimensions in less time than the host's kernels, since it is
+// small; `skipped` is the product of its strides, and `type` a `DataType`.
+int32_t ipu_small_convolution(const int64_t* images, int64_t filter_elements, int64_t skipped, int32_t type) {
+  const tensorflow::TensorShape shape({images[0], images[1], images[2], images[3]});
+  return tensorflow_ipu::IsSmall(shape, filter_elements, skipped, static_cast<tensorflow::DataType>(type));
+}
+
+}  // extern "C"
