@@ -67,7 +67,9 @@ def agree(
     what = f"`{kind}` of {name}"
     base = _number(name)
     if tf.executing_eagerly():
-        own = np.array(_head(kind, tensor, option, name) + _axes(tensor.shape.as_list()), np.int64)
+        own = np.array(
+            _head(kind, tensor, option, name) + _axes([int(length or 0) for length in tensor.shape.as_list()]), np.int64
+        )
         table = meetings.gather_at(world, meeting, tf.constant(own[np.newaxis]), what).numpy()
         if ((table - table[:1]) * mask).any():
             raise tf.errors.InvalidArgumentError(None, None, _difference(what, table))
@@ -80,7 +82,7 @@ def agree(
     table = meetings.gather_at(world, meeting, own[tf.newaxis], what)
     same = tf.reduce_all(tf.equal((table - table[:1]) * mask, 0))
     said = f"{what}: the instances give different things. Of each: kind, type, option, name, axes, their lengths"
-    check = tf.debugging.Assert(same, [said, table], summarize=table.shape[0] * _LENGTH)
+    check = tf.debugging.Assert(same, [said, table], summarize=meeting.size * _LENGTH)
     with tf.control_dependencies([check]):
         top = tf.math.floormod(tf.reduce_max(table, 0), _PRIME) * tf.constant(_WEIGHTS, tf.int64)
         number = tf.math.floormod(base + tf.reduce_sum(tf.math.floormod(top, _PRIME)), _PRIME)

@@ -113,7 +113,10 @@ def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = N
       tf.errors.OpError: An instance is lost, or did not call in time.
       ClusterError: The instances cannot be joined; or they were not yet, and TensorFlow's runtime had started.
     """
-    (root,) = participants.checked([root_rank] if as_int(root_rank) is not None else root_rank, "root_rank")
+    number = as_int(root_rank)
+    if number is None:
+        raise TypeError(f"`root_rank` must be the number of an instance, but is {root_rank!r}")
+    (root,) = participants.checked([number], "root_rank")
     tensor = _tensor("broadcast", value)
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
@@ -138,7 +141,8 @@ def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
         agreed = agree(world, "allgather", given, 1, name, in_order, rows_differ=True)
         most = tf.reduce_max(agreed.rows)
         missing = tf.cast(most - tf.shape(given, tf.int64)[0], tf.int32)
-        padded = tf.pad(given, [[0, missing], *[[0, 0]] * (given.shape.rank - 1)])
+        ends: Any = [[0, missing], *[[0, 0]] * (given.shape.rank - 1)]
+        padded = tf.pad(given, ends)
         together = meetings.gather_at(world, agreed.site, padded[tf.newaxis], f"`allgather` of {name}")
         return tf.concat([together[i, : agreed.rows[i]] for i in range(len(participants.current()))], 0)
 
