@@ -42,7 +42,6 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_bind_as_before": (_FLAG, []),
     "ipu_compiles": (_FLAG, [ctypes.c_char_p, _INT]),
     "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
-    "ipu_disconnect_workers": (None, []),
     "ipu_embedding_drop": (None, [_INT]),
     "ipu_embedding_new": (_INT, [ctypes.c_void_p, _INT, _INT, _FLAG]),
     "ipu_embedding_open": (None, [_INT, _FLAG]),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._library import ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu.hosts.cluster import World
@@ -52,13 +52,6 @@ def connect(world: World) -> None:
 def is_connected() -> bool:
     """Whether programs of this process cross to other workers."""
     return _connected
-
-
-def disconnect() -> None:
-    """Lets programs run by themselves again; called before the cluster ends."""
-    global _connected  # noqa: PLW0603
-    _connected = False
-    native.ipu_disconnect_workers()
 
 
 def _task(device: str, worker: int) -> str:

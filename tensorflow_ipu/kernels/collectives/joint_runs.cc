@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu {
@@ -50,18 +49,6 @@ std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_
   }
   run->Begin();
   return run;
-}
-
-void DisconnectWorkers() {
-  SetWorkers(nullptr);
-  std::map<int64_t, Runs::OfDevice> devices;
-  {
-    const core::Lock lock(AllRuns().mutex);
-    devices.swap(AllRuns().devices);
-  }
-  for (const auto& [device, runs] : devices) {
-    for (const auto& run : runs.kept) run->Abort(core::Outcome::Cancelled("This process has left the other workers."));
-  }
 }
 
 }  // namespace tensorflow_ipu

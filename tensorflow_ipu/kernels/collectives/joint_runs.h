@@ -12,9 +12,6 @@ namespace tensorflow_ipu {
 // Begins the next run of a device on all workers, which number them alike.
 std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_t device, core::Program program);
 
-// Ends all of them, and lets TensorFlow's runtime go: this process is alone then.
-void DisconnectWorkers();
-
 }  // namespace tensorflow_ipu
 
 #endif  // TENSORFLOW_IPU_KERNELS_COLLECTIVES_JOINT_RUNS_H_

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/collectives/joint_runs.h"
 #include "tensorflow_ipu/kernels/control/metrics.h"
 #include "tensorflow_ipu/kernels/core/crossing.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
@@ -210,9 +209,6 @@ int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t
 
 // What crosses to other workers is bundled up to so many bytes; 0: as many as were found best.
 void ipu_set_bundle_bytes(int64_t bytes) { core::SetBundleBytes(static_cast<std::size_t>(bytes)); }
-
-// This process runs programs by itself again.
-void ipu_disconnect_workers() { tensorflow_ipu::DisconnectWorkers(); }
 
 // Ends a site. Its number is void from then on.
 void ipu_site_drop(int64_t number) {
