@@ -173,9 +173,9 @@ def _watched(model: keras.Model) -> Iterator[list[Watched]]:
 
     for layer in layers:
         # Past Keras's own attributes, which it tracks.
-        vars(layer)["call"] = watching(layer, layer.call)
+        layer.__dict__["call"] = watching(layer, layer.call)
     try:
         yield found
     finally:
         for layer in layers:
-            del vars(layer)["call"]
+            del layer.__dict__["call"]

@@ -108,7 +108,7 @@ class ModelSteps:
         trained = {id(weight): at for at, weight in enumerate(self._model.variables)}
         for owner, weight in zip(watching.weights_of(self._model), self._model.trainable_variables, strict=True):
             before = state[trained[id(weight)]].astype(np.float32)
-            after = keras.ops.convert_to_numpy(weight).astype(np.float32)
+            after = np.asarray(keras.ops.convert_to_numpy(weight), np.float32)
             key = (owner.layer, _report.UPDATE, owner.name)
             weights[owner.layer, _report.WEIGHT, owner.name] = before
             updates[key] = after - before
