@@ -18,6 +18,7 @@ from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu.hosts import World
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
@@ -259,6 +260,10 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     ) -> Nested:
         return value_fn(tf.distribute.experimental.ValueContext())
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """A block that not all workers run, in which variables begin with this worker's values."""
+        return contextlib.nullcontext()
+
     # The shape of the system, as the host sees it.
 
     @property
@@ -270,6 +275,16 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def worker(self) -> int:
         """Which of them this is."""
         return 0
+
+    @property
+    def world(self) -> World | None:
+        """What is known of these processes; None where a strategy never has more than one."""
+        return None
+
+    def counting(self, replicas: int) -> contextlib.AbstractContextManager[None]:
+        """A block in which this process has so many replicas, for who counts them all."""
+        del replicas
+        return contextlib.nullcontext()
 
     @property
     def first_replica(self) -> int:

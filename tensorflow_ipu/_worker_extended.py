@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu.hosts import World, exchange
 from tensorflow_ipu.ops import random_streams, reductions
@@ -38,16 +40,27 @@ class WorkerExtended(IPUExtended):
           reduces: Whether what is reduced in programs is reduced there, or left as it is.
         """
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
-        self.world = world
+        self._world = world
+        self._counted: int | None = None
         self._reduces = reduces
+        self._alone = False
 
     # Variables.
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         given = kwargs.get("initial_value")
-        if self.workers > 1 and given is not None:
+        if self.workers > 1 and given is not None and not self._alone:
             kwargs["initial_value"] = self._agreed(given, kwargs.get("dtype"), kwargs.get("name") or "a variable")
         return super()._create_variable(next_creator, **kwargs)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block that not all workers run, in which variables begin with this worker's values."""
+        before, self._alone = self._alone, True
+        try:
+            yield
+        finally:
+            self._alone = before
 
     def _agreed(self, given: Any, dtype: tf.DType | None, name: str) -> Callable[..., object]:
         """What makes the initial value of a variable: worker 0's."""
@@ -120,13 +133,32 @@ class WorkerExtended(IPUExtended):
         return self.world.worker
 
     @property
+    def world(self) -> World:
+        """The workers."""
+        return self._world
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas this worker has: as the block around says, else the launcher, else one an IPU."""
+        return self._counted or _environment.local_replicas() or self.ipus
+
+    @contextlib.contextmanager
+    def counting(self, replicas: int) -> Iterator[None]:
+        """A block in which this worker has so many replicas."""
+        before, self._counted = self._counted, replicas
+        try:
+            yield
+        finally:
+            self._counted = before
+
+    @property
     def first_replica(self) -> int:
-        """The number of this worker's first replica, of all workers' replicas, where each replica has one IPU."""
-        return self.worker * self.ipus
+        """The number of this worker's first replica, of all workers' replicas."""
+        return self.worker * self.replicas
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return self.workers * self.ipus
+        return self.workers * self.replicas
 
     @property
     def experimental_between_graph(self) -> bool:

@@ -127,8 +127,10 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
           options: Accepted for `tf.distribute`.
         """
         del options
+        if not isinstance(dataset, tf.data.Dataset):
+            return dataset  # What Keras hands on here is a share already.
         extended: Any = self.extended
-        return shards.share_of(dataset, self._world, extended.ipus)
+        return shards.share_of(dataset, self._world, extended.replicas)
 
     def distribute_datasets_from_function(
         self,

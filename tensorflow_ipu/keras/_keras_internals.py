@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras.src import backend
 from keras.src.export.export_utils import get_input_signature
+from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.models.functional import Functional, operation_fn
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import array_slicing
@@ -190,8 +191,11 @@ def total_loss(model: keras.Model, y: Nested, predicted: Nested, weights: Nested
 
 
 def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:
-    """Has the metric `loss` of a model know of a batch; stands on `Trainer._loss_tracker`, one of `Trainer.metrics`."""
-    model._loss_tracker.update_state(loss, sample_weight=batch_size)
+    """Has the metric `loss` of a model know of a batch; stands on `Trainer._loss_tracker`, one of `Trainer.metrics`.
+
+    And on `unscale_loss_for_distribution`: `total_loss` has divided by the number of replicas that the strategy tells.
+    """
+    model._loss_tracker.update_state(unscale_loss_for_distribution(loss), sample_weight=batch_size)
 
 
 # Loops.
@@ -208,6 +212,19 @@ def check_compiled(model: keras.Model, method: str) -> None:
 def validation_iterator(model: keras.Model) -> Any:
     """The iterator over validation data that `fit` keeps for `evaluate`; stands on `Trainer._eval_epoch_iterator`."""
     return model._eval_epoch_iterator
+
+
+def first_epoch(model: keras.Model) -> int | None:
+    """The epoch that `fit` begins with, by what `BackupAndRestore` found; None for what the user says.
+
+    Stands on `Trainer._initial_epoch`, which that callback sets. When it is gone: there is no other.
+    """
+    return getattr(model, "_initial_epoch", None)
+
+
+def begin_with_epoch(model: keras.Model, epoch: int) -> None:
+    """Has `fit` begin with this epoch; see `first_epoch`."""
+    model._initial_epoch = epoch
 
 
 def plain_logs(logs: Logs) -> Logs:

@@ -90,6 +90,10 @@ def test_losses_are_told_apart() -> None:
     watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(internals.validation_iterator(model)))
     model.fit(y, y, validation_data=(y, y), verbose=0, callbacks=[watch])
     assert seen[0] is not None
+    assert internals.first_epoch(model) is None
+    internals.begin_with_epoch(model, 1)
+    assert internals.first_epoch(model) == 1
+    assert len(model.fit(y, y, epochs=3, verbose=0).epoch) == 2
     assert internals.plain_logs({"loss": np.float32(2.0)}) == {"loss": 2.0}
 
 

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
 
 
-def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
+def is_ours_to_shuffle(adapter: ArrayDataAdapter) -> bool:
+    """Whether the batches are in random order, one that is drawn here."""
+    return internals.is_shuffled(adapter) is True and all(map(_is_dense, tf.nest.flatten(internals.arrays_of(adapter))))
+
+
+def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
     """The batches of arrays that a user gave, which are all full.
 
     Keras gathers each batch by its indices. Here batches in order are views of the arrays, and shuffled ones are gathered
@@ -25,6 +30,7 @@ def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
 
     Args:
       adapter: Keras's view of the arrays. Its order is kept: shuffled, by batch, or as they are.
+      order: A number that says the random order, the same for everybody; None for one that is drawn.
     """
     inputs = internals.arrays_of(adapter)
     inputs = keras.tree.lists_to_tuples(inputs)
@@ -36,7 +42,7 @@ def dataset_of(adapter: ArrayDataAdapter) -> tf.data.Dataset:
         assert size is not None
         shuffled = internals.is_shuffled(adapter)
         if shuffled:
-            made = _shuffled_arrays.dataset_of(arrays, adapter.num_batches, size, shuffled == "batch")
+            made = _shuffled_arrays.dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order)
         else:
             made = tf.data.Dataset.from_tensor_slices(_batched(arrays, adapter.num_batches, size))
         return made.with_options(_as_it_is())

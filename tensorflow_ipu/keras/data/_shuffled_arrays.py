@@ -23,7 +23,9 @@ _ops = tf.raw_ops
 _Specs = tuple[tf.TensorSpec, ...]
 
 
-def dataset_of(arrays: Nested, batches: int, size: int, within_batches: bool) -> tf.data.Dataset:
+def dataset_of(
+    arrays: Nested, batches: int, size: int, within_batches: bool, order: int | None = None
+) -> tf.data.Dataset:
     """Makes the dataset. Each pass over it draws its order.
 
     Args:
@@ -31,35 +33,39 @@ def dataset_of(arrays: Nested, batches: int, size: int, within_batches: bool) ->
       batches: How many batches there are.
       size: How many examples a batch has.
       within_batches: Whether each batch keeps its examples, and these alone change places.
+      order: A number that says the order of all batches, in each pass and process the same; None for one that is drawn.
     """
     parts = tf.nest.flatten(arrays)
     specs = tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts)
     # What is traced keeps the seed of that moment.
-    maker = _maker(specs, batches, size, within_batches, devices.global_seed())
-    dataset = tf.data.experimental.from_variant(maker(*parts), tf.nest.pack_sequence_as(arrays, _elements(specs, size)))
+    maker = _maker(specs, batches, size, within_batches, devices.global_seed(), order is not None)
+    number = tf.constant(order or 0, tf.int64)
+    dataset = tf.data.experimental.from_variant(
+        maker(number, *parts), tf.nest.pack_sequence_as(arrays, _elements(specs, size))
+    )
     dataset._ipu_maker = maker  # Its functions live as long.
     return dataset
 
 
 @functools.lru_cache(maxsize=64)
 def _maker(
-    specs: _Specs, batches: int, size: int, within_batches: bool, seed: int | None
+    specs: _Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool
 ) -> functions.ConcreteFunction:
-    """A function of the arrays that returns the variant of the dataset.
+    """A function of the number of an order and the arrays that returns the variant of the dataset.
 
     The methods of `tf.data.Dataset` trace their functions at each call, which takes a hundred times as long as all else
     here. So this is traced once, of the ops that they come down to.
     """
     del seed
-    rows_of_all, order_of_row, gather = _functions(specs, batches, size, within_batches)
+    rows_of_all, order_of_row, gather = _functions(specs, batches, size, within_batches, ordered)
     row = tf.TensorSpec([size], tf.int64)
     elements = _elements(specs, size)
     stacked = [_stacked(element) for element in elements]
 
-    def make(*parts: tf.Tensor) -> tf.Tensor:
-        once = _ops.RangeDataset(
-            start=_int64(0), stop=_int64(1), step=_int64(1), **_like([tf.TensorSpec([], tf.int64)])
-        )
+    number = tf.TensorSpec([], tf.int64)
+
+    def make(order: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+        once = _ops.RangeDataset(start=order, stop=order + 1, step=_int64(1), **_like([number]))
         rows = _ops.UnbatchDataset(input_dataset=_map(once, rows_of_all, [_stacked(row, batches)]), **_like([row]))
         if within_batches:
             rows = _map(rows, order_of_row, [row])
@@ -76,19 +82,23 @@ def _maker(
         chunks = _ops.PrefetchDataset(input_dataset=chunks, buffer_size=_int64(1), **_like(stacked))
         return _ops.UnbatchDataset(input_dataset=chunks, **_like(elements))
 
-    return tf.function(make, autograph=False).get_concrete_function(*specs)
+    return tf.function(make, autograph=False).get_concrete_function(number, *specs)
 
 
 def _functions(
-    specs: _Specs, batches: int, size: int, within_batches: bool
+    specs: _Specs, batches: int, size: int, within_batches: bool, ordered: bool
 ) -> tuple[functions.ConcreteFunction, functions.ConcreteFunction, functions.ConcreteFunction]:
     """What the dataset calls: for the indices of all batches, for the order within one, and for the examples."""
 
     # Where the numbers are drawn, all is as Keras has it, so that one seed gives one order.
     def rows_of_all(number: tf.Tensor) -> tf.Tensor:
-        del number
         indices = tf.range(batches * size, dtype=tf.int64)
-        return tf.reshape(indices if within_batches else tf.random.shuffle(indices), [batches, size])
+        if ordered:
+            places = tf.random.stateless_uniform([batches * size], tf.stack([number, 0]), None, None, tf.int64)
+            indices = tf.argsort(places)
+        elif not within_batches:
+            indices = tf.random.shuffle(indices)
+        return tf.reshape(tf.cast(indices, tf.int64), [batches, size])
 
     def order_of_row(indices: tf.Tensor) -> tf.Tensor:
         return tf.random.shuffle(indices)

@@ -13,9 +13,11 @@ from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
 from tensorflow_ipu.keras.data import _arrays
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
+from tensorflow_ipu.keras.data.shares import Share
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested, TensorLike
+    from tensorflow_ipu.hosts import World
 
 
 class Pass:
@@ -93,6 +95,7 @@ class FedData(DataAdapter):
         ordinal: int,
         infeed_options: Mapping[str, Any],
         for_prediction: bool,
+        world: World | None = None,
     ) -> None:
         """Checks the data.
 
@@ -105,9 +108,10 @@ class FedData(DataAdapter):
           ordinal: The number of the IPU device.
           infeed_options: What the queues are made with.
           for_prediction: Whether `predict` takes the data.
+          world: The workers that share the data; None for this process alone.
 
         Raises:
-          ValueError: The data is of a kind, shape or size that the device cannot run.
+          ValueError: The data is of a kind, shape or size that the device cannot run; or workers have other data.
         """
         _check_kind(adapter)
         _check_full(adapter)
@@ -115,16 +119,26 @@ class FedData(DataAdapter):
         self._ordinal = ordinal
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
-        self._elements = Elements(_dataset_of(adapter))
+        dataset = _dataset_of(adapter)
+        self._elements = Elements(dataset)
         self.replicas = replicas = replicas_for(self._elements.spec)
         self._passes: list[Pass] = []
         batches = adapter.num_batches
-        _check_enough(batches, steps, steps_argument, replicas)
+        self._share: Share | None = None
+        everywhere = replicas
+        if world is not None:
+            make = _in_orders(adapter)
+            self._share = Share(world, batches, replicas, dataset, make)
+            self._elements = Elements(self._share.of_next_pass())
+            batches, everywhere = self._share.batches, replicas * world.workers
+        _check_enough(batches, steps, steps_argument, everywhere)
         total = steps or batches
         assert total is not None
-        self.steps = total // replicas
+        self.steps = total // everywhere
+        if self._share is not None:
+            self.steps = self._share.agreed(self.steps)
         self.steps_per_epoch = None if steps is None else self.steps
-        self._num_batches = None if batches is None else batches // replicas
+        self._num_batches = None if batches is None else self.steps if self._share else batches // replicas
         self.steps_per_execution = _executed_at_once(steps_per_execution, self.steps)
 
     @property
@@ -166,6 +180,8 @@ class FedData(DataAdapter):
 
     def __iter__(self) -> Pass:
         self.close()
+        if self._share is not None and self._share.changes:
+            self._elements = Elements(self._share.of_next_pass())
         started = Pass(
             self._elements,
             self.steps_per_execution,
@@ -185,6 +201,13 @@ class FedData(DataAdapter):
 
 def _dataset_of(adapter: DataAdapter) -> tf.data.Dataset:
     return _arrays.dataset_of(adapter) if isinstance(adapter, ArrayDataAdapter) else adapter.get_tf_dataset()
+
+
+def _in_orders(adapter: DataAdapter) -> Callable[[int], tf.data.Dataset] | None:
+    """What makes the data in the order of a number; None where its order does not change, or is not ours to say."""
+    if not isinstance(adapter, ArrayDataAdapter) or not _arrays.is_ours_to_shuffle(adapter):
+        return None
+    return lambda order: _arrays.dataset_of(adapter, order)
 
 
 def adapt(

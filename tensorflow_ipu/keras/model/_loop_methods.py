@@ -14,6 +14,7 @@ from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras.model.replica_count import symbols_of
+from tensorflow_ipu.keras.model.worker_callbacks import written_once
 from tensorflow_ipu.keras.optimizers import parts
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class LoopMethods:
             held_out = extension.feed(adapter, steps, "validation_steps")
             given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
             opened.append(held_out)
+        if extension.world is not None:
+            given["callbacks"] = written_once(given["callbacks"], extension.strategy)
         more = {"add_history": True, "epochs": given["epochs"]}
         given["callbacks"] = callbacks = _callbacks("train", extension, given, data, **more)
         return _run("fit", bound, extension, data, callbacks, opened)

@@ -14,6 +14,7 @@ from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.model.loop import Loop
+from tensorflow_ipu.keras.model.workers import of_all_workers, steps_of_all_workers
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -47,6 +48,10 @@ class Execution:
         if not isinstance(fed, fed_data.Pass):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         self._replicas = fed.replicas
+        with self._extension.strategy.extended.counting(fed.replicas):
+            return self._run_fed(fed)
+
+    def _run_fed(self, fed: fed_data.Pass) -> Nested:
         outfeed = self._queue(fed)
         try:
             if self._extension.callbacks is None:
@@ -119,7 +124,10 @@ class Execution:
 
     def _logs(self, element: Nested) -> Nested:
         element = self._named(element)
-        if self._replicas == 1:
+        world = self._extension.world
+        if world is not None:
+            element = of_all_workers(world, element, self._replicas)
+        elif self._replicas == 1:
             return element
         reduction = self._extension.options.replication.replicated_metric_reduction_method
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
@@ -132,7 +140,10 @@ class Execution:
 
     def _joined(self, elements: Nested) -> Nested:
         """The predictions of all steps and replicas, in the order of the data."""
-        axes = 2 if self._replicas > 1 else 1
+        world = self._extension.world
+        if world is not None:
+            elements = steps_of_all_workers(world, elements, self._replicas)
+        axes = 2 if self._replicas > 1 or world is not None else 1
 
         def join(part: tf.Tensor) -> tf.Tensor:
             shape = part.shape.as_list()
@@ -151,7 +162,7 @@ class Execution:
         ]
         if not batches:
             raise StopIteration
-        replicas = self._extension.replicas_for(tf.nest.map_structure(_spec_of, batches[0]))
+        self._replicas = replicas = self._extension.replicas_for(tf.nest.map_structure(_spec_of, batches[0]))
         if replicas > 1:
             raise ValueError(
                 f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
@@ -164,7 +175,8 @@ class Execution:
                 f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
                 f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
             )
-        return [self._loop.run_single(batch) for batch in batches][-1]
+        logs = [self._loop.run_single(batch) for batch in batches][-1]
+        return logs if self._extension.world is None else self._logs(logs)
 
 
 def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:

@@ -32,6 +32,7 @@ from tensorflow_ipu.keras.pipeline.program import PipelinedModel
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.hosts import World
     from tensorflow_ipu.keras._keras_internals import DataAdapter
     from tensorflow_ipu.strategy import IPUStrategyV1
 
@@ -75,6 +76,11 @@ class Extension:
     def ordinal(self) -> int:
         """The number of the IPU device."""
         return self.strategy.extended.ordinal
+
+    @property
+    def world(self) -> World | None:
+        """The workers that train the model together; None for this process alone."""
+        return self.strategy.extended.world if self.strategy.extended.workers > 1 else None
 
     def replicas_for(self, spec: Nested) -> int:
         """How many replicas run a program of the model.
@@ -155,6 +161,7 @@ class Extension:
             ordinal=self.ordinal,
             infeed_options=self.options.infeed.changed(),
             for_prediction=for_prediction,
+            world=self.world,
         )
 
     @property

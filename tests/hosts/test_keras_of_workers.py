@@ -1,0 +1,207 @@
+"""Keras over workers: w workers of r replicas train, evaluate and predict as one process of w times r, and resume."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import hosts
+
+BATCH = 2
+ROUNDS = 4  # Batches of each of 4 replicas.
+
+# What the workers run, and this process alone.
+
+
+def configured(ipus: int) -> Any:
+    strategy = ipu.IPUMultiWorkerStrategy()
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = [ipus]
+    config.configure_ipu_system()
+    return strategy
+
+
+def data_for(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(3)
+    shape = (6, 6, 2) if kind == "conv" else (5,)
+    count = BATCH * ROUNDS * 4
+    return random.normal(size=(count, *shape)).astype("float32"), random.normal(size=(count, 1)).astype("float32")
+
+
+def model_for(kind: str) -> Any:
+    keras.utils.set_random_seed(1 + hosts.join().worker)  # Of which worker 0's weights are all that counts.
+    if kind == "conv":
+        parts = [keras.Input([6, 6, 2]), layers.Conv2D(3, 3, activation="relu"), layers.Flatten(), layers.Dense(1)]
+        model: Any = keras.Sequential(parts)
+    elif kind == "pipeline":
+        with ipu.keras.PipelineStage(0):
+            x = keras.Input([5])
+            hidden = layers.Dense(4, activation="tanh", name="first")(x)
+        with ipu.keras.PipelineStage(1):
+            model = keras.Model(x, layers.Dense(1, name="second")(hidden))
+        model.set_pipelining_options(gradient_accumulation_steps_per_replica=2)
+    else:
+        parts = [keras.Input([5]), layers.Dense(4, activation="tanh"), layers.BatchNormalization(), layers.Dense(1)]
+        model = keras.Sequential(parts)
+    if kind == "accumulated":
+        model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
+    return model
+
+
+def trained(kind: str, ipus: int, method: str) -> dict[str, Any]:
+    strategy = configured(ipus)
+    x, y = data_for(kind)
+    with strategy.scope():
+        model = model_for(kind)
+        model.set_replication_options(method)
+        model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"], steps_per_execution=2)
+        history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, validation_data=(x, y))
+        return {
+            "history": history.history,
+            "weights": model.get_weights(),
+            "evaluated": model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True),
+            "predicted": model.predict(x, batch_size=BATCH, verbose=0),
+        }
+
+
+def shuffled(seeds: list[int] | None) -> dict[str, Any]:
+    strategy = configured(2)
+    world = strategy.world
+    if seeds is not None:
+        tf.random.set_seed(seeds[world.worker])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+        model.set_replication_options("MEAN")
+        model.compile(keras.optimizers.SGD(0.0), "mae")
+        x = np.arange(16, dtype="float32")[:, None]
+        history = model.fit(x, 0 * x, batch_size=1, epochs=3, verbose=0)
+        return {"losses": history.history["loss"]}
+
+
+def of_own_data() -> list[float]:
+    strategy = configured(1)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    value = float(strategy.world.worker + 1)
+    dataset = tf.data.Dataset.from_tensors(([[value]], [[0.0]])).repeat(2 + strategy.world.worker).with_options(options)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+        model.set_replication_options("LIST")
+        model.compile("sgd", "mae")
+        single = model.test_on_batch(np.full([1, 1], value, "float32"), np.zeros([1, 1], "float32"))
+        return [np.asarray(model.evaluate(dataset, verbose=0)).tolist(), np.asarray(single).tolist()]
+
+
+def of_other_sizes() -> None:
+    strategy = configured(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([1]), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.zeros([4 + 2 * strategy.world.worker, 1], "float32")
+        model.fit(x, x, batch_size=1, verbose=0)
+
+
+def with_files(folder: str) -> dict[str, Any]:
+    strategy = configured(1)
+    own = Path(folder, f"worker{strategy.world.worker}")
+    own.mkdir()
+    seen: list[int] = []
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([1]), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.ones([4, 1], "float32")
+        callbacks = [
+            keras.callbacks.ModelCheckpoint(str(own / "model.keras")),
+            keras.callbacks.CSVLogger(str(own / "log.csv")),
+            keras.callbacks.BackupAndRestore(str(own / "backup"), delete_checkpoint=False),
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch)),
+        ]
+        model.fit(x, x, batch_size=1, epochs=2, verbose=0, callbacks=callbacks)
+    return {"files": sorted(path.name for path in own.iterdir()), "seen": seen}
+
+
+def interrupted(folder: str, epochs: int, killed_behind: int | None) -> dict[str, Any]:
+    strategy = configured(1)
+    x, y = data_for("mlp")
+
+    def end(epoch: int, logs: Any) -> None:
+        if epoch == killed_behind and strategy.world.worker == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with strategy.scope():
+        model = model_for("mlp")
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        # A machine of each worker's own: the folder of worker 1 is always empty.
+        backup = keras.callbacks.BackupAndRestore(str(Path(folder, f"{strategy.world.worker}")))
+        callbacks = [backup, keras.callbacks.LambdaCallback(on_epoch_end=end)]
+        history = model.fit(x, y, BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+    return {"weights": model.get_weights(), "epochs": history.epoch}
+
+
+# What they answer.
+
+
+def compare(found: Any, wanted: Any) -> None:
+    tf.nest.assert_same_structure(found, wanted)
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ipus", "method"),
+    [("mlp", 2, "LIST"), ("conv", 2, "MEAN"), ("accumulated", 2, "NONE"), ("pipeline", 4, "LIST")],
+)
+def test_workers_compute_what_one_process_does(
+    workers: Any, monkeypatch: pytest.MonkeyPatch, kind: str, ipus: int, method: str
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    first, second = workers.call(trained, kind, ipus, method)
+    for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
+        np.testing.assert_array_equal(one, other)  # All workers the same, to the bit.
+    compare(first, trained(kind, 2 * ipus, method))
+
+
+@pytest.mark.parametrize("seeds", [None, [7, 7], [7, 8]])
+def test_shuffled_examples_are_seen_once_an_epoch(workers: Any, seeds: list[int] | None) -> None:
+    first, second = workers.call(shuffled, seeds)
+    assert first["losses"] == second["losses"]
+    np.testing.assert_allclose(first["losses"], [7.5, 7.5, 7.5], rtol=1e-6)
+
+
+def test_workers_may_have_data_of_their_own(workers: Any) -> None:
+    assert workers.call(of_own_data) == [[[1.0, 2.0], [1.0, 2.0]]] * 2
+
+
+def test_data_of_other_sizes_is_refused(workers: Any) -> None:
+    for outcome in workers.outcomes(of_other_sizes):
+        assert outcome.kinds[0] == "ValueError"
+        assert "of steps, worker 0 has 2, worker 1 has 3. Give all of them the same data" in outcome.message
+
+
+def test_files_are_written_once(workers: Any, tmp_path: Path) -> None:
+    chief, other = workers.call(with_files, str(tmp_path))
+    assert chief == {"files": ["backup", "log.csv", "model.keras"], "seen": [0, 1]}
+    assert other == {"files": [], "seen": [0, 1]}
+
+
+def test_a_run_whose_worker_is_killed_resumes_to_the_same_weights(fresh_workers: Any, tmp_path: Path) -> None:
+    undisturbed, _ = fresh_workers(2).call(interrupted, str(tmp_path / "undisturbed"), 4, None)
+    assert undisturbed["epochs"] == [0, 1, 2, 3]
+    folder = str(tmp_path / "disturbed")
+    left, killed = fresh_workers(2).outcomes(interrupted, folder, 4, 1)
+    assert killed.failed
+    assert left.kinds[0] == "UnavailableError"
+    assert "worker 1" in left.message
+    for resumed in fresh_workers(2).call(interrupted, folder, 4, None):
+        assert resumed["epochs"] == [2, 3]
+        for one, other in zip(resumed["weights"], undisturbed["weights"], strict=True):
+            np.testing.assert_array_equal(one, other)
