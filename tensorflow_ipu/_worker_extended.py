@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu.hosts import World, exchange
 from tensorflow_ipu.ops import random_streams, reductions
@@ -27,6 +26,7 @@ class WorkerExtended(IPUExtended):
         cpu_ordinal: int,
         host_kernels: bool,
         world: World,
+        ipus_per_replica: int,
         reduces: bool,
     ) -> None:
         """Makes the side of a strategy.
@@ -37,11 +37,13 @@ class WorkerExtended(IPUExtended):
           cpu_ordinal: That of the CPU device.
           host_kernels: Whether kernels of the host may compute layers.
           world: The workers.
+          ipus_per_replica: How many IPUs each replica has, outside of a block of `counting`.
           reduces: Whether what is reduced in programs is reduced there, or left as it is.
         """
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
         self._world = world
         self._counted: int | None = None
+        self._ipus_per_replica = ipus_per_replica
         self._reduces = reduces
         self._alone = False
 
@@ -139,8 +141,8 @@ class WorkerExtended(IPUExtended):
 
     @property
     def replicas(self) -> int:
-        """How many replicas this worker has: as the block around says, else the launcher, else one an IPU."""
-        return self._counted or _environment.local_replicas() or self.ipus
+        """How many replicas this worker has: as the block around says, else as many as there are IPUs for."""
+        return self._counted or max(1, self.ipus // self._ipus_per_replica)
 
     @contextlib.contextmanager
     def counting(self, replicas: int) -> Iterator[None]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import hosts
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu import _environment, hosts
+from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._worker_extended import WorkerExtended
 from tensorflow_ipu.hosts import shards
 from tensorflow_ipu.strategy import IPUStrategyV1
@@ -51,6 +51,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         enable_keras_extensions: bool = True,
         *,
         add_ipu_cross_replica_reductions: bool = True,
+        ipus_per_replica: int | None = None,
         host_kernels: bool | None = None,
         communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
         timeout: float | None = None,
@@ -69,6 +70,9 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
           enable_keras_extensions: As for `IPUStrategy`.
           add_ipu_cross_replica_reductions: Whether the strategy reduces in programs, gradients among others; else each
             replica keeps its own, and the program has to reduce.
+          ipus_per_replica: How many IPUs each replica has, for who counts replicas outside of programs: the shares of
+            datasets, `num_replicas_in_sync`. Keras models count their own. None: the environment variable
+            `TENSORFLOW_IPU_IPUS_PER_REPLICA`, 1 where that is unset.
           host_kernels: As for `IPUStrategy`.
           communication_options: TensorFlow's options of collectives. `timeout_seconds` stands for `timeout` where that is
             None; `bytes_per_pack` is the most bytes of gradients that cross together, 0 for what the configuration says.
@@ -87,6 +91,9 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         """
         check_bool("variables_on_host", variables_on_host)
         check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)
+        if ipus_per_replica is not None and (not is_int(ipus_per_replica) or ipus_per_replica < 1):
+            raise ValueError(f"`ipus_per_replica` must be a positive whole number, but is {ipus_per_replica!r}")
+        self._ipus_per_replica = ipus_per_replica or _environment.ipus_per_replica() or 1
         self.bytes_per_pack = 0
         if communication_options is not None:
             self.bytes_per_pack, seconds = _checked_options(communication_options)
@@ -100,7 +107,8 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         _logger.debug("worker %d of %d", self._world.worker, self._world.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
-        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._world, self._reduces)
+        counts = (self._ipus_per_replica, self._reduces)
+        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._world, *counts)
 
     @property
     def world(self) -> hosts.World:

@@ -84,9 +84,7 @@ def identity(
             f" {cluster_resolver!r}"
         )
     if isinstance(cluster_resolver, tf.distribute.cluster_resolver.TFConfigClusterResolver):
-        found = _of_tf_config(_environment.tf_config(environ))  # It reads the same, and says less of its faults.
-        if found is None:
-            return None
+        _parsed(_environment.tf_config(environ))  # It reads the same, and says less of its faults.
     kind = f"`cluster_resolver` ({type(cluster_resolver).__name__})"
     # Slurm's says which task it is once it has been asked for the cluster.
     cluster: Any = cluster_resolver.cluster_spec()
@@ -96,6 +94,20 @@ def identity(
 
 
 def _of_tf_config(text: str | None) -> Identity | None:
+    config = _parsed(text)
+    if config is None:
+        return None
+    _check_protocol(f"`{_VARIABLE}`", config.get("rpc_layer"))
+    task = config.get("task", {})
+    return _of_jobs(f"`{_VARIABLE}`", config.get("cluster", {}), task.get("type"), task.get("index"))
+
+
+def _parsed(text: str | None) -> dict[str, Any] | None:
+    """What `TF_CONFIG` says; None for nothing.
+
+    Raises:
+      ValueError: It is no JSON object, or a part of it is none.
+    """
     if text is None:
         return None
     try:
@@ -104,14 +116,13 @@ def _of_tf_config(text: str | None) -> Identity | None:
         raise ValueError(f"`{_VARIABLE}={text}` is no JSON ({exc}); write it as in `{_EXAMPLE}`") from exc
     if not isinstance(config, dict):
         raise ValueError(f"`{_VARIABLE}={text}` is no JSON object; write it as in `{_EXAMPLE}`")
-    cluster, task = config.get("cluster", {}), config.get("task", {})
-    for name, part in (("cluster", cluster), ("task", task)):
+    for name in ("cluster", "task"):
+        part = config.get(name, {})
         if not isinstance(part, dict):
             raise ValueError(
                 f"`{name}` of `{_VARIABLE}` must be an object, but is {part!r}; write it as in `{_EXAMPLE}`"
             )
-    _check_protocol(f"`{_VARIABLE}`", config.get("rpc_layer"))
-    return _of_jobs(f"`{_VARIABLE}`", cluster, task.get("type"), task.get("index"))
+    return config
 
 
 def _check_protocol(source: str, protocol: str | None) -> None:
@@ -143,7 +154,7 @@ def _of_jobs(source: str, cluster: Mapping[str, Any], task_type: object, task: o
     for job, most in (("chief", 1), ("evaluator", 1)):
         if len(jobs.get(job, ())) > most:
             faults.add(ValueError, f"{source} has {len(jobs[job])} tasks in the job `{job}`, which has one at most")
-    if "evaluator" in (task_type,):
+    if task_type == "evaluator":
         faults.raise_any()
         return None
     index = _checked_task(source, jobs, task_type, task, faults)

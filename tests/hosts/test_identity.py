@@ -131,6 +131,12 @@ def test_tf_configs_resolver_tells_the_same_faults(monkeypatch: pytest.MonkeyPat
         identity(tf.distribute.cluster_resolver.TFConfigClusterResolver())
 
 
+def test_tf_configs_resolver_may_say_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": WORKERS}}))
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(task_type="worker", task_id=2)
+    assert identity(resolver) == Identity(2, tuple(WORKERS))
+
+
 def test_resolver_without_a_task_is_refused() -> None:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({"worker": WORKERS}))
     with pytest.raises(ValueError, match="give it its `task_type` and `task_id`"):

@@ -305,6 +305,7 @@ def test_options_of_collectives_are_taken() -> None:
             TypeError,
             "`add_ipu_cross_replica_reductions` must be True or False",
         ),
+        ({"ipus_per_replica": 0}, ValueError, "`ipus_per_replica` must be a positive whole number, but is 0"),
         ({"cluster_resolver": "slurm"}, TypeError, "`cluster_resolver` must be a"),
         ({"communication_options": 3}, TypeError, "`communication_options` must be a"),
         ({"ipu_device": "/device:CPU:0"}, ValueError, "`ipu_device` must name a device like `/device:IPU:0`"),
