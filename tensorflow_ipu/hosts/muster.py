@@ -183,14 +183,11 @@ def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool
 
 def _note_caller(identity: Identity, connection: socket.socket, text: bytes, callers: dict[int, _Caller]) -> str | None:
     """Takes a worker in, or answers why not; returns what makes the whole cluster impossible."""
-    try:
-        hello = json.loads(text)
-        magic, worker, addresses, process = (hello[name] for name in ("magic", "worker", "addresses", "process"))
-    except (ValueError, KeyError, TypeError):
-        magic = None
-    if magic != _MAGIC:  # Somebody else, who looks which ports are open.
+    hello = _said(text)
+    if hello is None:  # Somebody else, who looks which ports are open.
         connection.close()
         return None
+    worker, addresses, process = hello["worker"], hello["addresses"], hello["process"]
     if addresses != list(identity.addresses):
         failed = (
             f"worker {worker} ({process}) was told of the workers {', '.join(map(str, addresses))}, and worker 0 of"
@@ -212,6 +209,21 @@ def _note_caller(identity: Identity, connection: socket.socket, text: bytes, cal
         return None
     callers[worker] = _Caller(connection, process)
     return None
+
+
+def _said(text: bytes) -> dict[str, Any] | None:
+    """What a worker says; None for what no worker says."""
+    try:
+        hello = json.loads(text)
+    except ValueError:
+        return None
+    if (
+        not isinstance(hello, dict)
+        or hello.get("magic") != _MAGIC
+        or not {"worker", "addresses", "process"} <= hello.keys()
+    ):
+        return None
+    return hello
 
 
 def _send(connection: socket.socket, answer: dict[str, Any]) -> None:

@@ -45,14 +45,15 @@ def _policy(dataset: tf.data.Dataset) -> Any:
 
 def _dealt(dataset: tf.data.Dataset, workers: int, worker: int, replicas: int) -> tf.data.Dataset:
     whole: Any = dataset.cardinality()
+    mine: Any
     if replicas == 1:
         mine = dataset.shard(workers, worker)
     else:
 
-        def is_mine(number: tf.Tensor, *_: Any) -> tf.Tensor:
-            return number // replicas % workers == worker
+        def is_mine(number: Any, *_: Any) -> Any:
+            return tf.equal(number // replicas % workers, worker)
 
-        def without_number(_: tf.Tensor, *element: Any) -> Any:
+        def without_number(_: Any, *element: Any) -> Any:
             return element[0] if len(element) == 1 else element
 
         mine = dataset.enumerate().filter(is_mine).map(without_number)

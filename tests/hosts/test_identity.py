@@ -24,7 +24,7 @@ def test_without_tf_config_a_process_is_alone(text: str | None) -> None:
 
 
 def test_worker_is_the_task_of_tf_config() -> None:
-    found = of({"worker": WORKERS})
+    found: Any = of({"worker": WORKERS})
     assert found == Identity(1, tuple(WORKERS))
     assert (found.workers, found.address) == (3, "b:2")
 

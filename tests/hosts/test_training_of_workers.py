@@ -74,6 +74,7 @@ def pipelined(ipus: int) -> dict[str, Any]:
         first = tf.Variable(np.full((3, 4), 0.1 + strategy.world.worker, np.float32))
         last = tf.Variable(np.linspace(-1, 1, 4, dtype=np.float32)[:, None])
         infeed = ipu.IPUInfeedQueue(batches(strategy))
+        optimizer = optimizers.CrossReplicaOptimizer(v1.MomentumOptimizer(0.05, 0.9))
 
     def stage_1(x: tf.Tensor, y: tf.Tensor) -> Any:
         return tf.tanh(x @ first), y
@@ -82,7 +83,6 @@ def pipelined(ipus: int) -> dict[str, Any]:
         return tf.reduce_mean((hidden @ last - y) ** 2)
 
     def optimizer_function(loss: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
-        optimizer = optimizers.CrossReplicaOptimizer(v1.MomentumOptimizer(0.05, 0.9))
         return pipelining.OptimizerFunctionOutput(optimizer, loss)
 
     @tf.function(jit_compile=True)
