@@ -13,7 +13,6 @@ RECORDED: dict[str, str] = {
     "tensorflow_ipu.ops.internal_ops:remap": "it asks for a layout on tiles, of which there are none here",
     "tensorflow_ipu.ops.internal_ops:remap_deduce": "it asks for a layout on tiles, of which there are none here",
     "tensorflow_ipu.scopes:ipu_jit_scope": "`ipu_compiler.compile` and `IPUStrategy.run` say what becomes one program",
-    "tensorflow_ipu.scopes:stochastic_rounding": "it is written down on the operations, which round to the nearest number",
     "tensorflow_ipu.sharding:enable_sharded_gradient_tape": "gradients follow the shards of their operations in any case",
 }
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _numbers, _replicated, _traces, _uncompilable
+from tensorflow_ipu.replicas import _numbers, _replicated, _stopped, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
@@ -209,7 +209,8 @@ def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Ne
 
     Raises:
       ValueError: The program gets a queue twice.
-      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out.
+      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out. Or
+        `IPUConfig.floating_point_behaviour` has its numbers stop it.
       tf.errors.OpError: The program failed.
     """
     captured = program.captured_inputs
@@ -221,7 +222,7 @@ def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Ne
             return _replicated.call(program, inputs, captured)
         return functions.execute(program, inputs, captured)
     except tf.errors.InvalidArgumentError as exc:
-        reason = _uncompilable.why(program, exc.message)
+        reason = _stopped.why(program, exc.message) or _uncompilable.why(program, exc.message)
         if reason is None:
             raise
         raise tf.errors.InvalidArgumentError(None, None, reason) from exc

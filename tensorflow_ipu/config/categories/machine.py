@@ -91,6 +91,7 @@ class Experimental(Category):
     enable_prng_stability = Option(
         False,
         "Whether the random seeds of the replicas are managed so that stochastic rounding does not make their weights"
-        " drift apart.",
+        " drift apart: what all replicas compute alike they round alike.",
+        effect=Effect.ACTS,
     )
     multi_replica_distribution = Section(MultiReplicaDistribution)

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from tensorflow_ipu.config._enums import StochasticRoundingBehaviour
+from tensorflow_ipu.config._metadata import Effect
 from tensorflow_ipu.config._tree import Category, Option, Section
 
 
 class FloatingPointBehaviour(Category):
     """What the arithmetic of the device does on exceptional values, and how it rounds."""
 
-    inv = Option(False, "Whether an invalid operation, such as 0/0, stops the program.")
-    div0 = Option(False, "Whether a division by zero stops the program.")
-    oflo = Option(False, "Whether an overflow stops the program.")
+    inv = Option(
+        False,
+        "Whether an operation that gives a NaN from numbers, such as 0/0, stops the program.",
+        effect=Effect.ACTS,
+    )
+    div0 = Option(False, "Whether a division by zero stops the program.", effect=Effect.ACTS)
+    oflo = Option(
+        False,
+        "Whether an operation whose result is above the largest number of float16, 65504, stops the program.",
+        effect=Effect.ACTS,
+    )
     esr = Option(
-        StochasticRoundingBehaviour.OFF, "Whether, and where, results of half precision are rounded at random."
+        StochasticRoundingBehaviour.OFF,
+        "Whether, and where, results of half precision are rounded at random.",
+        effect=Effect.ACTS,
     )
     nanoo = Option(
-        False, "Whether half-precision overflow gives a NaN; otherwise it gives the largest number of the type."
+        False,
+        "Whether half-precision overflow gives a NaN. Otherwise it gives the largest number of the type where another"
+        " attribute of these is set, and infinity where none is.",
+        effect=Effect.ACTS,
     )
     set_all = Option(
         False,
         "Whether to switch on all of `inv`, `div0`, `oflo` and `nanoo` and to set `esr` to"
         " `StochasticRoundingBehaviour.ON`, whatever they say. The configuration in force shows it; this object keeps"
         " the values that were assigned.",
+        effect=Effect.ACTS,
     )
 
 

@@ -4,8 +4,15 @@
 
 namespace tensorflow_ipu::precision {
 
+Scope Scope::Inside(const Emit& emit, uint64_t part) const {
+  Scope inside = *this;
+  inside.key = KeyOf(emit, key, part);
+  inside.shared = KeyOf(emit, shared, part);
+  return inside;
+}
+
 Value Scope::Packed(const Emit& emit) const {
-  std::vector<Value> elements = {key.first, key.second, state, failed};
+  std::vector<Value> elements = {key.first, key.second, shared.first, shared.second, state, failed};
   elements.insert(elements.end(), iterations.begin(), iterations.end());
   return emit.Tuple(elements);
 }
@@ -13,10 +20,11 @@ Value Scope::Packed(const Emit& emit) const {
 Scope Scope::Of(const Emit& emit, Value packed, const Scope& like) {
   Scope scope;
   scope.key = {emit.Element(packed, 0), emit.Element(packed, 1)};
-  scope.state = emit.Element(packed, 2);
-  scope.failed = emit.Element(packed, 3);
+  scope.shared = {emit.Element(packed, 2), emit.Element(packed, 3)};
+  scope.state = emit.Element(packed, 4);
+  scope.failed = emit.Element(packed, kFailed);
   for (std::size_t i = 0; i < like.iterations.size(); ++i) {
-    scope.iterations.push_back(emit.Element(packed, static_cast<int64_t>(i) + 4));
+    scope.iterations.push_back(emit.Element(packed, kFailed + 1 + static_cast<int64_t>(i)));
   }
   scope.loops = like.loops;
   return scope;

@@ -13,11 +13,18 @@ namespace tensorflow_ipu::precision {
 
 // Values of a computation, and the loops that it is in.
 struct Scope {
-  Key key;
+  Key key;                         // Of the replica.
+  Key shared;                      // The same on all replicas.
   Value state = nullptr;           // Names the random streams and the replica to custom calls.
   Value failed = nullptr;          // pred: whether an operation before this one has stopped the program.
   std::vector<Value> iterations;   // s32, of each loop around, from the outermost in.
   std::vector<std::string> loops;  // What the loops are called.
+
+  // Where `failed` is in what is packed.
+  static constexpr int64_t kFailed = 5;
+
+  // The scope of a part of what this is the scope of, with keys of its own; see `KeyOf`.
+  Scope Inside(const Emit& emit, uint64_t part) const;
 
   // All of it, as a tuple that goes into a computation and comes out of it.
   Value Packed(const Emit& emit) const;

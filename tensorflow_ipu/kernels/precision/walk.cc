@@ -1,5 +1,6 @@
 #include "tensorflow_ipu/kernels/precision/walk.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,16 +27,68 @@ absl::Status Replace(Value instruction, Value replacement) {
   return instruction->parent()->RemoveInstruction(instruction);
 }
 
+// What a value is without what only moves it.
+Value Source(Value value) {
+  while (value->opcode() == HloOpcode::kReshape || value->opcode() == HloOpcode::kCopy ||
+         value->opcode() == HloOpcode::kGetTupleElement) {
+    const Value from = value->mutable_operand(0);
+    const bool picks = value->opcode() == HloOpcode::kGetTupleElement && from->opcode() == HloOpcode::kTuple;
+    value = picks ? from->mutable_operand(value->tuple_index()) : from;
+  }
+  return value;
+}
+
+// Whether what a computation makes of a value is taken back where the program is stopped. A loop has done so itself;
+// the counts of feeds stay what they have become; and a buffer that is changed in part is changed in place, which it
+// would be no more.
+bool IsTakenBack(Value value) {
+  switch (Source(value)->opcode()) {
+    case HloOpcode::kWhile:
+    case HloOpcode::kCustomCall:
+    case HloOpcode::kDynamicUpdateSlice:
+    case HloOpcode::kParameter:
+    case HloOpcode::kScatter:
+      return false;
+    default:
+      return value->shape().IsArray();
+  }
+}
+
+// Has a computation, which returns a tuple, return elements as they were before it where the program is stopped in it.
+void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
+  const Value root = emit.computation()->root_instruction();
+  std::vector<Value> elements;
+  for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
+    const Value value = root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i);
+    const bool restores = before[i] != nullptr && IsTakenBack(value);
+    elements.push_back(restores ? emit.Select(emit.Broadcast(failed, value), before[i], value) : value);
+  }
+  emit.computation()->set_root_instruction(emit.Tuple(elements));
+}
+
 }  // namespace
 
 absl::Status Walk::Program(xla::HloModule* module, Value marker) {
+  if (options_.stable || options_.rounding == Rounding::kIdenticalOnly) {
+    identical_ = std::make_unique<const Identical>(*module);
+  }
   xla::HloComputation* const entry = module->entry_computation();
   const Emit emit(entry);
   Scope scope;
   scope.key = {emit.Element(marker, 1), emit.Element(marker, 2)};
+  scope.shared = {emit.Element(marker, 3), emit.Element(marker, 4)};
   scope.state = emit.Element(marker, 0);
   scope.failed = emit.Scalar(false);
-  return Computation(entry, std::move(scope)).status();
+  const absl::StatusOr<Scope> end = Computation(entry, std::move(scope));
+  if (!end.ok() || !options_.stops() || !entry->root_instruction()->shape().IsTuple()) return end.status();
+  std::vector<Value> kept(entry->root_instruction()->shape().tuple_shapes().size(), nullptr);
+  module->input_output_alias_config().ForEachAlias(
+      [&](const xla::ShapeIndex& output, const xla::HloInputOutputAliasConfig::Alias& alias) {
+        if (output.size() != 1 || !alias.parameter_index.empty()) return;
+        kept[output[0]] = entry->parameter_instruction(alias.parameter_number);
+      });
+  Restore(emit, end->failed, kept);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope scope) {
@@ -66,8 +119,7 @@ absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope 
 
 absl::Status Walk::Loop(Value loop, Scope* scope) {
   const Emit emit(loop->parent(), loop);
-  Scope first = *scope;
-  first.key = KeyOf(emit, scope->key, ++parts_);
+  Scope first = scope->Inside(emit, ++parts_);
   first.iterations.push_back(emit.Scalar<int32_t>(0));
   first.loops.push_back(loop->metadata().op_name());
   const Value start = emit.Tuple({loop->mutable_operand(0), first.Packed(emit)});
@@ -78,14 +130,22 @@ absl::Status Walk::Loop(Value loop, Scope* scope) {
   const Scope inside = Scope::Of(in_body, Enter(body, packed), first);
   absl::StatusOr<Scope> end = Computation(body, inside);
   if (!end.ok()) return end.status();
+  if (options_.stops()) {
+    const Value before = in_body.Element(body->parameter_instruction(0), 0);
+    std::vector<Value> kept;
+    for (int64_t i = 0; i < static_cast<int64_t>(before->shape().tuple_shapes().size()); ++i) {
+      kept.push_back(in_body.Element(before, i));
+    }
+    Restore(in_body, end->failed, kept);
+  }
   end->key = NextKey(in_body, inside.key);
+  end->shared = NextKey(in_body, inside.shared);
   end->iterations.back() = in_body.Plus(inside.iterations.back(), in_body.Scalar<int32_t>(1));
   Leave(in_body, end->Packed(in_body));
 
   xla::HloComputation* const condition = loop->while_condition();
   const Emit in_condition(condition);
-  Scope asked = Scope::Of(in_condition, Enter(condition, packed), first);
-  asked.key = KeyOf(in_condition, asked.key, ++parts_);
+  const Scope asked = Scope::Of(in_condition, Enter(condition, packed), first).Inside(in_condition, ++parts_);
   const absl::StatusOr<Scope> answered = Computation(condition, asked);
   if (!answered.ok()) return answered.status();
   if (options_.stops()) {
@@ -95,7 +155,7 @@ absl::Status Walk::Loop(Value loop, Scope* scope) {
 
   const Value made = emit.Add(xla::HloInstruction::CreateWhile(start->shape(), condition, body, start));
   made->set_frontend_attributes(loop->frontend_attributes());
-  scope->failed = emit.Element(emit.Element(made, 1), 3);
+  scope->failed = emit.Element(emit.Element(made, 1), Scope::kFailed);
   return Replace(loop, emit.Element(made, 0));
 }
 
@@ -105,8 +165,7 @@ absl::Status Walk::Branches(Value conditional, Scope* scope) {
   std::vector<xla::HloComputation*> branches;
   for (int64_t i = 0; i < conditional->branch_count(); ++i) {
     xla::HloComputation* const branch = conditional->branch_computation(static_cast<int>(i));
-    Scope first = *scope;
-    first.key = KeyOf(emit, scope->key, ++parts_);
+    const Scope first = scope->Inside(emit, ++parts_);
     operands.push_back(emit.Tuple({conditional->mutable_operand(i + 1), first.Packed(emit)}));
     const Emit in_branch(branch);
     const Scope inside = Scope::Of(in_branch, Enter(branch, operands.back()->shape().tuple_shapes(1)), first);
@@ -126,8 +185,7 @@ absl::Status Walk::Branches(Value conditional, Scope* scope) {
 absl::Status Walk::Call(Value call, Scope* scope) {
   const Emit emit(call->parent(), call);
   xla::HloComputation* const called = call->to_apply();
-  Scope first = *scope;
-  first.key = KeyOf(emit, scope->key, ++parts_);
+  Scope first = scope->Inside(emit, ++parts_);
   const Value packed = first.Packed(emit);
   const Emit inside(called);
   const Value parameter = called->AddParameter(
@@ -148,24 +206,35 @@ void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Chec
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
   if (operation->shape().element_type() == xla::F32) {
-    checks->Note(emit, *operation, operation);
+    checks->Note(*operation, operation);
     return;
   }
   const Value exact = Widened(emit, *operation, *wide);
-  checks->Note(emit, *operation, exact);
+  checks->Note(*operation, exact);
   const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
   const Value rounded =
-      Bounded(emit, stochastic ? RoundStochastically(emit, exact, scope.key, site) : exact, options_.nanoo, stochastic);
+      Bounded(emit, stochastic ? RoundStochastically(emit, exact, KeyFor(*operation, scope), site) : exact,
+              options_.nanoo, stochastic);
   const Value result = emit.Convert(rounded, xla::F16);
   if (stochastic) wide->emplace(result, rounded);
   CHECK_OK(Replace(operation, result));
 }
 
+bool Walk::IsShared(const xla::HloInstruction& operation) const {
+  return identical_ != nullptr && identical_->Has(operation);
+}
+
+// What all replicas compute alike they round alike, where that is asked for: so their weights stay the same.
+Key Walk::KeyFor(const xla::HloInstruction& operation, const Scope& scope) const {
+  return IsShared(operation) ? scope.shared : scope.key;
+}
+
 Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
   const auto& attributes = operation.frontend_attributes().map();
   const auto said = attributes.find(kRoundingAttribute);
-  if (said == attributes.end()) return options_.rounding;
-  return said->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
+  if (said != attributes.end()) return said->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
+  if (options_.rounding != Rounding::kIdenticalOnly) return options_.rounding;
+  return IsShared(operation) ? Rounding::kStochastic : Rounding::kNearest;
 }
 
 bool Walk::Concerns(const xla::HloInstruction& operation) const {

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/precision/checks.h"
+#include "tensorflow_ipu/kernels/precision/identical.h"
 #include "tensorflow_ipu/kernels/precision/options.h"
 #include "tensorflow_ipu/kernels/precision/scope.h"
 #include "tensorflow_ipu/kernels/precision/wide.h"
@@ -30,11 +32,14 @@ class Walk {
   absl::Status Call(Value call, Scope* scope);
   void Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks);
   Rounding RoundingOf(const xla::HloInstruction& operation) const;
+  bool IsShared(const xla::HloInstruction& operation) const;
+  Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
   bool Concerns(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloComputation& computation);
 
   const Options& options_;
-  uint64_t parts_ = 0;  // Operations and computations so far, for keys of their own.
+  std::unique_ptr<const Identical> identical_;  // Null where nobody asks.
+  uint64_t parts_ = 0;                          // Operations and computations so far, for keys of their own.
   std::map<const xla::HloComputation*, bool> concerns_;
 };
 

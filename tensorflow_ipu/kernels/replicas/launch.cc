@@ -19,7 +19,9 @@
 #include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
+#include "tensorflow_ipu/kernels/replicas/faults.h"
 #include "tensorflow_ipu/kernels/replicas/program_states.h"
+#include "tensorflow_ipu/kernels/replicas/random.h"
 
 namespace tensorflow_ipu {
 
@@ -53,6 +55,7 @@ Launch::Launch(tf::OpKernelContext* context, Program program, std::string name, 
       workers_(CurrentWorkers()),
       worker_(workers_ == nullptr ? 0 : workers_->worker),
       worker_count_(workers_ == nullptr ? 1 : workers_->count()),
+      streams_(RandomStreamsOf(ordinal)),
       running_(replicas) {}
 
 void Launch::Start(bool may_block) {
@@ -201,7 +204,10 @@ void Launch::Run(int64_t replica, const core::Outcome& started) {
 }
 
 void Launch::Ended(int64_t replica) {
-  const absl::Status& status = replicas_[replica].context->status();
+  absl::Status status = replicas_[replica].context->status();
+  if (std::optional<std::string> fault = TakeFault(streams_.get(), worker_ * count_ + replica); fault.has_value() && status.ok()) {
+    status = absl::InvalidArgumentError(*std::move(fault));
+  }
   if (!status.ok()) Fail(status);
   if (count_ * worker_count_ > 1) domain_->Leave(worker_ * count_ + replica);
   {

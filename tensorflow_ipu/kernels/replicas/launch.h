@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/random_streams.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
 namespace tensorflow_ipu {
@@ -80,6 +81,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   const std::shared_ptr<const core::Workers> workers_;  // Null where this process is alone.
   const int64_t worker_;
   const int64_t worker_count_;
+  const std::shared_ptr<const core::RandomStreams> streams_;  // By which a program names the device.
 
   // Written by Start, before the replicas run.
   std::vector<tensorflow::AllocatorAttributes> input_attributes_;

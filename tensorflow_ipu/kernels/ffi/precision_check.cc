@@ -1,0 +1,174 @@
+// The custom call that says whether a result of the operations of a computation stops the program, and why.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/ffi/reply.h"
+#include "tensorflow_ipu/kernels/replicas/faults.h"
+#include "tensorflow_ipu/kernels/replicas/random.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr uint32_t kInfinite = 0x7f800000;  // The bits of float32's; a NaN's are above.
+
+constexpr char kKept[] =
+    ". The variables are as they were before that step. `IPUConfig.floating_point_behaviour` says what stops a program";
+
+uint32_t WordAt(const ffi::RemainingArgs& values, std::size_t i) {
+  return *static_cast<const uint32_t*>(values.get<ffi::AnyBuffer>(i)->untyped_data());
+}
+
+// What the elements of a tensor have besides numbers.
+struct Contents {
+  bool infinite = false;
+  bool nan = false;
+};
+
+template <typename Word>
+Contents ContentsOf(const ffi::AnyBuffer& buffer, Word infinite) {
+  const auto* const words = static_cast<const Word*>(buffer.untyped_data());
+  Contents contents;
+  for (std::size_t i = 0; i < buffer.element_count(); ++i) {
+    const auto magnitude = static_cast<Word>(words[i] << 1);
+    const auto limit = static_cast<Word>(infinite << 1);
+    contents.infinite = contents.infinite || magnitude == limit;
+    contents.nan = contents.nan || magnitude > limit;
+  }
+  return contents;
+}
+
+Contents ContentsOf(const ffi::AnyBuffer& buffer) {
+  return buffer.element_type() == ffi::F16 ? ContentsOf<uint16_t>(buffer, 0x7c00)
+                                           : ContentsOf<uint32_t>(buffer, kInfinite);
+}
+
+// An operation that would stop the program, if what it gave is not what it took.
+struct Suspect {
+  int64_t order = 0;
+  bool half = false;
+  std::string what;
+  std::string_view sources;  // Which of the values it came from, separated by commas.
+  bool by_zero = false;
+  uint32_t magnitude = 0;  // Bits of a float32.
+};
+
+// `sites` as `precision/checks.cc` writes them, and the words as it computes them.
+std::vector<Suspect> Suspects(std::string_view sites, const ffi::RemainingArgs& values, std::size_t first) {
+  std::vector<Suspect> suspects;
+  std::size_t at = first;
+  for (const std::string_view group : absl::StrSplit(sites, "\n\n", absl::SkipEmpty())) {
+    const uint32_t word = WordAt(values, at++);
+    if (word == 0) continue;
+    const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
+    const std::vector<std::string_view> words = absl::StrSplit(lines[255 - (word >> 24)], ' ');
+    Suspect suspect{0,        words[1] == "half", absl::StrCat(words[2], " `", words[3], "`"),
+                    words[4], (word & 1) != 0,    (word & 0xfffffe) << 7};
+    if (!absl::SimpleAtoi(words[0], &suspect.order)) continue;
+    suspects.push_back(std::move(suspect));
+  }
+  std::sort(suspects.begin(), suspects.end(), [](const Suspect& a, const Suspect& b) { return a.order < b.order; });
+  return suspects;
+}
+
+// What is asked for.
+struct Asked {
+  explicit Asked(std::string_view options)
+      : inv(absl::StrContains(options, "inv")),
+        div0(absl::StrContains(options, "div0")),
+        oflo(absl::StrContains(options, "oflo")) {}
+  const bool inv, div0, oflo;
+};
+
+// Why an operation stops the program, in words; nothing where it does not.
+std::optional<std::string> Why(const Suspect& suspect, const Asked& asked, const Contents& taken) {
+  float value = 0;
+  std::memcpy(&value, &suspect.magnitude, sizeof(value));
+  if (suspect.magnitude > kInfinite) {
+    if (!asked.inv || taken.nan) return std::nullopt;
+    return absl::StrCat(suspect.what, " gave a NaN, from operands without one (inv)");
+  }
+  if (taken.nan || taken.infinite) return std::nullopt;
+  if (suspect.by_zero && asked.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
+  if (!suspect.half || !asked.oflo) return std::nullopt;
+  return absl::StrCat(suspect.what, " gave ", absl::StrFormat("%.5g", value),
+                      ", and the largest number of float16 is 65504 (oflo)");
+}
+
+Contents TakenBy(const Suspect& suspect, const ffi::RemainingArgs& values, std::size_t sources) {
+  Contents all;
+  for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
+    std::size_t source = 0;
+    if (!absl::SimpleAtoi(text, &source)) continue;
+    const auto buffer = values.get<ffi::AnyBuffer>(sources + source);
+    if (!buffer.has_value()) continue;
+    const Contents one = ContentsOf(*buffer);
+    all.infinite = all.infinite || one.infinite;
+    all.nan = all.nan || one.nan;
+  }
+  return all;
+}
+
+std::optional<std::string> First(std::string_view options, std::string_view sites, const ffi::RemainingArgs& values,
+                                 std::size_t first, std::size_t sources) {
+  for (const Suspect& suspect : Suspects(sites, values, first)) {
+    std::optional<std::string> why = Why(suspect, Asked(options), TakenBy(suspect, values, sources));
+    if (why.has_value()) return why;
+  }
+  return std::nullopt;
+}
+
+ffi::Error Check(std::string_view options, std::string_view loops, int64_t words, std::string_view sites,
+                 ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::PRED> failed, ffi::RemainingArgs values,
+                 ffi::ResultBuffer<ffi::PRED> has_failed) {
+  bool& result = has_failed->typed_data()[0];
+  result = failed.typed_data()[0];
+  if (result) return ffi::Error::Success();
+  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  const std::size_t sources = around.size() + static_cast<std::size_t>(words);
+  bool suspect = false;
+  for (std::size_t i = around.size(); i < sources; ++i) suspect = suspect || WordAt(values, i) != 0;
+  if (!suspect) return ffi::Error::Success();
+  std::optional<std::string> fault = First(options, sites, values, around.size(), sources);
+  if (!fault.has_value()) return ffi::Error::Success();
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  if (at.lanes > 1) absl::StrAppend(&*fault, ", on replica ", at.lane);
+  for (std::size_t loop = around.size(); loop-- > 0;) {
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(values, loop), " of the loop `", around[loop], "`");
+  }
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  NoteFault(streams.get(), at.lane, absl::StrCat("Floating point exception: ", *fault, kKept));
+  result = true;
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kCheck, Check,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("options")
+                           .Attr<std::string_view>("loops")
+                           .Attr<int64_t>("words")
+                           .Attr<std::string_view>("sites")
+                           .Arg<ffi::Buffer<ffi::S64>>()     // state
+                           .Arg<ffi::Buffer<ffi::PRED>>()    // failed
+                           .RemainingArgs()                  // iterations, words, sources
+                           .Ret<ffi::Buffer<ffi::PRED>>());  // has_failed
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", kCheck);
+
+}  // namespace
+}  // namespace tensorflow_ipu

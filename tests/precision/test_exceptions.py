@@ -1,0 +1,214 @@
+"""Numbers stop a program where it is asked for: which, the words, and what the variables are then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.config import IPUConfig
+from tensorflow_ipu.ops import cross_replica_ops, replication_ops
+
+HALF = tf.float16
+
+
+def configure(*names: str, ipus: int = 1) -> None:
+    config = IPUConfig()
+    config.auto_select_ipus = ipus
+    for name in names:
+        setattr(config.floating_point_behaviour, name, True)
+    config.configure_ipu_system()
+
+
+def stopped(function: Callable[..., Any], *args: Any) -> str:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Floating point exception") as caught:
+        ipu.IPUStrategy().run(tf.function(function, jit_compile=True), args)
+    return str(caught.value)
+
+
+def run(function: Callable[..., Any], *args: Any) -> Any:
+    return ipu.IPUStrategy().run(tf.function(function, jit_compile=True), args)
+
+
+def half(*values: float) -> tf.Tensor:
+    return tf.constant(values, HALF)
+
+
+def single(*values: float) -> tf.Tensor:
+    return tf.constant(values, tf.float32)
+
+
+CASES: list[tuple[str, Callable[..., Any], list[tf.Tensor], str]] = [
+    ("oflo", lambda x: x * x, [half(1, 300)], "Mul .* gave 90000"),
+    ("oflo", lambda x: tf.cast(x, HALF), [single(1, 70000)], "Cast .* gave 70000"),
+    ("oflo", lambda x: tf.exp(x), [half(1, 12)], "Exp .* gave 1.6275e"),
+    ("oflo", lambda x: tf.matmul([x], [x], transpose_b=True), [half(200, 200)], "MatMul .* gave 80000"),
+    ("oflo", lambda x: tf.reduce_sum(x), [half(60000, 60000)], "Sum .* gave 1.2e"),
+    ("inv", lambda x: x - x, [half(1, np.inf)], "Sub .* gave a NaN"),
+    ("inv", lambda x: x / x, [single(1, 0)], "RealDiv .* gave a NaN"),
+    ("inv", lambda x: tf.math.log(x), [single(1, -1)], "Log .* gave a NaN"),
+    ("inv", lambda x: tf.sqrt(x), [half(1, -1)], "Sqrt .* gave a NaN"),
+    ("inv", lambda x: tf.matmul([x], [[0.0], [1.0]]), [single(np.inf, 1)], "MatMul .* gave a NaN"),
+    ("div0", lambda x: 1 / x, [half(1, 0)], "RealDiv .* divided by zero"),
+    ("div0", lambda x: 1 / x, [single(1, 0)], "RealDiv .* divided by zero"),
+    ("div0", lambda x: tf.math.log(x), [single(1, 0)], "Log .* divided by zero"),
+    ("div0", lambda x: tf.math.rsqrt(x), [half(1, 0)], "Rsqrt .* divided by zero"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "args", "words"), CASES)
+def test_an_operation_stops_the_program(
+    name: str, function: Callable[..., Any], args: list[tf.Tensor], words: str
+) -> None:
+    configure(name)
+    message = stopped(function, *args)
+    assert re.search(words, message), message
+    assert f"({name})" in message
+    assert re.search(r"`[\w/]+` \(test_exceptions\.py:\d+\)", message), message
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lambda x: x + 1, [half(np.nan, np.inf, -np.inf)]),
+        (lambda x: tf.matmul([x], [[1.0], [1.0]]), [single(np.nan, 1)]),
+        (lambda x: tf.matmul([x], [[1.0], [1.0]]), [single(np.inf, 1)]),
+        (lambda x: tf.reduce_sum(x), [half(np.nan, 1)]),
+        (lambda x: tf.cast(x, HALF), [single(np.inf, np.nan, 65504)]),
+        (lambda x: tf.where(x > 1, x, 0.0), [half(np.inf, 1)]),
+        (lambda x: x * 2, [half(32752)]),
+        (lambda x: 1 / x, [single(1e-38, 2)]),
+    ],
+)
+def test_what_was_there_before_stops_nothing(function: Callable[..., Any], args: list[tf.Tensor]) -> None:
+    configure("inv", "div0", "oflo")
+    run(function, *args)
+
+
+def test_what_is_not_asked_for_stops_nothing() -> None:
+    configure("div0")
+    assert run(lambda x: x * x, half(300)).numpy() == 65504
+    configure("oflo")
+    assert np.isnan(run(lambda x: x / x, single(0)).numpy())
+    configure("inv", "nanoo")
+    assert np.isnan(run(lambda x: x * x + 1, half(300)).numpy())
+
+
+def test_the_first_operation_of_the_program_is_named() -> None:
+    configure("inv", "div0", "oflo")
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = tf.identity(x) * 2
+        z = tf.multiply(y, y, name="first")
+        return tf.multiply(z, z, name="second") / tf.zeros_like(x)
+
+    assert "Mul `first`" in stopped(function, half(200))
+
+
+def test_variables_are_as_they_were_before_the_step() -> None:
+    configure("oflo")
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable(tf.ones([3], HALF))
+        steps = tf.Variable(0)
+
+    def train() -> None:
+        for _ in tf.range(100):
+            gradient = weights * 4
+            steps.assign_add(1)
+            weights.assign_add(weights)
+            weights.assign_add(gradient * 0)
+
+    message = stopped(train)
+    assert "gave 65536" in message
+    assert "in iteration 14 of the loop `while`" in message
+    assert steps.numpy() == 14
+    assert (weights.numpy() == 2.0**14).all()
+    weights.assign(tf.ones([3], HALF))
+    assert "in iteration 14 of the loop" in stopped(train)
+
+
+def test_a_program_of_one_step_leaves_variables_alone() -> None:
+    configure("inv", "div0", "oflo")
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable(tf.ones([3]))
+
+    def step(x: tf.Tensor) -> None:
+        weights.assign_sub(x)
+        weights.assign(weights / (x - 2))
+
+    stopped(step, single(1, 2, 3))
+    assert (weights.numpy() == 1).all()
+    run(step, single(1, 1, 1))
+    assert (weights.numpy() == 0).all()
+
+
+def test_micro_batches_that_stop_leave_the_weights_of_the_whole_step() -> None:
+    configure("oflo")
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable(tf.ones([2], HALF))
+
+    def train() -> None:
+        for step in tf.range(4):
+            total = tf.zeros([2], HALF)
+            for micro_batch in tf.range(3):
+                scale = tf.where((step == 2) & (micro_batch == 1), 60000.0, 1.0)
+                total += weights * tf.cast(scale, HALF)
+            weights.assign_add(total)
+
+    message = stopped(train)
+    assert re.search(r"in iteration 1 of the loop `[^`]+`, in iteration 2 of the loop `while`", message), message
+    assert (weights.numpy() == 16).all()
+
+
+def test_a_branch_and_its_update() -> None:
+    configure("div0")
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable([1.0])
+
+    def step(x: tf.Tensor) -> None:
+        for _ in tf.range(2):
+            if x[0] < 1:
+                weights.assign(1 / x)
+            else:
+                weights.assign(x)
+
+    assert "divided by zero" in stopped(step, single(0))
+    assert weights.numpy() == [1]
+    run(step, single(3))
+    assert weights.numpy() == [3]
+
+
+def test_replicas_stop_together_and_the_message_says_which() -> None:
+    configure("oflo", ipus=2)
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable([1.0])
+
+    def train() -> None:
+        for step in tf.range(4):
+            own = tf.cast(300 * replication_ops.replication_index() * step, HALF)
+            gradient = cross_replica_ops.cross_replica_sum(tf.cast(own * own, tf.float32))
+            weights.assign_add([gradient])
+
+    message = stopped(train)
+    assert "on replica 1" in message
+    assert "gave 90000" in message
+    assert "in iteration 1 of the loop" in message
+
+
+def test_fit_stops_with_the_line_of_the_model() -> None:
+    configure("oflo")
+    with ipu.IPUStrategy().scope():
+        inputs = keras.Input([4], dtype="float16")
+        outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", dtype="float16")(inputs * 1000)
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", "mse", steps_per_execution=2)
+        x = np.full([8, 4], 30, np.float16)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Floating point exception: .*gave 1.2e\+05"):
+            model.fit(x, np.zeros([8, 1], np.float16), batch_size=4, verbose=0)
+        assert (model.get_weights()[0] == 1).all()

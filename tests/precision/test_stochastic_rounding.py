@@ -1,0 +1,252 @@
+"""Results of float16 are rounded at random where it is asked for: by how much, how often, and the same again from a seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import scopes
+from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu.config import IPUConfig, StochasticRoundingBehaviour, reset_ipu_seed
+from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, replication_ops
+
+ON = StochasticRoundingBehaviour.ON
+COUNT = 20_000
+
+
+def configure(esr: StochasticRoundingBehaviour = ON, ipus: int = 1, stable: bool = False, nanoo: bool = False) -> None:
+    config = IPUConfig()
+    config.auto_select_ipus = ipus
+    config.floating_point_behaviour.esr = esr
+    config.floating_point_behaviour.nanoo = nanoo
+    config.experimental.enable_prng_stability = stable
+    config.configure_ipu_system()
+    reset_ipu_seed(17)
+
+
+def run(function: Callable[..., Any], *args: Any) -> Any:
+    return ipu.IPUStrategy().run(tf.function(function, jit_compile=True), args)
+
+
+@tf.function(jit_compile=True)
+def to_half(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, tf.float16)
+
+
+def halves(value: float) -> npt.NDArray[np.float64]:
+    x = tf.constant(np.full(COUNT, value, np.float32))  # `tf.fill` has no negative zero.
+    return ipu.IPUStrategy().run(to_half, (x,)).numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    "value", [1 + 2**-12, -(1 + 2**-12), 3.14159, 1000.123, 2**-14 - 2**-27, 2**-24 / 4, -1.75 * 2**-24, 40000.7]
+)
+def test_a_number_becomes_one_of_its_neighbours_in_proportion_to_how_near_they_are(value: float) -> None:
+    configure()
+    got = halves(value)
+    value = float(np.float32(value))
+    nearest = np.float16(value)
+    other = np.nextafter(nearest, np.float16(np.inf if value > float(nearest) else -np.inf))
+    assert set(np.unique(got)) == {float(nearest), float(other)}
+    gap = abs(float(other) - float(nearest))
+    # Four standard deviations of a mean of so many throws.
+    share = abs(value - float(nearest)) / gap
+    assert abs(got.mean() - value) < 4 * gap * np.sqrt(share * (1 - share) / COUNT)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -2048.0, 2**-24, 65504.0, 2**-14])
+def test_what_float16_holds_stays_what_it_is(value: float) -> None:
+    configure()
+    got = halves(value)
+    assert (got == value).all()
+    assert (np.signbit(got) == np.signbit(value)).all()
+
+
+def test_overflow_gives_the_largest_number_or_a_nan() -> None:
+    configure()
+    assert (halves(1e6) == 65504).all()
+    assert (halves(-1e6) == -65504).all()
+    assert np.isnan(halves(np.nan)).all()
+    configure(nanoo=True)
+    assert np.isnan(halves(1e6)).all()
+    assert (halves(65504.0) == 65504).all()
+
+
+def test_elements_round_independently() -> None:
+    configure()
+    up = halves(1 + 2**-11) > 1  # Half of them.
+    pairs = [np.mean(up[distance:] == up[:-distance]) for distance in (1, 2, 3, 16, 64, 100, 1000)]
+    assert all(abs(same - 0.5) < 4 * 0.5 / np.sqrt(COUNT - 1000) for same in pairs), pairs
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_weight_moves_by_updates_below_its_precision_on_average(asked: bool) -> None:
+    """What loss scaling cannot do: 1 + 2^-13 is 1 in float16."""
+    configure(ON if asked else StochasticRoundingBehaviour.OFF)
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable(tf.ones([500], tf.float16))
+
+    def train() -> None:
+        for _ in tf.range(256):
+            weights.assign_add(tf.fill([500], tf.constant(2.0**-13, tf.float16)))
+
+    run(train)
+    values = weights.numpy().astype(np.float64)
+    if asked:
+        # 256 throws of 2^-10 at 1/8, 500 times.
+        assert abs(values.mean() - 1 - 2**-5) < 4 * 2**-10 * np.sqrt(256 * 7 / 64 / 500)
+        assert values.std() > 0
+    else:
+        assert (values == 1).all()
+
+
+def test_products_accumulate_in_float32_and_round_once() -> None:
+    configure()
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(64, 256)).astype(np.float16), rng.normal(size=(256, 64)).astype(np.float16)
+    exact = x.astype(np.float64) @ y.astype(np.float64)
+    got = run(tf.matmul, tf.constant(x), tf.constant(y)).numpy()
+    large = np.abs(exact) > 1  # What is small is off by the rounding of float32.
+    got, exact = got.astype(np.float64)[large], exact[large]
+    error = (got - exact) / 2 ** (np.floor(np.log2(np.abs(exact))) - 10)
+    assert np.abs(error).max() < 1.01  # A neighbour, each.
+    assert np.abs(error).max() > 0.6  # Not the nearest, each.
+    assert abs(error.mean()) < 4 * 0.41 / np.sqrt(
+        error.size
+    )  # The standard deviation of a throw at 1/2 to either side.
+
+
+def test_gradients_convolutions_and_branches_round_too() -> None:
+    configure()
+    images = tf.constant(np.random.default_rng(4).normal(size=(4, 8, 8, 3)).astype(np.float16))
+    kernel = tf.constant(np.random.default_rng(5).normal(size=(3, 3, 3, 4)).astype(np.float16))
+
+    def step(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            result = tf.nn.conv2d(images, kernel, 1, "SAME")
+            if tf.reduce_sum(tf.cast(result, tf.float32)) > -1e9:
+                result *= tf.constant(1 / 3, tf.float16)
+            loss = tf.reduce_sum(tf.square(tf.cast(result, tf.float32)))
+        return tape.gradient(loss, kernel)
+
+    function = tf.function(step, jit_compile=True)
+    strategy = ipu.IPUStrategy()
+    several = np.stack([strategy.run(function, (images, kernel)).numpy() for _ in range(16)]).astype(np.float64)
+    assert (several.std(axis=0) > 0).mean() > 0.5
+    configure(StochasticRoundingBehaviour.OFF)
+    nearest = strategy.run(function, (images, kernel)).numpy().astype(np.float64)
+    assert np.abs(several.mean(axis=0) - nearest).max() < 0.01 * np.abs(nearest).max()
+
+
+@tf.function(jit_compile=True)
+def thirds(x: tf.Tensor) -> tf.Tensor:
+    for _ in tf.range(3):
+        x = x * tf.constant(1 / 3, tf.float16) + tf.constant(2 / 3, tf.float16)
+    return x
+
+
+def test_a_seed_gives_the_same_roundings_again() -> None:
+    configure()
+    strategy = ipu.IPUStrategy()
+    x = tf.constant(np.random.default_rng(6).normal(size=1000).astype(np.float16))
+    first, second = (strategy.run(thirds, (x,)).numpy() for _ in range(2))
+    reset_ipu_seed(17)
+    again, last = (strategy.run(thirds, (x,)).numpy() for _ in range(2))
+    assert (first == again).all()
+    assert (second == last).all()
+    assert (first != second).any()
+    reset_ipu_seed(18)
+    assert (strategy.run(thirds, (x,)).numpy() != first).any()
+
+
+def test_rounding_takes_no_numbers_from_the_random_streams() -> None:
+    def draw() -> tf.Tensor:
+        return tf.random.uniform([8])
+
+    configure(StochasticRoundingBehaviour.OFF)
+    plain = run(draw).numpy()
+    configure()
+    assert (run(draw).numpy() == plain).all()
+
+
+def all_of(x: tf.Tensor) -> tf.Tensor:
+    """What each replica made of the same, and of what it has of its own."""
+    shared = x * tf.constant(1 / 3, tf.float16)
+    own = x * (tf.cast(replication_ops.replication_index(), tf.float16) * 0 + tf.constant(1 / 3, tf.float16))
+    summed = cross_replica_ops.cross_replica_sum(own) * tf.constant(1 / 3, tf.float16)
+    return all_to_all_op.all_gather(tf.cast(tf.stack([shared, own, summed]), tf.float32), 2)
+
+
+@pytest.mark.parametrize(
+    ("esr", "stable", "agree", "random"),
+    [
+        (ON, False, [False, False, False], [True, True, True]),
+        (ON, True, [True, False, True], [True, True, True]),
+        (StochasticRoundingBehaviour.REPLICA_IDENTICAL_ONLY, True, [True, True, True], [True, False, True]),
+    ],
+)
+def test_replicas_round_alike_what_they_have_in_common(
+    esr: StochasticRoundingBehaviour, stable: bool, agree: list[bool], random: list[bool]
+) -> None:
+    configure(esr, ipus=2, stable=stable)
+    function = tf.function(all_of, jit_compile=True)
+    strategy = ipu.IPUStrategy()
+    x = tf.constant(np.random.default_rng(7).normal(size=500).astype(np.float16))
+    first, second = (strategy.run(function, (x,)).numpy() for _ in range(2))
+    assert [bool((first[0, row] == first[1, row]).all()) for row in range(3)] == agree
+    # `summed` has what was rounded before it in it.
+    assert [bool((first[:, row] != second[:, row]).any()) for row in range(2)] == random[:2]
+
+
+def test_a_scope_says_where() -> None:
+    configure(StochasticRoundingBehaviour.OFF)
+    third = tf.constant(1 / 3, tf.float16)
+
+    def on(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with scopes.stochastic_rounding(True):
+            inside = x * third
+        return inside, x * third
+
+    def off(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with scopes.stochastic_rounding(False):
+            inside = x * third
+        return inside, x * third
+
+    values = np.random.default_rng(8).normal(size=500).astype(np.float16)
+    nearest = values * np.float16(1 / 3)
+    inside, outside = run(on, tf.constant(values))
+    assert (inside.numpy() != nearest).any()
+    assert (outside.numpy() == nearest).all()
+    configure()
+    inside, outside = run(off, tf.constant(values))
+    assert (inside.numpy() == nearest).all()
+    assert (outside.numpy() != nearest).any()
+
+
+def test_a_program_of_which_nothing_is_asked_is_the_same() -> None:
+    x = tf.constant(np.ones([4, 4], np.float16))
+
+    def text() -> str:
+        strategy = ipu.IPUStrategy()
+        function = tf.function(lambda x: tf.matmul(x, x) / 3, jit_compile=True)
+        strategy.run(function, (x,))
+        with tf.device("/device:IPU:0"):
+            concrete: Any = function.get_concrete_function(x)
+            found: Any = functions.hlo_of(concrete, [x], "/device:IPU:0", "hlo")
+        # Without the numbers that TensorFlow gives to all functions of a process.
+        return re.sub(r"[._]+\d+", "", found.decode() if isinstance(found, bytes) else found)
+
+    plain = text()
+    assert "ipu_half" not in plain
+    configure(StochasticRoundingBehaviour.OFF)
+    assert text() == plain
+    configure()
+    assert "ipu_half_precision" in text()
