@@ -68,7 +68,7 @@ class WorkerExtended(IPUExtended):
         """What makes the initial value of a variable: worker 0's."""
 
         def make(*args: Any, **kwargs: Any) -> object:
-            value = given(*args, **kwargs) if callable(given) else given
+            value: Any = given(*args, **kwargs) if callable(given) else given
             if isinstance(given, tf.Tensor) and not tf.executing_eagerly():
                 value = random_streams.on_host(given)
             value = tf.convert_to_tensor(value, dtype)

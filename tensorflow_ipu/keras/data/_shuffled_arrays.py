@@ -94,7 +94,9 @@ def _functions(
     def rows_of_all(number: tf.Tensor) -> tf.Tensor:
         indices = tf.range(batches * size, dtype=tf.int64)
         if ordered:
-            places = tf.random.stateless_uniform([batches * size], tf.stack([number, 0]), None, None, tf.int64)
+            places = tf.random.stateless_uniform(
+                [batches * size], tf.stack([number, 0]), tf.int64.min, tf.int64.max, tf.int64
+            )
             indices = tf.argsort(places)
         elif not within_batches:
             indices = tf.random.shuffle(indices)
