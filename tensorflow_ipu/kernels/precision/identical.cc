@@ -35,7 +35,7 @@ void Join(std::vector<bool>* values, const std::vector<bool>& others) {
 bool IsOfAll(const xla::HloInstruction& call) {
   const std::string& attributes = call.raw_backend_config_string();
   const std::string local = absl::StrCat("reduction = ", static_cast<int>(core::Reduction::kLocal), " ");
-  return call.IsCustomCall("ipu_collective") && absl::StrContains(attributes, "group_size = 0,") &&
+  return call.IsCustomCall("ipu_collective") && absl::StrContains(attributes, "group_size = 0 ") &&
          !absl::StrContains(attributes, local);
 }
 
