@@ -13,6 +13,7 @@ DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
 FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
 HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
+TRACES_VARIABLE = "TENSORFLOW_IPU_KEEP_TRACES"
 ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
 VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
@@ -193,6 +194,18 @@ def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
       ValueError: The variable has a malformed value, or one above 65536.
     """
     return _positive_int(IPUS_PER_REPLICA_VARIABLE, 0, environ) or None
+
+
+def keeps_traces(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether traces are kept where executables are (`TENSORFLOW_IPU_KEEP_TRACES`); no where unset.
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    text = (_raw(TRACES_VARIABLE, environ) or "0").strip().lower()
+    if text not in _FALSE | _TRUE:
+        raise ValueError(f"`{TRACES_VARIABLE}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `0`")
+    return text in _TRUE
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:

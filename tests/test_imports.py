@@ -27,6 +27,7 @@ LAYERS = {
     "_auto_reports": 8,
     "_launcher": 2,
     "_prepared": 8,
+    "kept_traces": 8,
     "compiler": 8,
     "_extended": 7,
     "distributed": 6,

@@ -6,7 +6,19 @@ import re
 KERNELS = pathlib.Path(__file__).parents[1] / "tensorflow_ipu" / "kernels"
 
 # The folders, each above those that it may include.
-LAYERS = ("control", "ops", "lowering", "precision", "ffi", "device", "replicas", "collectives", "feeds", "host", "core")
+LAYERS = (
+    "control",
+    "ops",
+    "lowering",
+    "precision",
+    "ffi",
+    "device",
+    "replicas",
+    "collectives",
+    "feeds",
+    "host",
+    "core",
+)
 
 # The folders that may read the headers of XLA's compiler, which take most of the time of a build.
 COMPILER = {"lowering", "precision"}

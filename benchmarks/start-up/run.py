@@ -33,20 +33,20 @@ def start(*words: str) -> list[float]:
 def starts() -> None:
     """Prints the table of first and second starts."""
     with tempfile.TemporaryDirectory() as folder:
-        start(folder)
-        pairs = [(start(), start(folder)) for _ in range(ROUNDS)]
+        start(folder, "traces")
+        rounds = [(start(), start(folder), start(folder, "traces")) for _ in range(ROUNDS)]
     rows = []
     for what, of in [
-        ("tracing", lambda times: times[0]),
+        ("tracing, or finding the trace", lambda times: times[0]),
         ("compiling, the first step", lambda times: times[1]),
         ("together", sum),
     ]:
-        first, second = ([of(pair[which]) for pair in pairs] for which in (0, 1))
-        times = statistics.median(one / other for one, other in zip(first, second, strict=True))
-        rows.append((what, statistics.median(first), statistics.median(second), f"{times:.1f} times"))
+        first, second, traces = ([of(each[which]) for each in rounds] for which in (0, 1, 2))
+        times = statistics.median(one / other for one, other in zip(first, traces, strict=True))
+        rows.append((what, *map(statistics.median, (first, second, traces)), f"{times:.1f} times"))
     print_table(
-        f"the demo to its first step, seconds (medians of {ROUNDS} pairs of processes)",
-        ("what", "first start", "second start", "as fast"),
+        f"the demo to its first step, seconds (medians of {ROUNDS} rounds of processes)",
+        ("what", "first start", "second, executables", "second, traces too", "as fast"),
         rows,
     )
 

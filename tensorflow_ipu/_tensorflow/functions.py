@@ -12,16 +12,19 @@ if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 import tensorflow as tf
+from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
     attributes,
     concrete_function,
+    function_context,
     function_type_utils,
     polymorphic_function,
     tracing_compilation,
 )
+from tensorflow.python.framework import function_def_to_graph
 
 # What `tf.function` makes and what it is traced to. Public are `tf.types.experimental.PolymorphicFunction` and
 # `ConcreteFunction`, abstract classes that others derive from (SavedModel's restored functions): what is below reads
@@ -76,6 +79,27 @@ def compiled_twin(function: Function) -> Function:
     twin = function._clone(None)
     twin._jit_compile = True
     return twin
+
+
+def settings_of(function: Function) -> tuple[object, ...]:
+    """What a `tf.function` was made with besides its Python function, as plain data; stands on its private attributes.
+
+    When they are gone: no traces of functions are kept that name others.
+    """
+    return (
+        function._jit_compile,
+        function._autograph,
+        repr(function._experimental_autograph_options),
+        function._reduce_retracing,
+        repr(function.input_signature),
+        sorted((name, str(value)) for name, value in function._attributes.items()),
+        function._name,
+    )
+
+
+def is_relaxed(function: Function) -> bool:
+    """Whether a `tf.function` may be traced for wider types than those of its arguments; stands on `_reduce_retracing`."""
+    return bool(function._reduce_retracing)
 
 
 def lock_of(function: Function) -> AbstractContextManager[object]:
@@ -187,6 +211,74 @@ def flat_inputs_of_call(
         ):
             raise
         return tensors
+
+
+def type_of_call(function: Function, bound: inspect.BoundArguments) -> Any:
+    """What a `tf.function` is traced for with bound arguments, as a key; see `bound_arguments`.
+
+    Stands on `function_type_utils.make_canonicalized_monomorphic_type`, as tracing does. When it is gone: a
+    `tf.types.experimental.TraceType` of the arguments.
+    """
+    return function_type_utils.make_canonicalized_monomorphic_type(
+        bound.args, bound.kwargs, {}, function._function_type
+    )
+
+
+def current_context() -> Any:
+    """What tells traces of one function for the same arguments apart: device, scope, graph; as a key.
+
+    Stands on `function_context.make_function_context`, as tracing does. When it is gone: the device and the strategy.
+    """
+    return function_context.make_function_context()
+
+
+def attributes_of(program: ConcreteFunction) -> dict[str, bytes]:
+    """The attributes of a concrete function, each a serialized `AttrValue`; stands on `ConcreteFunction._attrs`."""
+    return {name: value.SerializeToString() for name, value in program._attrs.items()}
+
+
+def restored(
+    name: str,
+    title: str,
+    attributes_of_it: Mapping[str, bytes],
+    kind: Any,
+    captured: Sequence[tf.Tensor],
+    variables: Sequence[tf.Variable],
+    structured: Callable[[list[tf.Tensor]], Nested],
+) -> ConcreteFunction:
+    """A concrete function of a definition that the runtime has, see `define`: as tracing would have made it.
+
+    Stands on `function_def_to_graph`, by which SavedModels are loaded too, and on what tracing makes of a graph. When it
+    is gone: the function alone, called by `call_defined`, whose results are put together by the caller.
+
+    Args:
+      name: The name of the definition.
+      title: What the function is called to users.
+      attributes_of_it: What `attributes_of` gave of the function that it was.
+      kind: What `type_of_call` gave for the arguments.
+      captured: What it captures, in the order of its last inputs.
+      variables: Those of its variables.
+      structured: From the flat results to what the Python function returned.
+    """
+    function_of_call, context_of_types = kind
+    running: Any = context.context()
+    graph: Any = function_def_to_graph.function_def_to_graph(running.get_function_def(name))
+    for outside, inside in zip(captured, graph.inputs[len(graph.inputs) - len(captured) :], strict=True):
+        graph.replace_capture(outside, inside)
+    graph.name = title
+    graph.variables = variables
+    graph.structured_outputs = structured(graph.outputs)
+    returned = trace_type.from_value(graph.structured_outputs, context_of_types)
+    made = function_type.FunctionType(
+        function_of_call.parameters.values(), graph.function_captures.capture_types, return_annotation=returned
+    )
+    parsed = {}
+    for key, value in attributes_of_it.items():
+        parsed[key] = tf.compat.v1.AttrValue()
+        parsed[key].ParseFromString(value)
+    found: Any = concrete_function.ConcreteFunction.from_func_graph(graph, made, parsed, shared_func_graph=False)
+    tracing_compilation._set_arg_keywords(found)
+    return found
 
 
 def execute(program: ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.eager import lift_to_graph
+from tensorflow.python.eager import context, lift_to_graph
 from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils, func_graph, op_def_registry
 from tensorflow.python.ops import control_flow_ops, control_flow_util, control_flow_v2_func_graphs
 
@@ -110,6 +110,11 @@ def is_compiled(graph: tf.Graph) -> bool:
     graph, and not at those around it. When it is gone: that one, for each graph of `around`.
     """
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def global_seed() -> int | None:
+    """What `tf.random.set_seed` has set; stands on `context.global_seed`. When it is gone: a seed keeps no traces."""
+    return context.global_seed()
 
 
 def compilation_contexts(graph: tf.Graph) -> Iterator[Any]:

@@ -84,8 +84,12 @@ def of(tensors: Nested) -> tuple[Layout, list[tf.Tensor]]:
     if not flat:
         raise ValueError(f"`tensors` must hold at least one tensor, but is {tensors!r}")
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in flat]
-    layout = Layout(tf.nest.pack_sequence_as(tensors, specs))
-    return _layouts.setdefault(layout.number, layout), flat
+    return note(Layout(tf.nest.pack_sequence_as(tensors, specs))), flat
+
+
+def note(layout: Layout) -> Layout:
+    """The layout by which this process knows elements of this one's number from now on."""
+    return _layouts.setdefault(layout.number, layout)
 
 
 def paths(nested: Nested, path: tuple[object, ...] = ()) -> list[tuple[tuple[object, ...], Nested]]:

@@ -40,12 +40,17 @@ def of(device: str) -> list[tf.Tensor]:
     """
     if replicas.in_condition() or getattr(_thread, "apart", False):
         return []
+    return [replicas.in_function(shared(device))]
+
+
+def shared(device: str) -> tf.Tensor:
+    """The order that programs of a device capture."""
     if device not in _captured:
         _captured[device] = _new()
     state = _captured[device].state(device)
     if not hasattr(state, "graph"):
         state._ipu_of_thread = lambda: _of_thread(device)  # pyright: ignore[reportAttributeAccessIssue]
-    return [replicas.in_function(state)]
+    return state
 
 
 @contextlib.contextmanager

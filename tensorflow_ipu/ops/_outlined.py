@@ -6,6 +6,9 @@ those of an earlier one but for what they capture, it calls the functions of the
 
     call        inputs, captured --- IpuOutlined(f=forward) ---> outputs, residuals
     gradient    gradients of outputs, residuals, inputs, captured --- IpuOutlined(f=backward) ---> gradients of inputs
+
+The gradient of a gradient asks for more: of the backward pass, and of residuals. Where it does, the call is made once more, by
+a function of the same graph that returns what its own backward pass needs.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
@@ -37,6 +41,7 @@ class _Code:
 
     Attributes:
       name: Its name.
+      results: What it returns, in its graph.
       outputs: How many of its results the caller knows of; residuals follow.
       differentiated: The numbers of those outputs whose gradients the backward pass takes, in order.
       needs: What else the backward pass takes: of each the number of an input of the function, or of a result counted
@@ -46,6 +51,7 @@ class _Code:
 
     def __init__(self, name: str, graph: graphs.FunctionGraph) -> None:
         self.graph = graph
+        self.results: list[tf.Tensor] = []
         self.outputs = len(graph.outputs)
         self.differentiated: list[int] = []
         self.needs: list[int] = []
@@ -56,6 +62,7 @@ class _Code:
 
     def finish(self) -> None:
         """Makes the function of the graph, whose results are known now."""
+        self.results = list(self.graph.outputs)
         self.function = functions.of_graph(self.name, self.graph, called=False)
         _codes[self.name] = self
 
@@ -108,7 +115,7 @@ def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     target = tf.compat.v1.get_default_graph()
     setattr(target, _CALLED, {*getattr(target, _CALLED, ()), code})
     graphs.hold_function(target, code.function)
-    outputs = code.graph.outputs
+    outputs = code.results
     results = ops.ipu_outlined(
         replicas.with_states(inputs),
         output_types=[each.dtype for each in outputs],
@@ -189,18 +196,56 @@ def _known(code: _Code, arguments: int) -> _Code:
 @tf.RegisterGradient("IpuOutlined")
 def _gradient(op: tf.Operation, *upstream: Gradient | None) -> list[tf.Tensor | None]:
     real = op.outputs[0].op  # A tape shows another one.
-    code = _codes.get(real.get_attr("f").name)
-    if code is None or code.backward is None:
-        raise NotImplementedError(
-            f"`{real.name}` is the gradient of an outlined function, which has none itself: call the function without"
-            " `outlined_function` where gradients of its gradients are wanted"
-        )
+    code = _codes[real.get_attr("f").name]
+    inputs, outputs = list(real.inputs), list(real.outputs)
+    known = set(code.differentiated)
+    if code.backward is None or any(at not in known and _says_more(one) for at, one in enumerate(upstream)):
+        code, more = _with_all(code, len(inputs))
+        inputs += more
+        outputs = _emit(code, inputs)
+    found: list[tf.Tensor | None] = [None] * len(real.inputs)
+    if code.backward is None:  # Nothing of it depends on what is differentiated.
+        return found
     given = []
     for at in code.differentiated:
-        one = upstream[at]
-        given.append(tf.zeros_like(real.outputs[at]) if one is None else tf.convert_to_tensor(one))
-    needed = [real.inputs[at] if at >= 0 else real.outputs[-1 - at] for at in code.needs]
-    found: list[tf.Tensor | None] = [None] * len(real.inputs)
+        one = upstream[at] if at < len(upstream) else None
+        given.append(tf.zeros_like(outputs[at]) if one is None else tf.convert_to_tensor(one))
+    needed = [inputs[at] if at >= 0 else outputs[-1 - at] for at in code.needs]
     for at, one in zip(code.wanted, _emit(code.backward, [*given, *needed]), strict=True):
-        found[at] = one
+        if at < len(found):
+            found[at] = one
     return found
+
+
+def _says_more(upstream: Gradient | None) -> bool:
+    """Whether a gradient is not the zeros that TensorFlow makes for results of which nothing depends."""
+    if upstream is None or not upstream.dtype.is_floating:
+        return False
+    if not isinstance(upstream, tf.Tensor):
+        return True
+    if upstream.op.type == "ZerosLike":
+        return False
+    value = tf.get_static_value(upstream)
+    return value is None or bool(np.any(value))
+
+
+def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
+    """A function of the same graph whose backward pass takes the gradients of all that the function returns.
+
+    Args:
+      code: The function.
+      inputs: How many inputs its calls have.
+
+    Returns:
+      The function, and what it captures more.
+    """
+    code.graph.outputs = list(code.results)
+    name = "again"
+    again = _Code(name, code.graph)
+    if not _add_backward(again, name):
+        raise NotImplementedError(
+            "an outlined function has a loop, whose gradient has no gradient there: call the function without"
+            " `outlined_function` where gradients of its gradients are wanted"
+        )
+    captured = [outside for outside, _ in code.graph.captures]
+    return _known(again, inputs), captured[len(captured) - (len(code.graph.inputs) - inputs) :]

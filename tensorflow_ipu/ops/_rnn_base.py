@@ -161,9 +161,12 @@ class PopnnRNN:
         self._input_size = size
         glorot = tf.compat.v1.glorot_uniform_initializer(self._seed)
         self.kernel = self._variable("kernel", self.canonical_weight_shape, self._weights_initializer or glorot)
+        self._build_biases()
+        self.built = True
+
+    def _build_biases(self) -> None:
         zeros = tf.compat.v1.zeros_initializer()
         self.biases = self._variable("biases", self.canonical_bias_shapes, self._bias_initializer or zeros)
-        self.built = True
 
     def _variable(self, name: str, shape: list[int], initializer: Callable[..., Any]) -> tf.Variable:
         base = self._name or self._base_name

@@ -68,19 +68,25 @@ def identity(function: str) -> tf.Tensor:
     Raises:
       RuntimeError: No program is being traced.
     """
-    return _of_device(function, _identities, lambda device: _make(device, "the replica's index"))
+    return replicas.in_function(shared("identity", _device(function)).state(_device(function)))
 
 
 def random(function: str) -> tf.Tensor:
     """The resource that names the random streams of the device to the program being traced; see `identity`."""
-    return _of_device(function, _random, _make_random)
+    return replicas.in_function(shared("random", _device(function)).state(_device(function)))
 
 
-def _of_device(function: str, feeds: dict[str, _feed.Feed], make: Callable[[str], _feed.Feed]) -> tf.Tensor:
-    device = _device(function)
+def shared(kind: str, device: str) -> _feed.Feed:
+    """What all programs of a device have one of: of kind `identity` or `random`."""
+    feeds = _identities if kind == "identity" else _random
     if device not in feeds:
-        feeds[device] = make(device)
-    return replicas.in_function(feeds[device].state(device))
+        feeds[device] = _make(device, "the replica's index") if kind == "identity" else _make_random(device)
+    return feeds[device]
+
+
+def is_identity(feed: object) -> bool:
+    """Whether a feed tells programs which replica they are."""
+    return any(feed is each for each in _identities.values())
 
 
 def _make_random(device: str) -> _feed.Feed:

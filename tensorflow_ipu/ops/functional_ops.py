@@ -33,7 +33,7 @@ def outlined_function(
 
     Each call traces the function, as calls of Python functions do. What comes of it and differs in its inputs alone
     (arguments of the same shapes and types, variables and tensors that it captures) is in the program once; so several
-    functions that do the same share their code too. Gradients flow to all inputs; they have none in their turn.
+    functions that do the same share their code too. Gradients flow to all inputs, and have gradients in their turn.
 
     Outside of a program the function is called as it is. So is, after a trace for nothing, one with a loop in it that has a
     gradient: what the loop leaves for that cannot leave the function.

@@ -28,7 +28,8 @@ class GenericFloat:
         rounded = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, round_mode="RN"))
 
     Formats of less than 8 bits beside the sign are stored packed as int8, some of less than 16 as int16, all others as the
-    numbers that they are, in float16 or float32. No gradient goes through the rounding.
+    numbers that they are, in float16 or float32. Gradients go through a cast
+    to floats as if it did not round (straight through); none goes through integers, which numbers are packed as.
     """
 
     def __init__(
@@ -159,10 +160,14 @@ class GenericFloat:
             return tf.floor(fraction + tf.floor(tf.random.uniform(tf.shape(fraction)) * steps) / steps)
 
         with tf.name_scope(self._name or "cast_native_to_gfloat"):
-            values = tf.cast(inputs, tf.float32)
-            rounded = self._rounded(values, round_mode, noisy, en_nanoo)
             kind = _TYPES.get(storage_type, self._storage)
-            return tf.cast(rounded, kind) if kind.is_floating else self._packed(rounded, kind)
+
+            def rounded(values: tf.Tensor) -> tf.Tensor:
+                return self._rounded(tf.cast(values, tf.float32), round_mode, noisy, en_nanoo)
+
+            if not kind.is_floating:
+                return self._packed(rounded(inputs), kind)
+            return _straight_through(lambda values: tf.cast(rounded(values), kind))(tf.convert_to_tensor(inputs))
 
     def cast_gfloat_to_native(self, inputs: TensorLike, storage_type: str = "auto") -> tf.Tensor:
         """The numbers of a tensor of the format.
@@ -277,3 +282,13 @@ class GenericFloat:
         code = tf.bitwise.left_shift(exponent + self._bias - 1, self._man) + fraction
         code = tf.where(tf.math.is_nan(numbers), (1 << (self._exp + self._man)) - 1, code)
         return tf.cast(tf.where(numbers < 0, code + int(kind.min), code), kind)
+
+
+def _straight_through(rounding: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A rounding whose gradient is that of no rounding at all."""
+
+    @tf.custom_gradient
+    def call(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        return rounding(values), lambda upstream: tf.cast(upstream, values.dtype)
+
+    return call

@@ -13,7 +13,7 @@ from tensorflow_ipu.ops import _recurrence
 from tensorflow_ipu.ops._rnn_base import LSTMStateTuple, PopnnRNN
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, ShapeLike, TensorLike
+    from tensorflow_ipu._types import DTypeLike, TensorLike
 
 __all__ = ["LSTMStateTuple", "PopnnAUGRU", "PopnnDynamicGRU", "PopnnDynamicLSTM", "PopnnGRU", "PopnnLSTM"]
 
@@ -218,16 +218,35 @@ class PopnnDynamicGRU(PopnnGRU):
 class PopnnAUGRU(PopnnGRU):
     """Gated recurrent units with attention: the more a step has, the less of the state is kept in it.
 
-    As in the SDK, the biases of the two gates start at 1.
+    As in the SDK, the biases are two variables: `bias_r_u`, [2, units], of the two gates, which start at 1, and `bias_c`,
+    [1, units], of the candidate. With `reset_after` each has two rows a gate.
+
+    Attributes:
+      bias_r_u: The biases of the gates.
+      bias_c: Those of the candidate.
     """
 
     _base_name = "popnn_augru"
+    bias_r_u: tf.Variable
+    bias_c: tf.Variable
 
-    def build(self, input_shape: ShapeLike) -> None:
-        """Makes the variables; see `PopnnLSTM.build`."""
-        if self._bias_initializer is None:
-            self._bias_initializer = _augru_biases
-        super().build(input_shape)
+    def _build_biases(self) -> None:
+        shape = self.canonical_bias_shapes[1:]
+        ones, zeros = tf.compat.v1.ones_initializer(), tf.compat.v1.zeros_initializer()
+        self.bias_r_u = self._variable("bias_r_u", [2, *shape], self._bias_initializer or ones)
+        self.bias_c = self._variable("bias_c", [1, *shape], self._bias_initializer or zeros)
+
+    @property
+    def biases(self) -> tf.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # Of two variables.
+        """All biases, of shape `canonical_bias_shapes`."""
+        return tf.concat([self.bias_r_u, self.bias_c], 0)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The weights and the two variables of biases; nothing before the layer is built."""
+        return [self.kernel, self.bias_r_u, self.bias_c] if self.built else []
+
+    trainable_variables = variables
 
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]  # The SDK's order.
         self,
@@ -252,8 +271,3 @@ class PopnnAUGRU(PopnnGRU):
         return self._call(inputs, initial_state, training, seq_len, time_major, attention_score)
 
     call = __call__
-
-
-def _augru_biases(shape: list[int], dtype: tf.DType, **_: Any) -> tf.Tensor:
-    """Ones for the gates, zeros for the candidate."""
-    return tf.concat([tf.ones([2, *shape[1:]], dtype), tf.zeros([1, *shape[1:]], dtype)], 0)

@@ -11,6 +11,8 @@ from tensorflow_ipu._faults import Faults
 from tensorflow_ipu._tensors import known_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensorflow_ipu._types import TensorLike
 
 __all__ = ["sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"]
@@ -131,10 +133,16 @@ def _copied(
     run = tf.reduce_max(tf.where(reached, tf.range(tf.size(num_elems)), -1), axis=1)
     is_copied = run >= 0
     place = tf.gather(source, tf.maximum(run, 0), axis=1, batch_dims=1)
-    copied = tf.gather(src, tf.where(is_copied, place, 0))
+    copied = tf.gather(_with_whole_gradient(src), tf.where(is_copied, place, 0))
     other = tf.zeros_like(copied) if dst is None else dst
     along = tf.reshape(is_copied, [-1, *[1] * (len(src.shape) - 1)])
     return tf.where(along, copied, other)
+
+
+@tf.custom_gradient
+def _with_whole_gradient(src: tf.Tensor) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
+    """The tensor, whose gradient is a tensor too, and no list of its rows."""
+    return tf.identity(src), tf.convert_to_tensor
 
 
 def _rows(tensor: tf.Tensor) -> int | tf.Tensor:

@@ -14,13 +14,21 @@ if TYPE_CHECKING:
 
 
 def kind(state: tf.Tensor) -> str | None:
-    """`random` or `site`; None for what a file cannot hold: functions of the host."""
+    """`random`, `identity` or `site`; None for what a file cannot hold: functions of the host."""
     feed: Any = getattr(state, "_ipu_feed", None)
     if feed._drop is native.ipu_random_drop:
         return "random"
+    if _sites.is_identity(feed):
+        return "identity"
     return "site" if feed._drop is native.ipu_site_drop else None
 
 
 def feed_of(kind: str, device: str) -> _feed.Feed:
     """What takes the place of the stored program's."""
     return _sites._make_random(device) if kind == "random" else _sites._make(device, "a stored program")
+
+
+def shared(kind: str, device: str) -> tf.Tensor:
+    """The state of that kind that a program traced in this process would have: a new site, or what the device has."""
+    feed = _sites._make(device, "a kept trace") if kind == "site" else _sites.shared(kind, device)
+    return feed.state(device)

@@ -21,8 +21,8 @@ from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
 from tensorflow_ipu.replicas._numbers import Numbers, note_stops, set_marker
 from tensorflow_ipu.replicas._numbers import ask as ask_of_numbers
 from tensorflow_ipu.replicas._numbers import of_device as numbers_of
-from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
-from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one
+from tensorflow_ipu.replicas._program import Prepared, Target, adopt, find, is_graph_function, not_kept, trace
+from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_ipus_of_replica
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, wait_until_idle
 from tensorflow_ipu.replicas._shards import (
@@ -50,6 +50,7 @@ __all__ = [
     "ShapesOfData",
     "Target",
     "active",
+    "adopt",
     "ask_of_numbers",
     "check_size",
     "compile_only",
@@ -68,6 +69,7 @@ __all__ = [
     "is_graph_function",
     "is_tracing",
     "names_a_feed",
+    "not_kept",
     "note_shards",
     "note_stops",
     "numbers_of",
@@ -79,6 +81,7 @@ __all__ = [
     "power_of_2",
     "run",
     "run_interruptibly",
+    "set_ipus_of_replica",
     "set_marker",
     "shards_of",
     "source_of",

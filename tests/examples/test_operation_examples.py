@@ -22,3 +22,17 @@ def test_old_layers_learn_in_a_session(run_example):
         "the loss halved: True",
         "eight bits cost at most a sixteenth of the largest weight: True",
     ]
+
+
+def test_layers_share_their_code_and_train_as_without(run_example):
+    assert run_example("functions") == ["the same loss and gradients: True"]
+
+
+def test_second_start_finds_trace_and_executable(run_example):
+    first, second = run_example("second_start")
+    assert first == "30.0 {'TracesKept': 1, 'ExecutablesStored': 1, 'TracesFound': 0, 'ExecutablesLoaded': 0}"
+    assert second == "30.0 {'TracesKept': 0, 'ExecutablesStored': 0, 'TracesFound': 1, 'ExecutablesLoaded': 1}"
+
+
+def test_script_of_the_sdk_runs_through_the_door(run_example):
+    assert run_example("door") == ["Nothing is missing.", "gelu(1) = 0.841"]

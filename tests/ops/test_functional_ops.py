@@ -203,14 +203,37 @@ def test_outside_of_programs_the_function_is_called_as_it_is() -> None:
     assert tf.function(outlined_function(lambda x: x * 2))(3).numpy() == 6
 
 
-def test_gradients_of_gradients_are_refused_with_the_way_out(strategy: Any) -> None:
-    @tf.function(jit_compile=True)
-    def program(x: Any) -> Any:
-        [first] = tf.gradients(outlined_function(lambda x: x**3)(x), x)
-        return tf.gradients(first, x)
+def test_gradients_of_gradients_are_those_of_plain_calls(strategy: Any) -> None:
+    with strategy.scope():
+        weights = tf.Variable(X[0])
 
-    with pytest.raises(NotImplementedError, match="call the function without `outlined_function`"):
-        strategy.run(program, (tf.constant(1.0),))
+    def third(outlined: Any, x: Any) -> Any:
+        cube = outlined(lambda x: tf.tanh(x * weights) ** 3)
+        y = cube(x) + cube(2 * x)
+        found = []
+        for _ in range(3):
+            [y] = tf.gradients(y, x)
+            found.append(y)
+        return *found, *tf.gradients(found[1], weights)
+
+    def taped(outlined: Any, x: Any) -> Any:
+        """As a penalty on gradients has it: through a layer twice."""
+        layer = outlined(lambda x: tf.tanh(x * weights))
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(layer(layer(x)))
+            penalty = tf.reduce_sum(tape.gradient(y, x) ** 2)
+        return penalty, outer.gradient(penalty, weights)
+
+    x = tf.constant([0.5, -0.25, 1.0, 0.125])
+    for body in (third, taped):
+        both = [
+            strategy.run(tf.function(lambda x, body=body, how=how: body(how, x), jit_compile=True), (x,))
+            for how in (plain, outlined_function)
+        ]
+        for one, other in zip(*both, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("arguments", [{"func": 3}, {"unique_sharding": None}, {"keep_input_layouts": 1}, {"name": 2}])

@@ -47,6 +47,7 @@ def test_rows_are_looked_up_and_trained_where_they_are(dtype: Any, partition: st
     embedding = HostEmbedding("table", variable, partition, HostEmbeddingOptimizerSpec(0.25))
     program = tf.function(lambda indices: step(embedding, indices), jit_compile=True)
     expected = begin
+    ipu.clear_metrics()
     with embedding.register() as registered:
         assert registered is embedding
         for _ in range(2):
@@ -55,6 +56,9 @@ def test_rows_are_looked_up_and_trained_where_they_are(dtype: Any, partition: st
             assert of_scalar == 0
             expected = descended(expected, CLIPPED.flatten(), 0.25)
             np.testing.assert_allclose(embedding.table, expected, rtol=1e-2 if dtype == np.float16 else 1e-6)
+    counted = [ipu.counter_value(f"Embedding{name}") for name in ("Lookups", "RowsRead", "Updates", "RowsUpdated")]
+    assert counted == [2, 2 * CLIPPED.size, 2, 2 * CLIPPED.size]
+    assert "Counter: EmbeddingLookups" in ipu.metrics_report()
     np.testing.assert_array_equal(embedding.get_embedding_tensor(), embedding.table)
     np.testing.assert_array_equal(variable, embedding.table)
 

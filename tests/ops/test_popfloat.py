@@ -126,3 +126,21 @@ def test_functions_and_properties_are_those_of_the_format():
 def test_arguments_that_cannot_be_are_refused(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_gradients_go_straight_through_a_cast_to_floats(strategy, dtype):
+    gfloat = GenericFloat(3, 4, 7)
+    x = tf.constant([0.3, -1.7, 500.0], dtype)
+
+    def gradient(storage_type):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, storage_type=storage_type), storage_type)
+            loss = tf.reduce_sum(tf.cast(y, dtype) * tf.constant([1.0, 2.0, 3.0], dtype))
+        return tape.gradient(loss, x)
+
+    found = strategy.run(tf.function(lambda: gradient("fp32"), jit_compile=True))
+    assert found.dtype == dtype
+    assert found.numpy().tolist() == [1, 2, 3]
+    assert gradient("auto") is None

@@ -122,6 +122,8 @@ def test_attention_keeps_less_of_the_state() -> None:
     outputs, last = layer(X, LENGTHS, ATTENTION, STATES[0])
     np.testing.assert_allclose(outputs, attended(layer), rtol=1e-4, atol=1e-5)
     assert layer.biases.numpy()[:, 0].tolist() == [1, 1, 0]
+    shapes = {each.name.rpartition("/")[2]: each.shape.as_list() for each in layer.variables}
+    assert shapes == {"kernel:0": [SIZE + UNITS, 3 * UNITS], "bias_r_u:0": [2, UNITS], "bias_c:0": [1, UNITS]}
     turned, _ = layer(X.transpose(1, 0, 2), LENGTHS, ATTENTION.T, STATES[0], time_major=False)
     np.testing.assert_array_equal(turned, outputs)
     np.testing.assert_array_equal(last[0], outputs[-1, 0])

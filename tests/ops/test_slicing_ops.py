@@ -98,3 +98,14 @@ def test_arguments_that_do_not_go_together_are_refused(change, kind, message):
 def test_number_of_rows_that_cannot_be_is_refused(total, kind):
     with pytest.raises(kind, match="`total_elements"):
         sequence_slice_unpack(SRC, [1], [0], total)
+
+
+def test_gradient_of_what_is_copied_is_a_tensor(strategy):
+    def gradient(src):
+        with tf.GradientTape() as tape:
+            tape.watch(src)
+            loss = tf.reduce_sum(sequence_slice_unpack(src, tf.constant([1, 2]), tf.constant([0, 2]), 3) ** 2)
+        return tape.gradient(loss, src)
+
+    found = strategy.run(tf.function(gradient, jit_compile=True), (tf.reshape(tf.range(8.0), [4, 2]),))
+    assert found.numpy().tolist() == [[0, 2], [0, 0], [8, 10], [12, 14]]

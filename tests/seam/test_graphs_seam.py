@@ -188,3 +188,12 @@ def test_call_that_only_reads_says_so() -> None:
         assert graphs.read_only_inputs(graph) == []
         graphs.say_read_only(operation, [0])
         assert graphs.read_only_inputs(graph) == [0]
+
+
+def test_global_seed_is_what_was_set() -> None:
+    try:
+        tf.random.set_seed(5)
+        assert graphs.global_seed() == 5
+    finally:
+        tf.random.set_seed(None)
+    assert graphs.global_seed() is None

@@ -114,3 +114,10 @@ def test_optimizers_know_their_strategy(strategy: ipu.IPUStrategy) -> None:
     with strategy.scope():
         assert internals.strategy_of(keras.optimizers.SGD()) is strategy
     assert internals.strategy_of(object()) is None
+
+
+def test_optimizers_know_what_they_were_built_for() -> None:
+    variables = [keras.Variable([1.0], name=name) for name in "ab"]
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(variables)
+    assert list(map(id, internals.variables_built_for(optimizer))) == list(map(id, variables))

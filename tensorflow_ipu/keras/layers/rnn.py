@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu.keras.layers import _rnn_base
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Activation, Config, Constraint, DTypeLike, Initializer, Nested, Regularizer, Shape
@@ -20,53 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["PopnnGRU", "PopnnLSTM"]
 
 _NOT_CUDNN: Any = False  # Keras's own default, a string, is what its type is taken from.
-_PARTIALS = (tf.float16, tf.float32)
-
-
-class _Popnn:
-    """What both layers add to Keras's own: the order of dimensions, seeds, and options for hardware."""
-
-    def _record(
-        self,
-        partials_dtype: DTypeLike,
-        seed: int | None,
-        dropout_seed: int | None,
-        time_major: bool,
-        options: Mapping[str, Any] | None,
-        options_bwd: Mapping[str, Any] | None,
-    ) -> None:
-        self.partials_dtype = tf.as_dtype(partials_dtype)
-        self.seed = seed
-        self.dropout_seed = dropout_seed
-        self.time_major = time_major
-        self.options = None if options is None else dict(options)
-        self.options_bwd = None if options_bwd is None else dict(options_bwd)
-
-    def _recorded(self) -> dict[str, Any]:
-        return {
-            "partials_dtype": self.partials_dtype.name,
-            "seed": self.seed,
-            "dropout_seed": self.dropout_seed,
-            "time_major": self.time_major,
-            "options": self.options,
-            "options_bwd": self.options_bwd,
-            "implementation": 2,
-        }
-
-    def _batch_major(self, shape: Shape) -> tuple[int | None, ...]:
-        """The shape of inputs as Keras has it."""
-        batch, time, *rest = shape
-        return (time, batch, *rest) if self.time_major else (batch, time, *rest)
-
-    def _swapped(self, tensor: Any) -> Any:
-        """A tensor with its first two dimensions swapped, where time comes first."""
-        if tensor is None or not self.time_major:
-            return tensor
-        return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
-class PopnnLSTM(_Popnn, keras.layers.LSTM):
+class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
     """Long short-term memory, as `keras.layers.LSTM` computes it, with the weights of that.
 
     Options of `keras.layers.LSTM` that the IPU's layer does not have are refused.
@@ -151,13 +107,13 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
             "recurrent_dropout": (recurrent_dropout, 0), "implementation": (implementation, 2),
             "go_backwards": (go_backwards, False), "unroll": (unroll, False),
         }  # fmt: skip
-        _check(self, "LSTM", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
+        _rnn_base.check(self, "LSTM", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
         super().__init__(
             units,
             activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             recurrent_activation=recurrent_activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            kernel_initializer=_seeded(kernel_initializer, seed),
-            recurrent_initializer=_seeded(recurrent_initializer, seed),
+            kernel_initializer=_rnn_base.seeded(kernel_initializer, seed),
+            recurrent_initializer=_rnn_base.seeded(recurrent_initializer, seed),
             bias_initializer=bias_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             unit_forget_bias=unit_forget_bias,
             dropout=dropout,
@@ -196,11 +152,13 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
         Raises:
           ValueError: `inputs` has not three dimensions.
         """
-        return _call(self, super().call, inputs, initial_state, mask, training)
+        return _rnn_base.call(self, super().call, inputs, initial_state, mask, training)
 
     def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
         """The shapes of the results."""
-        return _output_shape(self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape))
+        return _rnn_base.output_shape(
+            self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
+        )
 
     def get_bias(self) -> tf.Tensor:
         """The bias, a tensor with a row for each gate: [4, units], in the order input, forget, cell, output."""
@@ -216,7 +174,7 @@ class PopnnLSTM(_Popnn, keras.layers.LSTM):
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
-class PopnnGRU(_Popnn, keras.layers.GRU):
+class PopnnGRU(_rnn_base.Popnn, keras.layers.GRU):
     """Gated recurrent units, as `keras.layers.GRU` computes them, with the weights of that.
 
     Options of `keras.layers.GRU` that the IPU's layer does not have are refused.
@@ -297,13 +255,13 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
             "recurrent_dropout": (recurrent_dropout, 0), "implementation": (implementation, 2),
             "go_backwards": (go_backwards, False), "unroll": (unroll, False),
         }  # fmt: skip
-        _check(self, "GRU", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
+        _rnn_base.check(self, "GRU", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
         super().__init__(
             units,
             activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             recurrent_activation=recurrent_activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            kernel_initializer=_seeded(kernel_initializer, seed),
-            recurrent_initializer=_seeded(recurrent_initializer, seed),
+            kernel_initializer=_rnn_base.seeded(kernel_initializer, seed),
+            recurrent_initializer=_rnn_base.seeded(recurrent_initializer, seed),
             bias_initializer=bias_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
             dropout=dropout,
             seed=dropout_seed,
@@ -328,11 +286,13 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
         initial_state: Nested = None,
     ) -> Nested:
         """Computes the layer. See `PopnnLSTM.call`; the state is the output alone."""
-        return _call(self, super().call, inputs, initial_state, mask, training)
+        return _rnn_base.call(self, super().call, inputs, initial_state, mask, training)
 
     def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
         """The shapes of the results."""
-        return _output_shape(self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape))
+        return _rnn_base.output_shape(
+            self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
+        )
 
     def state_shape(self, batch_size: int) -> tuple[int, int]:
         """The shape of the state."""
@@ -341,67 +301,3 @@ class PopnnGRU(_Popnn, keras.layers.GRU):
     def get_config(self) -> Config:
         """The arguments to make the layer anew."""
         return {**super().get_config(), **self._recorded()}
-
-
-def _check(
-    layer: object,
-    kind: str,
-    fixed: Mapping[str, tuple[object, object]],
-    partials_dtype: DTypeLike,
-    time_major: object,
-    **options: object,
-) -> None:
-    """Refuses what the layer does not have, all at once."""
-    faults = Faults()
-    for name, (value, only) in fixed.items():
-        if value != only:
-            faults.add(
-                ValueError,
-                f"`{type(layer).__name__}` has no `{name}={value!r}`, only `{name}={only!r}`; `keras.layers.{kind}` runs"
-                " on the IPU too, and has it",
-            )
-    if tf.as_dtype(partials_dtype) not in _PARTIALS:
-        faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{partials_dtype!r}`")
-    note_bool("time_major", time_major, faults)
-    for name, value in options.items():
-        if value is not None and not isinstance(value, Mapping):
-            faults.add(TypeError, f"`{name}` must be a dict, but is `{value!r}`")
-    faults.raise_any()
-
-
-def _seeded(initializer: Initializer, seed: int | None) -> Any:
-    """The initializer, with this seed if it is random and has none of its own."""
-    found: Any = keras.initializers.get(initializer)
-    if seed is None or not isinstance(initializer, str) or "seed" not in found.get_config():
-        return found
-    return type(found).from_config({**found.get_config(), "seed": seed})
-
-
-def _call(
-    layer: PopnnLSTM | PopnnGRU,
-    call: Nested,
-    inputs: tf.Tensor,
-    initial_state: Nested,
-    mask: tf.Tensor | None,
-    training: bool | None,
-) -> Nested:
-    if inputs.shape.rank != 3:
-        raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
-    results = call(
-        layer._swapped(inputs), initial_state=initial_state, mask=layer._swapped(mask), training=bool(training)
-    )
-    if not layer.time_major or not layer.return_sequences:
-        return results
-    if not layer.return_state:
-        return layer._swapped(results)
-    outputs, *states = results
-    return layer._swapped(outputs), *states
-
-
-def _output_shape(layer: PopnnLSTM | PopnnGRU, shape: Nested) -> Nested:
-    if not layer.time_major or not layer.return_sequences:
-        return shape
-    if not layer.return_state:
-        return layer._batch_major(shape)
-    outputs, *states = shape
-    return layer._batch_major(outputs), *states

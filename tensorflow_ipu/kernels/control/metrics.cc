@@ -10,6 +10,7 @@
 #include "tensorflow_ipu/kernels/core/samples.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/host/embedding_table.h"
 #include "tensorflow_ipu/kernels/lowering/compilations.h"
 
 namespace tensorflow_ipu {
@@ -50,6 +51,7 @@ void NoteGone(const core::Passed& passed, Queue kind) {
 // The text is the calling thread's until it asks again.
 extern "C" const char* ipu_metrics(int64_t samples) {
   namespace core = tensorflow_ipu::core;
+  using tensorflow_ipu::EmbeddingTraffic;
   using tensorflow_ipu::Write;
   static thread_local std::string kept;
   core::Metrics& metrics = core::Metrics::Global();
@@ -61,6 +63,11 @@ extern "C" const char* ipu_metrics(int64_t samples) {
   counter("CollectiveBytes", metrics.collective_bytes);
   counter("Crossings", metrics.crossings);
   counter("CrossingBytes", metrics.crossing_bytes);
+  const EmbeddingTraffic& embeddings = EmbeddingTraffic::Global();
+  counter("EmbeddingLookups", embeddings.lookups);
+  counter("EmbeddingRowsRead", embeddings.rows_read);
+  counter("EmbeddingUpdates", embeddings.updates);
+  counter("EmbeddingRowsUpdated", embeddings.rows_updated);
   counter("ExecutablesLoaded", metrics.executables_loaded);
   counter("ExecutablesStored", metrics.executables_stored);
   for (const auto& [type, calls] : metrics.host_kernel_calls.Read()) {

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSuffix[] = ".ipu_executable";
+constexpr char kTraces[] = ".ipu_trace";  // Python's, in the same folder.
 constexpr char kUnfinished[] = ".tmp";
 constexpr std::string_view kMagic = "IPUEXE01";
 // What a process that has ended left half written.
@@ -96,7 +97,7 @@ void FileCache::Trim(const std::string& newest) const {
     const fs::file_time_type used = fs::last_write_time(entry->path(), gone);
     const std::string extension = entry->path().extension().string();
     if (!gone && extension == kUnfinished && now - used > kAbandoned) fs::remove(entry->path(), gone);
-    if (gone || extension != kSuffix) continue;
+    if (gone || (extension != kSuffix && extension != kTraces)) continue;
     const auto size = static_cast<int64_t>(fs::file_size(entry->path(), gone));
     if (gone) continue;
     bytes += size;

@@ -10,7 +10,8 @@
 namespace tensorflow_ipu::core {
 
 // Thread-safe, for any number of processes at once: a file appears whole or not at all, and one that was damaged is as
-// one that is not there. What is used least recently goes, so that all files together take no more than `max_bytes`.
+// one that is not there. What is used least recently goes, so that all files together, and the traces that Python keeps
+// in the same folder, take no more than `max_bytes`.
 class FileCache {
  public:
   // The folder is made when the first file is written.

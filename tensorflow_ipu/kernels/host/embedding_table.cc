@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "Eigen/Core"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 
 namespace tensorflow_ipu {
 
@@ -18,6 +19,8 @@ void EmbeddingTable::SetOpen(bool open) {
 core::Outcome EmbeddingTable::Look(const int32_t* indices, int64_t count, void* values) {
   core::Outcome outcome = Check(indices, count);
   if (!outcome.ok()) return outcome;
+  core::Count(&EmbeddingTraffic::Global().lookups);
+  core::Count(&EmbeddingTraffic::Global().rows_read, count);
   auto* to = static_cast<char*>(values);
   for (int64_t i = 0; i < count; ++i, to += Bytes()) {
     const core::Lock lock(LockOf(indices[i]));
@@ -30,6 +33,8 @@ core::Outcome EmbeddingTable::Update(const int32_t* indices, int64_t count, cons
                                      const EmbeddingUpdate& how) {
   core::Outcome outcome = Check(indices, count);
   if (!outcome.ok()) return outcome;
+  core::Count(&EmbeddingTraffic::Global().updates);
+  core::Count(&EmbeddingTraffic::Global().rows_updated, count);
   if (how.batches <= 1) {
     for (int64_t i = 0; i < count; ++i) {
       if (half_) {

@@ -16,6 +16,20 @@
 
 namespace tensorflow_ipu {
 
+// What programs have asked of all tables so far.
+struct EmbeddingTraffic {
+  std::atomic<int64_t> lookups{0};
+  std::atomic<int64_t> rows_read{0};
+  std::atomic<int64_t> updates{0};
+  std::atomic<int64_t> rows_updated{0};  // As they were given: with accumulation, they change the table later.
+
+  // Never destroyed: threads of programs may outlive static destructors.
+  static EmbeddingTraffic& Global() {
+    static auto* const traffic = new EmbeddingTraffic();
+    return *traffic;
+  }
+};
+
 // How the gradients of a lookup change the table.
 struct EmbeddingUpdate {
   float learning_rate;

@@ -16,7 +16,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/lowering/stated_shapes.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tensorflow_ipu {
@@ -32,16 +32,7 @@ REGISTER_OP("IpuOutlined")
     .Attr("output_shapes: list(shape) >= 0")
     .Attr("f: func")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
-      std::vector<tf::PartialTensorShape> shapes;
-      TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
-      for (int i = 0; i < context->num_outputs() && i < static_cast<int>(shapes.size()); ++i) {
-        tf::shape_inference::ShapeHandle shape;
-        TF_RETURN_IF_ERROR(context->MakeShapeFromPartialTensorShape(shapes[i], &shape));
-        context->set_output(i, shape);
-      }
-      return absl::OkStatus();
-    });
+    .SetShapeFn(StatedShapes);
 
 namespace {
 

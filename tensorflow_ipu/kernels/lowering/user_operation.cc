@@ -9,9 +9,9 @@
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+#include "tensorflow_ipu/kernels/lowering/stated_shapes.h"
 
 namespace tensorflow_ipu {
 
@@ -28,16 +28,7 @@ REGISTER_OP("IpuUserOperation")
     .Attr("called: string")
     .Attr("advance: bool = true")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
-      std::vector<tf::PartialTensorShape> shapes;
-      TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
-      for (int i = 0; i < context->num_outputs() && i < static_cast<int>(shapes.size()); ++i) {
-        tf::shape_inference::ShapeHandle shape;
-        TF_RETURN_IF_ERROR(context->MakeShapeFromPartialTensorShape(shapes[i], &shape));
-        context->set_output(i, shape);
-      }
-      return absl::OkStatus();
-    });
+    .SetShapeFn(StatedShapes);
 
 namespace {
 

@@ -1,0 +1,41 @@
+"""Runs a script that was written for IPUs, unchanged: its imports are those of IPU TensorFlow.
+
+`python -m tensorflow_ipu SCRIPT` does this for a file, after it has read which names the script needs. Here the script is a
+text, and its doors are opened by hand.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+
+from tensorflow_ipu import __main__ as command
+from tensorflow_ipu import compat
+
+SCRIPT = """
+import tensorflow as tf
+from tensorflow.python import ipu
+
+config = ipu.config.IPUConfig()
+config.auto_select_ipus = 1
+config.configure_ipu_system()
+strategy = ipu.ipu_strategy.IPUStrategy()
+
+@tf.function(experimental_compile=True)
+def program(x):
+    return ipu.ops.nn_ops.gelu(x)
+
+with strategy.scope():
+    print("gelu(1) =", round(float(strategy.run(program, args=[tf.constant(1.0)])), 3))
+"""
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, "script.py")
+    path.write_text(SCRIPT)
+    command.main(["--check", str(path)])
+    compat.install()
+    try:
+        exec(compile(SCRIPT, path, "exec"), {})
+    finally:
+        compat.uninstall()

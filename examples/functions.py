@@ -1,0 +1,43 @@
+"""Has the layers of a stack share one piece of code in a program, each with weights of its own.
+
+x --> block --> block --> ... --> block --> y        as in Python: eight calls, each with weights of its own
+        |         |                 |
+        +---------+------ ... ------+                in the program: one function, forward and backward
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.ops.control_flow_ops import barrier
+from tensorflow_ipu.ops.functional_ops import outlined_function
+
+SIZE, LAYERS = 16, 8
+
+strategy = ipu.IPUStrategy()
+with strategy.scope():
+    weights = [tf.Variable(tf.eye(SIZE) * 0.9) for _ in range(LAYERS)]
+
+
+def stack(x, decorator):
+    """The layers one after the other, and the gradients of a loss with respect to all weights."""
+
+    def layer(matrix):
+        return decorator(lambda x: tf.tanh(x @ matrix))
+
+    with tf.GradientTape() as tape:
+        for matrix in weights:
+            x = layer(matrix)(x)
+        loss = tf.reduce_mean(x**2)
+    return barrier([loss, *tape.gradient(loss, weights)])  # Whoever takes the loss has waited for all gradients.
+
+
+plain = tf.function(lambda x: stack(x, lambda function: function), jit_compile=True)
+outlined = tf.function(lambda x: stack(x, outlined_function), jit_compile=True)
+x = tf.ones([4, SIZE])
+expected, found = (strategy.run(function, (x,)) for function in (plain, outlined))
+same = all(bool(tf.reduce_all(tf.abs(one - other) < 1e-5)) for one, other in zip(expected, found, strict=True))
+print("the same loss and gradients:", same)
