@@ -50,8 +50,8 @@ class Optimizations(Category):
         0,
         "Bytes of gradients that may wait to be summed over the replicas in one go; 0 sums each at once. More means"
         " fewer exchanges and larger buffers. In the emulator: the most bytes of a message between workers, in which small"
-        " tensors of a collective travel together and of which a large one fills several; 0 is 64 KiB to 1 MiB, by what"
-        " there is to send. All workers set it alike.",
+        " tensors of a collective travel together and of which a large one fills several; 0 is 1 MiB. All workers set it"
+        " alike.",
         effect=Effect.ACTS,
         at_least=0,
     )

@@ -14,19 +14,6 @@ namespace {
 
 std::atomic<std::size_t> bundle_bytes{0};
 
-// Bytes of a bundle of a reduction that is cut so that all of its bundles are under way at once: one is packed or added
-// while another one travels. Below that a message costs more than it carries. Without: 1.3 for 400 KB.
-constexpr std::size_t kLeastBundleBytes = std::size_t{64} << 10;
-
-// Alike on all workers: what is reduced has as many bytes on all of them.
-std::vector<Bundle> BundlesOf(const Parcels& parcels) {
-  if (bundle_bytes != 0 || !parcels.InHalves()) return parcels.Cut(BundleBytes());
-  std::size_t bytes = 0;
-  for (const Bundle& bundle : parcels.Cut(kBundleBytes)) bytes += parcels.Bytes(bundle, parcels.own(), parcels.own());
-  if (bytes <= kLeastBundleBytes) return parcels.Cut(kBundleBytes);
-  return parcels.Cut(std::clamp(bytes / kBundlesInFlight + sizeof(double), kLeastBundleBytes, kBundleBytes));
-}
-
 }  // namespace
 
 void SetBundleBytes(std::size_t bytes) { bundle_bytes = bytes; }
@@ -43,7 +30,7 @@ Crossing::Crossing(std::string name, std::string key, Parcels parcels, std::shar
       parcels_(std::move(parcels)),
       network_(std::move(network)),
       calls_(std::move(calls)),
-      bundles_(BundlesOf(parcels_)),
+      bundles_(parcels_.Cut(BundleBytes())),
       awaited_(parcels_.shares()) {}
 
 void Crossing::Start(std::function<void(Outcome)> done, std::function<void(int64_t, Outcome)> lost) {
