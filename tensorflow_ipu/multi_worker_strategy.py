@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, hosts
+from tensorflow_ipu import _environment, hosts, replicas
 from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._worker_extended import WorkerExtended
 from tensorflow_ipu.hosts import shards
@@ -75,7 +75,8 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             `TENSORFLOW_IPU_IPUS_PER_REPLICA`, 1 where that is unset.
           host_kernels: As for `IPUStrategy`.
           communication_options: TensorFlow's options of collectives. `timeout_seconds` stands for `timeout` where that is
-            None; `bytes_per_pack` is the most bytes of gradients that cross together, 0 for what the configuration says.
+            None; `bytes_per_pack` is the most bytes that cross in one message, 0 for what the configuration says
+            (`optimizations.maximum_cross_replica_sum_buffer_size`). It holds for the process, and is the same on all workers.
           timeout: Seconds that workers wait for each other: to join, and in each exchange. None: the environment variable
             `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
           listen: `"address"`: this worker listens on its own address alone; `"all"`: on all interfaces of its machine. None:
@@ -104,6 +105,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         super().__init__(
             ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
         )
+        replicas.set_pack_bytes(self.bytes_per_pack)
         _logger.debug("worker %d of %d", self._world.worker, self._world.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:

@@ -39,6 +39,7 @@ def join(addresses: Sequence[str], task: int, connect_seconds: float, heartbeat_
       tf.errors.OpError: The server could not be started, or some did not join.
     """
     running: Any = context.context()
+    messages: Any = coordination_config_pb2
     own = f"/job:{_JOB}/task:{task}"
     running.configure_collective_ops(
         collective_leader=_LEADER, scoped_allocator_enabled_ops=("CollectiveReduce",), device_filters=(own,)
@@ -48,7 +49,7 @@ def join(addresses: Sequence[str], task: int, connect_seconds: float, heartbeat_
         service_leader=_LEADER,
         cluster_register_timeout_in_ms=int(connect_seconds * 1000),
         heartbeat_timeout_in_ms=int(heartbeat_seconds * 1000),
-        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name=_JOB, num_tasks=len(addresses))],
+        coordinated_jobs=[messages.CoordinatedJob(name=_JOB, num_tasks=len(addresses))],
     )
     config = running.config
     config.experimental.collective_group_leader = _LEADER

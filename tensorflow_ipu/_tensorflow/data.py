@@ -51,4 +51,5 @@ def auto_sharded(dataset: tf.data.Dataset, workers: int, worker: int) -> tf.data
     Stands on `_AutoShardDataset`, by which the strategies of `tf.distribute` shard. When it is gone:
     `tf.raw_ops.AutoShardDataset` on the variant of the dataset.
     """
-    return distribute._AutoShardDataset(dataset, workers, worker)
+    sharded: Any = distribute._AutoShardDataset(dataset, workers, worker)
+    return sharded

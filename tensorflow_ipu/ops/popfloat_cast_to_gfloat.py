@@ -165,9 +165,10 @@ class GenericFloat:
             def rounded(values: tf.Tensor) -> tf.Tensor:
                 return self._rounded(tf.cast(values, tf.float32), round_mode, noisy, en_nanoo)
 
+            values = tf.convert_to_tensor(inputs)
             if not kind.is_floating:
-                return self._packed(rounded(inputs), kind)
-            return _straight_through(lambda values: tf.cast(rounded(values), kind))(tf.convert_to_tensor(inputs))
+                return self._packed(rounded(values), kind)
+            return _straight_through(lambda values: tf.cast(rounded(values), kind))(values)
 
     def cast_gfloat_to_native(self, inputs: TensorLike, storage_type: str = "auto") -> tf.Tensor:
         """The numbers of a tensor of the format.
@@ -287,8 +288,8 @@ class GenericFloat:
 def _straight_through(rounding: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
     """A rounding whose gradient is that of no rounding at all."""
 
-    @tf.custom_gradient
     def call(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         return rounding(values), lambda upstream: tf.cast(upstream, values.dtype)
 
-    return call
+    straight: Any = tf.custom_gradient(call)
+    return straight

@@ -22,7 +22,7 @@ from tensorflow_ipu.replicas._numbers import Numbers, note_stops, set_marker
 from tensorflow_ipu.replicas._numbers import ask as ask_of_numbers
 from tensorflow_ipu.replicas._numbers import of_device as numbers_of
 from tensorflow_ipu.replicas._program import Prepared, Target, adopt, find, is_graph_function, not_kept, trace
-from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_ipus_of_replica
+from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_ipus_of_replica, set_pack_bytes
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, wait_until_idle
 from tensorflow_ipu.replicas._shards import (
@@ -83,6 +83,7 @@ __all__ = [
     "run_interruptibly",
     "set_ipus_of_replica",
     "set_marker",
+    "set_pack_bytes",
     "shards_of",
     "source_of",
     "trace",

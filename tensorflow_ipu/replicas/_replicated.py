@@ -19,8 +19,9 @@ from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Gradient, Nested
 
-# How much of what crosses to other workers is bundled.
+# How much of what crosses to other workers is bundled, and what a strategy asks for instead, if it does.
 _BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
+_pack_bytes = 0
 
 _TRUE = tf.compat.v1.AttrValue(b=True)
 
@@ -140,9 +141,16 @@ def _tell_kernels(ipus: Sequence[int], connections: Sequence[DeviceConnectionTyp
     native.ipu_configure_devices(numbers(*ipus), numbers(*(kind.value for kind in connections)), len(ipus))
 
 
+def set_pack_bytes(size: int) -> None:
+    """Has what crosses to other workers go in messages of so many bytes; 0: of what the configuration says."""
+    global _pack_bytes  # noqa: PLW0603  (As the configuration that it stands in for.)
+    _pack_bytes = size
+    _set_bundles()
+
+
 def _set_bundles() -> None:
     sizes = [record.options[_BUNDLE_OPTION] for record in _state.records()]
-    native.ipu_set_bundle_bytes(max(sizes, default=0))
+    native.ipu_set_bundle_bytes(_pack_bytes or max(sizes, default=0))
 
 
 _state.set_device_listener(_tell_kernels)

@@ -178,6 +178,25 @@ def test_other_programs_are_told_by_what_differs(workers):
     assert "its `train` has 1 collective, and `train` on this worker has 2" in first.message
 
 
+def count_in_packs(size):
+    import tensorflow_ipu as ipu
+
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=size)
+    ipu.IPUMultiWorkerStrategy(communication_options=options)
+    try:
+        return count(1, 2)
+    finally:
+        ipu.IPUMultiWorkerStrategy()
+
+
+def test_other_sizes_of_packs_are_told(workers):
+    for value in workers.call(count_in_packs, 4):
+        np.testing.assert_array_equal(value, [4, 4])
+    first, _ = workers.outcomes(count_in_packs, workers.each([4, 0]))
+    assert first.kinds[0] == "InvalidArgumentError"
+    assert f"worker 1 ({workers.addresses[1]}) bundles what crosses up to 0 bytes, and this worker 4" in first.message
+
+
 def test_another_number_of_replicas_is_told(workers):
     for worker, outcome in enumerate(workers.outcomes(count, workers.each([1, 2]), 2)):
         assert outcome.kinds[0] == "InvalidArgumentError"

@@ -60,6 +60,7 @@ def trained(strategy: Any, rate: float = 0.1) -> tuple[Any, list[Any]]:
 
         @tf.function(jit_compile=True)
         def program(steps: Any, data: Any, model: Any) -> Any:
+            loss = tf.constant(0.0)
             for _ in tf.range(steps):
                 x, y = next(data)
                 with tf.GradientTape() as tape:

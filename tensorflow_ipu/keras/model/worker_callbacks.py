@@ -92,7 +92,8 @@ class _Restoring(_OnChief):
             with self.extended.alone():
                 self.callback.on_train_begin(logs)
         epoch = internals.first_epoch(model)
-        built = model.optimizer is not None and model.optimizer.built
+        optimizer: Any = model.optimizer
+        built = optimizer is not None and optimizer.built
         own = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
         found, has_optimizer = exchange.broadcast(self.world, own, "the epoch to resume with").numpy().tolist()
         if found < 0:
@@ -100,7 +101,7 @@ class _Restoring(_OnChief):
         internals.begin_with_epoch(model, found)
         if has_optimizer and not built:
             with self.extended.alone():
-                model.optimizer.build(model.trainable_variables)
-        kept = [*model.variables, *(model.optimizer.variables if has_optimizer else [])]
+                optimizer.build(model.trainable_variables)
+        kept = [*model.variables, *(optimizer.variables if has_optimizer else [])]
         for variable in kept:
             variable.assign(exchange.broadcast(self.world, variable.value, f"what `{variable.path}` resumes with"))

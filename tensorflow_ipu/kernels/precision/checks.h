@@ -33,7 +33,7 @@ class Checks {
   struct Site {
     Value wide;
     bool elementwise;
-    bool converts;  // The operation is a conversion to float16.
+    bool converts;     // The operation is a conversion to float16.
     int64_t pole;      // Which operand makes the result infinite when it is 0; -1 for none.
     uint32_t limit;    // From which magnitude on a result may stop the program.
     std::string line;  // What there is to know of it.

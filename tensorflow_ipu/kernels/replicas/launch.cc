@@ -205,7 +205,8 @@ void Launch::Run(int64_t replica, const core::Outcome& started) {
 
 void Launch::Ended(int64_t replica) {
   absl::Status status = replicas_[replica].context->status();
-  if (std::optional<std::string> fault = TakeFault(streams_.get(), worker_ * count_ + replica); fault.has_value() && status.ok()) {
+  if (std::optional<std::string> fault = TakeFault(streams_.get(), worker_ * count_ + replica);
+      fault.has_value() && status.ok()) {
     status = absl::InvalidArgumentError(*std::move(fault));
   }
   if (!status.ok()) Fail(status);
