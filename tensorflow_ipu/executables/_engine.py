@@ -29,6 +29,9 @@ _PATIENCE_US = 20_000
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
+# The operation that a program has which is asked for the machine's numbers, in its serialized functions.
+_NUMBERS = b"IpuHalfPrecision"
+
 
 class Engine:
     """A stored program that runs until it is stopped. Thread-safe: answers go to whom they belong, in the order of calls."""
@@ -149,10 +152,12 @@ class Engine:
 
     def _run(self) -> None:
         application = self._application
+        # Where its numbers may stop a program, a run tells so when it has ended.
+        by_itself = application.ipus == 1 and _NUMBERS not in application.functions
         try:
             while not self._stopped:
                 with tf.device(self._device):
-                    if application.ipus == 1:
+                    if by_itself:
                         functions.call_defined(self._function, self._arguments, len(application.results))
                         continue
                     ops.ipu_replicated_run(

@@ -171,6 +171,27 @@ def test_call_ends_in_time_where_there_is_no_answer(replicas: Any, start: Any, t
         embedded_runtime_call([tf.constant(1), [1.0, 2.0]], context, timeout_seconds=0.05)
 
 
+def test_overflow_ends_an_application(start: Any, tmp_path: Path) -> None:
+    config = ipu.IPUConfig()
+    config.floating_point_behaviour.oflo = True
+    config.configure_ipu_system()
+    with ipu.IPUStrategy().scope():
+        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors({"x": tf.zeros([2], tf.float16)}).repeat())
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        outfeed = ipu.IPUOutfeedQueue()
+
+        def program() -> Any:
+            return ipu.loops.repeat(2, lambda x: outfeed.enqueue({"y": x * 60000}), [], infeed)
+
+        path: Any = experimental_application_compile_op(program, [], tmp_path / "app")
+        infeed.deleter  # noqa: B018
+    context = start(path.numpy().decode(), [], "app", timeout=10**7)
+    [y] = embedded_runtime_call([tf.constant([0.5, 1.0], tf.float16)], context)
+    np.testing.assert_array_equal(y, [30000, 60000])
+    with pytest.raises(tf.errors.OpError, match="Floating point exception"):
+        embedded_runtime_call([tf.constant([2.0, 2.0], tf.float16)], context)
+
+
 def test_faults_are_named(strategy: Any, start: Any, tmp_path: Path, replicas: Any) -> None:
     path = make(strategy, tmp_path / "app", frozen=False)
     weights = tf.constant(WEIGHTS)

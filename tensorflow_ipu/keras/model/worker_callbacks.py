@@ -93,7 +93,7 @@ class _Restoring(_OnChief):
                 self.callback.on_train_begin(logs)
         epoch = internals.first_epoch(model)
         optimizer: Any = model.optimizer
-        built = optimizer is not None and optimizer.built
+        built = bool(optimizer) and optimizer.built
         own = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
         found, has_optimizer = exchange.broadcast(self.world, own, "the epoch to resume with").numpy().tolist()
         if found < 0:
