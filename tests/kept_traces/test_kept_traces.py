@@ -60,7 +60,6 @@ def trained(strategy: Any, rate: float = 0.1) -> tuple[Any, list[Any]]:
 
         @tf.function(jit_compile=True)
         def program(steps: Any, data: Any, model: Any) -> Any:
-            loss = tf.constant(0.0)
             for _ in tf.range(steps):
                 x, y = next(data)
                 with tf.GradientTape() as tape:
@@ -68,7 +67,7 @@ def trained(strategy: Any, rate: float = 0.1) -> tuple[Any, list[Any]]:
                 gradients = tape.gradient(loss, model.trainable_variables)
                 optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
                 outfeed.enqueue({"loss": loss})
-            return {"steps": steps, "none": None, "last": (loss,)}
+            return {"steps": steps, "none": None, "last": (loss,)}  # pyright: ignore[reportPossiblyUnboundVariable]
 
         strategy.run(program, (tf.constant(3), data, model))
         result: Any = strategy.run(program, (tf.constant(3), data, model))
