@@ -137,9 +137,23 @@ def with_target(options: Any, target: object) -> Any:
     return dataclasses.replace(options, scope_type=(options.scope_type, target))
 
 
-def for_look_up(options: Any, missed: Callable[..., Any]) -> Any:
-    """Options by which known traces are found, and `missed` is called in the place of tracing; see `tracing_options`."""
-    return dataclasses.replace(options, python_function=missed, autograph=False)
+def known_trace(bound: inspect.BoundArguments, options: Any) -> ConcreteFunction | None:
+    """The concrete function that was traced for bound arguments, or None; see `tracing_options`.
+
+    Stands on what `tracing_compilation.trace_function` does before it traces: `TracingOptions.function_cache` and its
+    `lookup`, and on what `type_of_call` and `current_context` stand on. `trace_function` itself would bind the arguments
+    once more, at each run. When it is gone: `traced`, with a Python function that raises.
+    """
+    args, signature, captures = bound.args, options.input_signature, options.function_captures
+    if signature is not None:
+        args = (*signature, *args[len(signature) :])
+    types = captures.capture_types if captures else {}
+    kind, _ = function_type_utils.make_canonicalized_monomorphic_type(
+        args, bound.kwargs, types, options.polymorphic_type
+    )
+    key = function_context.make_function_context(options.scope_type)
+    with options.lock:
+        return options.function_cache.lookup(kind, key)
 
 
 def options_for(function: Callable[..., Any], name: str, attributes: Mapping[str, Any]) -> Any:

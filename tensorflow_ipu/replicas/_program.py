@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
@@ -95,10 +94,6 @@ def _twin(fn: Function | ConcreteFunction) -> Function:
     return tf.function(call_it, jit_compile=True, autograph=False)
 
 
-class _Untraced(Exception):  # noqa: N818  (No error: the answer of a look-up.)
-    """There is no program for these arguments yet."""
-
-
 def find(
     fn: Callable[..., Nested] | Function | ConcreteFunction,
     args: Sequence[Nested],
@@ -127,10 +122,7 @@ def find(
     if config is None and adopted is None:
         return None
     bound = functions.bound_arguments(function, args, kwargs)
-    program = None
-    if config is not None:
-        with contextlib.suppress(_Untraced):
-            program = functions.traced(bound.args, bound.kwargs, _options(function, config, target, look_up=True))
+    program = None if config is None else functions.known_trace(bound, _options(function, config, target))
     if program is None and adopted is not None:
         program = adopted.get(_key_of_adopted(function, bound, target))
     return None if program is None else (program, functions.flat_inputs(program, bound))
@@ -225,27 +217,18 @@ def trace(
     return program, functions.flat_inputs(program, bound)
 
 
-def _options(function: Function, config: Any, target: Target, look_up: bool = False) -> Any:
-    """What the program for a target is traced by, or with `look_up`, found by: then it raises instead."""
+def _options(function: Function, config: Any, target: Target) -> Any:
+    """What the program for a target is traced by, and found by."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
-    # TensorFlow's own key is for the target that the function was first traced for.
-    vars(function).setdefault("_ipu_first", target)
     known = getattr(function, "_ipu_options", None)
     if known is None or known[0] is not config:
         known = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
-    options = known[1].get((target, look_up))
+    options = known[1].get(target)
     if options is None:
-        options = config
-        if target != function._ipu_first:
-            options = functions.with_target(options, target)
-        if look_up:
-            options = functions.for_look_up(options, _miss)
-        known[1][target, look_up] = options
+        # TensorFlow's own key is for the target that the function was first traced for.
+        first = vars(function).setdefault("_ipu_first", target)
+        options = known[1][target] = config if target == first else functions.with_target(config, target)
     return options
-
-
-def _miss(*_args: Any, **_kwargs: Any) -> NoReturn:
-    raise _Untraced
 
 
 def _with_own_orders(captured: list[tf.Tensor]) -> list[tf.Tensor]:

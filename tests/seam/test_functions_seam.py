@@ -135,17 +135,44 @@ def test_traces_are_kept_apart_by_their_target_and_found_again(function: Any) ->
     options = functions.tracing_options(function)
     one, two = (functions.traced((tf.constant(1.0),), {}, functions.with_target(options, key)) for key in ("a", "b"))
     assert one is not two
-
-    def missed(*_: object, **__: object) -> None:
-        raise LookupError
-
-    found = functions.traced(
-        (tf.constant(5.0),), {}, functions.for_look_up(functions.with_target(options, "a"), missed)
-    )
-    assert found is one
-    with pytest.raises(LookupError):
-        functions.traced((tf.constant(5.0),), {}, functions.for_look_up(functions.with_target(options, "c"), missed))
+    bound = functions.bound_arguments(function, (tf.constant(5.0),), {})
+    assert functions.known_trace(bound, functions.with_target(options, "a")) is one
+    assert functions.known_trace(bound, functions.with_target(options, "b")) is two
+    assert functions.known_trace(bound, functions.with_target(options, "c")) is None
     assert {one, two} <= set(functions.traces_of(function))
+
+
+@pytest.mark.parametrize(
+    ("signature", "args", "kwargs", "others"),
+    [
+        (None, (tf.constant(1.0), 2), {}, (tf.constant(1.0), 3)),
+        (None, (tf.constant(1.0),), {"factor": 2.5}, (tf.constant([1.0]), 2.5)),
+        ([tf.TensorSpec([None], tf.float32)], ([1.0, 2.0],), {}, None),
+        ([tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int32)], (tf.constant([1.0]), 3), {}, None),
+    ],
+    ids=["a Python value", "a name", "a signature", "a signature of both"],
+)
+def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(
+    signature: Any, args: Any, kwargs: Any, others: Any
+) -> None:
+    calls = []
+
+    @tf.function(input_signature=signature)
+    def scaled(x: Any, factor: Any = 2) -> Any:
+        calls.append(x)
+        return x * tf.cast(factor, x.dtype)
+
+    called = scaled.get_concrete_function(*args, **kwargs)
+    traced = len(calls)
+    function: Any = scaled
+    options = functions.tracing_options(function)
+    assert functions.known_trace(functions.bound_arguments(function, args, kwargs), options) is not None
+    found = functions.traced(functions.bound_arguments(function, args, kwargs).args, {}, options)
+    assert functions.known_trace(functions.bound_arguments(function, args, kwargs), options) is found
+    assert found.graph is called.graph
+    assert len(calls) == traced
+    if others is not None:
+        assert functions.known_trace(functions.bound_arguments(function, others, {}), options) is None
 
 
 def test_options_trace_a_python_function_with_attributes() -> None:
