@@ -156,6 +156,14 @@ class Layout:
                 found[OUTPUT_GRADIENTS] = ([*gradients, *map(spec_of, self.carried(last))], 1)
         return found
 
+    def largest_bytes(self) -> int:
+        """How large the largest tensor of a micro-batch is that one instruction leaves for another."""
+        buffers = (one for one in self.plan.buffers if one.kind is not BufferKind.ACCUMULATOR)
+        return max(
+            (spec.dtype.size * (spec.shape.num_elements() or 0) for one in buffers for spec in self.specs(one)),
+            default=0,
+        )
+
     def by_tag(self, captured: Sequence[tf.Tensor]) -> dict[str, list[tf.Tensor]]:
         """The captured gradients of all parts by their tags."""
         found: dict[str, list[tf.Tensor]] = {}

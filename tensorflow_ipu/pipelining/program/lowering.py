@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program import overlap, rings
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
 from tensorflow_ipu.pipelining.program.memory import Active, Memory, Within, always
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
@@ -127,9 +127,10 @@ class Lowering:
 
     @property
     def _side_by_side(self) -> bool:
-        """Whether instructions may overlap: where none but forward and backward passes of whole stages are."""
+        """Whether instructions overlap: where they may, being passes of whole stages alone, and gain by it."""
         plan = self._plan
-        return plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
+        whole = plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
+        return whole and self._layout.largest_bytes() < overlap.LARGE
 
     def _loop(self, section: Section, range_of: tuple[Number, Number], active: Active) -> None:
         """Runs a section as a loop over a range of iterations."""

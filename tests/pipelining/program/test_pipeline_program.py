@@ -27,13 +27,20 @@ def elementwise(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
 
 
 def program_of(
-    strategy: ipu.IPUStrategy, count: int, stages: int = 3, *, fed: bool = False, layer: Any = dense, **options: Any
+    strategy: ipu.IPUStrategy,
+    count: int,
+    stages: int = 3,
+    *,
+    fed: bool = False,
+    layer: Any = dense,
+    rows: int = BATCH,
+    **options: Any,
 ) -> Any:
     """A program that trains a pipeline whose activations are far larger than its weights."""
     with strategy.scope():
         variables = [[tf.Variable(tf.eye(WIDTH)) for _ in range(LAYERS)] for _ in range(stages)]
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
-        dataset = tf.data.Dataset.from_tensors(tf.ones([BATCH, WIDTH])).repeat()
+        dataset = tf.data.Dataset.from_tensors(tf.ones([rows, WIDTH])).repeat()
         infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
         if fed:
             infeed.initializer  # noqa: B018  (The access starts it.)
@@ -87,6 +94,13 @@ def assert_no_ring_is_copied_in_the_loop(hlo: Any, depth: int) -> None:
     # Ahead of the loop, one block of zeros becomes the rings.
     copied = [instructions[each.operand_ids[0]].opcode for each in rings if each.opcode == "copy"]
     assert "get-tuple-element" not in copied
+
+
+def copied_from_a_loop(hlo: Any, shape: list[int]) -> int:
+    """How many instructions copy a tensor of this shape that a loop carries."""
+    instructions = {each.id: each for part in hlo.hlo_module.computations for each in part.instructions}
+    copies = (each for each in instructions.values() if each.opcode == "copy" and list(each.shape.dimensions) == shape)
+    return sum(instructions[each.operand_ids[0]].opcode == "get-tuple-element" for each in copies)
 
 
 def predicted_bytes(pipeline: pipelining.TracedPipeline) -> float:
@@ -144,6 +158,13 @@ def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(st
 def test_no_ring_of_what_xla_would_rather_compute_twice_is_copied_in_the_loop(strategy, schedule):
     hlo = hlo_of(strategy, program_of(strategy, 12, layer=elementwise, pipeline_schedule=schedule))
     assert_no_ring_is_copied_in_the_loop(hlo, pipelining.last_pipeline().plan.stash_depth(0))
+
+
+def test_large_tensors_of_one_micro_batch_are_not_copied_from_iteration_to_iteration(strategy):
+    rows = (256 << 10) // 4 // WIDTH  # What instructions leave for each other is 256 KiB.
+    hlo = hlo_of(strategy, program_of(strategy, 12, rows=rows))
+    # The last stage stashes its input, as it gets it from the stage before.
+    assert copied_from_a_loop(hlo, [rows, WIDTH]) == 1
 
 
 def test_pipelines_of_a_program_are_those_that_it_calls(strategy):
