@@ -27,6 +27,15 @@ TEST(the_latest_come_in_order) {
   CHECK(samples.Read(0).latest.empty());
 }
 
+TEST(times_that_end_together_are_noted_together) {
+  Samples samples;
+  samples.AddAll(At(50), {At(10), At(30), At(50)});
+  samples.AddAll(At(60), {});
+  const Samples::Summary all = samples.Read();
+  CHECK(all.count == 3 && all.total == 60 && all.latest.size() == 3);
+  CHECK(all.latest[0].end == 50 && all.latest[0].duration == 40 && all.latest[2].duration == 0);
+}
+
 TEST(the_oldest_make_room) {
   Samples samples;
   const auto kept = static_cast<int64_t>(Samples::kKept);

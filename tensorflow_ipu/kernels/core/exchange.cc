@@ -188,8 +188,8 @@ void Exchange::ReduceInto(std::byte* out, std::size_t operand, int64_t begin, in
     Copy(out, contributions_[own][operand].input + offset, static_cast<std::size_t>(count) * bytes);
     return;
   }
-  std::vector<const std::byte*> inputs;
-  inputs.reserve(contributions_.size());
+  static thread_local std::vector<const std::byte*> inputs;  // Its memory stays: there are many small collectives.
+  inputs.clear();
   for (const Contribution& from : contributions_) inputs.push_back(from[operand].input + offset);
   Reduce(type, collective_.reduction, inputs, count, out);
 }

@@ -14,15 +14,13 @@ struct Domain::Meeting {
   std::shared_ptr<CallSite> site;
   Group group;  // Of any of its replicas.
   Share share;
+  std::optional<std::size_t> at;  // Where it is among the open ones; nothing once it is closed.
   int64_t arrived = 0;
   // By place, which is the rank among the replicas of this process; a null `deliver` has not arrived.
   std::vector<Contribution> contributions;
   std::vector<Deliver> delivers;
-  std::vector<Samples::Clock::time_point> since;  // When those arrived who wait.
+  std::vector<Samples::Clock::time_point> since;  // When those arrived who wait, in the order in which they came.
   std::optional<Deadlines::Ticket> deadline;
-
-  // The last replica has arrived: notes how long each of the others has waited for it.
-  void NoteWaits(int64_t last) const;
 
   int64_t places() const { return share.count; }
   int64_t Replica(int64_t place) const { return group.Replica(share.first + place); }
@@ -70,13 +68,6 @@ std::string Domain::Meeting::Replicas(bool arrived_ones) const {
     if (HasArrived(place) == arrived_ones) replicas.push_back(Replica(place));
   }
   return Listed(replicas);
-}
-
-void Domain::Meeting::NoteWaits(int64_t last) const {
-  const auto now = Samples::Clock::now();
-  for (int64_t place = 0; place < places(); ++place) {
-    if (place != last) Metrics::Global().collective_waits.Add(now, now - since[place]);
-  }
 }
 
 Domain::Domain(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
@@ -147,16 +138,25 @@ void Domain::Close(Meeting& meeting) {
   }
   meeting.site->domain_->mutex_.AssertHeld();  // It is this one.
   meeting.site->meetings_[meeting.group.number] = nullptr;
+  std::swap(open_[*meeting.at], open_.back());
+  open_[*meeting.at]->at = meeting.at;
+  meeting.at.reset();
+  open_.pop_back();
 }
 
 void Domain::Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) {
   Close(*meeting);
   AnswerLater(std::move(meeting->delivers), why);
-  open_.erase(meeting);
 }
 
 void Domain::FailAll(const Outcome& why) {
-  while (!open_.empty()) Fail(std::shared_ptr<Meeting>(*open_.begin()), why);
+  while (!open_.empty()) Fail(std::shared_ptr<Meeting>(open_.back()), why);
+}
+
+// Of this process, with the replica whose group it is.
+Share Domain::ShareOf(const Group& group) const {
+  if (Local() == all_) return {0, 0, group.size};
+  return core::ShareOf(group, Local(), group.rank);
 }
 
 bool Domain::AllWait() const {
@@ -171,7 +171,7 @@ bool Domain::AllWait() const {
 void Domain::GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) {
   const Lock lock(mutex_);
   const std::shared_ptr<Meeting> meeting = weak.lock();
-  if (meeting == nullptr || open_.count(meeting) == 0) return;
+  if (meeting == nullptr || !meeting->at.has_value()) return;
   meeting->deadline.reset();
   Fail(meeting, Outcome::DeadlineExceeded(
                     meeting->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
@@ -226,23 +226,25 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
   int64_t use = 0;
   {
     const Lock lock(domain_->mutex_);
-    Outcome refusal = Refusal(replica, replicas, collective, contribution);
+    Outcome refusal = Refusal(replica, replicas, collective);
     if (!refusal.ok()) return refusal;
     const Group group = Group::Of(collective.grouping, replica, replicas);
     std::shared_ptr<Meeting>& meeting = meetings_[group.number];
-    if (meeting == nullptr) meeting = Open(group);
+    const Share share = meeting == nullptr ? domain_->ShareOf(group) : meeting->share;
+    refusal = Refusal(group, share, meeting.get(), collective, contribution);
+    if (!refusal.ok()) return refusal;
+    if (meeting == nullptr) meeting = Open(group, share);
     place = group.rank - meeting->share.first;
     meeting->contributions[place] = std::move(contribution);
     meeting->delivers[place] = std::move(deliver);
     ++domain_->waits_[replica - domain_->first_];
     ++domain_->arrivals_;
     if (++meeting->arrived < meeting->places()) {
-      meeting->since[place] = Samples::Clock::now();
+      meeting->since.push_back(Samples::Clock::now());
       return std::nullopt;
     }
     complete = meeting;
     domain_->Close(*complete);
-    domain_->open_.erase(complete);
     if (complete->places() < group.size) {
       joint = domain_->joint_;
       local = domain_->Local();
@@ -251,7 +253,7 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
     }
   }
   // From here on the meeting is this thread's: neither Leave nor Abort may touch buffers that are being written.
-  complete->NoteWaits(place);
+  Metrics::Global().collective_waits.AddAll(Samples::Clock::now(), complete->since);
   NoteCollective(BytesOf(complete->contributions[place]) * complete->contributions.size());
   if (complete->places() < complete->group.size) {
     const std::string key =
@@ -299,8 +301,7 @@ Outcome CallSite::PerformAlone(const Collective& collective, Contribution contri
   return Outcome::Ok();
 }
 
-Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective,
-                          const Contribution& contribution) {
+Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective) {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
   if (domain_->aborted_.has_value()) return *domain_->aborted_;
   const int64_t first = domain_->first_;
@@ -330,11 +331,14 @@ Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& c
                                          " brings another operation or group size than those before. Run the same "
                                          "program on all of them."));
   }
-  const Group group = Group::Of(collective.grouping, replica, replicas);
+  return Outcome::Ok();
+}
+
+Outcome CallSite::Refusal(const Group& group, const Share& share, const Meeting* meeting, const Collective& collective,
+                          const Contribution& contribution) {
   Outcome outcome = CheckOperands(collective, group.size, contribution);
   if (!outcome.ok()) return Fail({outcome.code, "In " + Called() + ", " + outcome.message});
-  const Meeting* const meeting = meetings_[group.number].get();
-  const Share share = meeting == nullptr ? ShareOf(group, domain_->Local(), group.rank) : meeting->share;
+  const int64_t replica = group.Replica(group.rank);
   for (int64_t place = 0; place < share.count; ++place) {
     const int64_t other = group.Replica(share.first + place);
     if (meeting != nullptr && meeting->HasArrived(place)) {
@@ -362,21 +366,22 @@ Outcome CallSite::Fail(Outcome why) {
   return *failure_;
 }
 
-std::shared_ptr<CallSite::Meeting> CallSite::Open(const Group& group) {
+std::shared_ptr<CallSite::Meeting> CallSite::Open(const Group& group, const Share& share) {
   auto meeting = std::make_shared<Meeting>();
   meeting->site = shared_from_this();
   meeting->group = group;
-  meeting->share = ShareOf(group, domain_->Local(), group.rank);
+  meeting->share = share;
   meeting->contributions.resize(meeting->places());
   meeting->delivers.resize(meeting->places());
-  meeting->since.resize(meeting->places());
+  meeting->since.reserve(meeting->places());
   const int64_t limit = wait_limit_ns;
   if (limit > 0) {
     meeting->deadline = Deadlines::Global().Add(
         Deadlines::Clock::now() + std::chrono::nanoseconds(limit),
         [domain = domain_, weak = std::weak_ptr<Meeting>(meeting), limit] { domain->GiveUp(weak, limit); });
   }
-  domain_->open_.insert(meeting);
+  meeting->at = domain_->open_.size();
+  domain_->open_.push_back(meeting);
   return meeting;
 }
 
@@ -386,7 +391,7 @@ Outcome CallSite::Interrupted() const { return Outcome::Cancelled("The run was i
 
 Outcome CallSite::NeverComplete(const Group& group, const std::string& arrived) {
   std::vector<int64_t> gone;
-  const Share share = ShareOf(group, domain_->Local(), group.rank);
+  const Share share = domain_->ShareOf(group);
   for (int64_t rank = share.first; rank < share.first + share.count; ++rank) {
     if (!domain_->IsHere(group.Replica(rank))) gone.push_back(group.Replica(rank));
   }

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -83,6 +82,7 @@ class Domain : public std::enable_shared_from_this<Domain> {
   bool AllWait() const IPU_REQUIRES(mutex_);
   int64_t Local() const IPU_REQUIRES(mutex_) { return static_cast<int64_t>(here_.size()); }
   bool IsHere(int64_t replica) const IPU_REQUIRES(mutex_) { return here_[replica - first_]; }
+  Share ShareOf(const Group& group) const IPU_REQUIRES(mutex_);
   void WatchLater() IPU_REQUIRES(mutex_);
 
   void GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) IPU_EXCLUDES(mutex_);
@@ -100,7 +100,7 @@ class Domain : public std::enable_shared_from_this<Domain> {
   std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // A replica of this process: whether its program runs.
   std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // Likewise: how many of its arrivals wait.
   std::optional<Outcome> aborted_ IPU_GUARDED_BY(mutex_);
-  std::unordered_set<std::shared_ptr<Meeting>> open_ IPU_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Meeting>> open_ IPU_GUARDED_BY(mutex_);  // In no order: each knows where it is.
   int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
 
   // What the watchdog saw when it looked last.
@@ -152,9 +152,12 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   std::string Called() const;
   Outcome Interrupted() const;
 
-  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective, const Contribution& contribution)
-      IPU_REQUIRES(domain_->mutex_);
-  std::shared_ptr<Meeting> Open(const Group& group) IPU_REQUIRES(domain_->mutex_);
+  // Why such a replica may not come here at all, or not to this meeting of its group: the open one, or null.
+  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(domain_->mutex_);
+  Outcome Refusal(const Group& group, const Share& share, const Meeting* meeting, const Collective& collective,
+                  const Contribution& contribution) IPU_REQUIRES(domain_->mutex_);
+
+  std::shared_ptr<Meeting> Open(const Group& group, const Share& share) IPU_REQUIRES(domain_->mutex_);
   void Cross(const std::shared_ptr<JointRun>& joint, const std::string& key, const Collective& collective,
              Meeting& meeting, int64_t local);
 

@@ -35,15 +35,15 @@ class Samples {
   // Notes a time that ended then.
   void Add(Clock::time_point end, std::chrono::nanoseconds duration) {
     Part& own = parts_[OfThread()];
-    const Sample sample{end.time_since_epoch().count(), duration.count()};
     const Lock lock(own.mutex);
-    if (own.noted.latest.size() < kKept) {
-      own.noted.latest.push_back(sample);
-    } else {
-      own.noted.latest[static_cast<std::size_t>(own.noted.count) % kKept] = sample;
-    }
-    ++own.noted.count;
-    own.noted.total += sample.duration;
+    Note(own, {end.time_since_epoch().count(), duration.count()});
+  }
+
+  // Notes times that began at these moments, and all ended then.
+  void AddAll(Clock::time_point end, const std::vector<Clock::time_point>& begins) {
+    Part& own = parts_[OfThread()];
+    const Lock lock(own.mutex);
+    for (const Clock::time_point begin : begins) Note(own, {end.time_since_epoch().count(), (end - begin).count()});
   }
 
   // With so many of the latest at most.
@@ -69,6 +69,16 @@ class Samples {
     Summary noted IPU_GUARDED_BY(mutex);  // Its latest are a ring, once it is full.
   };
   static constexpr std::size_t kParts = 16;
+
+  static void Note(Part& part, const Sample& sample) IPU_REQUIRES(part.mutex) {
+    if (part.noted.latest.size() < kKept) {
+      part.noted.latest.push_back(sample);
+    } else {
+      part.noted.latest[static_cast<std::size_t>(part.noted.count) % kKept] = sample;
+    }
+    ++part.noted.count;
+    part.noted.total += sample.duration;
+  }
 
   // The part of this thread: threads take them in turn.
   static std::size_t OfThread() {

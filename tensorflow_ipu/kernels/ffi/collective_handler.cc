@@ -70,7 +70,9 @@ Reply Meet(int64_t kind, int64_t reduction, int64_t group_size, bool orthogonal,
            ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const core::ProgramState& at = states.used;
-  const std::shared_ptr<core::CallSite> site = CallSites().Find(at.number);
+  static thread_local core::LookupCache<core::CallSite> cache;
+  cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
+  const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this look up others.
   if (site == nullptr) {
     return {core::Outcome::NotFound("A collective of this program was deleted with the function that was traced. Keep "
                                     "the `tf.function` as long as its programs run."),
