@@ -20,6 +20,8 @@ VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
 TF_CONFIG_VARIABLE = "TF_CONFIG"
 TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
 LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
+TRANSPORT_VARIABLE = "TENSORFLOW_IPU_TRANSPORT"
+DATA_PORT_VARIABLE = "TENSORFLOW_IPU_DATA_PORT"
 REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
 IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
 
@@ -31,6 +33,7 @@ DEFAULT_TIMEOUT = 60.0
 
 # The first is the default.
 LISTEN = ("address", "all")
+TRANSPORTS = ("sockets", "grpc")
 # A day: what is above was meant in another unit.
 MOST_SECONDS = 86400
 
@@ -42,6 +45,7 @@ _MOST = {
     COUNT_VARIABLE: MOST_IPUS,
     REPLICAS_VARIABLE: MOST_IPUS,
     IPUS_PER_REPLICA_VARIABLE: MOST_IPUS,
+    DATA_PORT_VARIABLE: 65535,
 }
 
 _TRUE = frozenset({"", "1", "true", "yes", "on"})
@@ -176,6 +180,30 @@ def worker_listens(environ: Mapping[str, str] | None = None) -> str:
             " all interfaces of their machine, or unset it for those that listen on their own address alone"
         )
     return text
+
+
+def transport(environ: Mapping[str, str] | None = None) -> str:
+    """By what programs of several workers send messages (`TENSORFLOW_IPU_TRANSPORT`): `sockets` where unset; or `grpc`.
+
+    Raises:
+      ValueError: The variable has a malformed value.
+    """
+    text = (_raw(TRANSPORT_VARIABLE, environ) or "").strip().lower() or TRANSPORTS[0]
+    if text not in TRANSPORTS:
+        raise ValueError(
+            f"`{TRANSPORT_VARIABLE}={text}` is neither `sockets` nor `grpc`; set it to `grpc` for messages by TensorFlow's"
+            " server alone, or unset it for connections of their own"
+        )
+    return text
+
+
+def data_port(environ: Mapping[str, str] | None = None) -> int:
+    """The port of this worker's own connections (`TENSORFLOW_IPU_DATA_PORT`); 0 where the system chooses.
+
+    Raises:
+      ValueError: The variable has a malformed value, or one above 65535.
+    """
+    return _positive_int(DATA_PORT_VARIABLE, 0, environ)
 
 
 def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:

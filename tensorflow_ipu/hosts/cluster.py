@@ -15,7 +15,7 @@ from tensorflow_ipu._checks import is_number
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import cluster, devices
 from tensorflow_ipu.errors import ClusterError
-from tensorflow_ipu.hosts import crossing
+from tensorflow_ipu.hosts import crossing, links
 from tensorflow_ipu.hosts.identity import Identity, identity
 from tensorflow_ipu.hosts.muster import address_of, muster, name_of
 
@@ -94,13 +94,14 @@ def join(
                     f" {own.worker} of {', '.join(own.addresses)}: a process joins one cluster"
                 )
             return _joined
-        joined = _join(own, seconds, everywhere)
-        crossing.connect(joined)
+        with links.Links() as connections:
+            joined = _join(own, seconds, everywhere, connections)
+            crossing.connect(joined, connections)
         _joined = joined
         return _joined
 
 
-def _join(own: Identity, seconds: float, everywhere: bool) -> World:
+def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Links) -> World:
     if devices.are_in_use() or cluster.is_joined():
         raise ClusterError(
             f"{name_of(own, own.worker)}, this process, cannot join the cluster any more: TensorFlow's runtime has started, by"
@@ -108,7 +109,9 @@ def _join(own: Identity, seconds: float, everywhere: bool) -> World:
             " strategy first of all"
         )
     end = time.monotonic() + seconds
-    muster(own, seconds, everywhere)
+    with links.listening(own, everywhere) as listener:
+        agreed = muster(own, seconds, everywhere, links.port_of(listener))
+        connections.make(own, listener, agreed, seconds)
     try:
         with contextlib.nullcontext() if everywhere else _on_own_address(own):
             cluster.join(own.addresses, own.worker, max(_REGISTRATION, end - time.monotonic()), seconds)

@@ -10,6 +10,7 @@ from tensorflow_ipu._library import ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu.hosts.cluster import World
+    from tensorflow_ipu.hosts.links import Links
 
 _connected = False
 
@@ -17,7 +18,7 @@ _connected = False
 _KEY = 0x69707501
 
 
-def connect(world: World) -> None:
+def connect(world: World, links: Links) -> None:
     """Tells the kernels who the other workers are, and how to reach them.
 
     All workers have to call this, since they meet in a collective of TensorFlow's: only after that does its runtime know
@@ -25,14 +26,16 @@ def connect(world: World) -> None:
 
     Args:
       world: The cluster that this process has joined.
+      links: The connections to the other workers, which the kernels take over. Where a worker lacks one, messages of all
+        go by TensorFlow's server.
 
     Raises:
       tf.errors.OpError: Another worker did not come, or is gone.
     """
     global _connected  # noqa: PLW0603  (As the kernels are: a process is connected or not.)
     with tf.device(world.device):
-        tf.raw_ops.CollectiveReduceV2(
-            input=tf.zeros([], tf.int32),
+        linked: tf.Tensor = tf.raw_ops.CollectiveReduceV2(
+            input=tf.constant(int(links.complete)),
             group_size=world.workers,
             group_key=_KEY,
             instance_key=_KEY,
@@ -44,7 +47,11 @@ def connect(world: World) -> None:
         )
         tasks = [_task(world.device, worker) for worker in range(world.workers)]
         ops.ipu_connect_workers(
-            worker=world.worker, tasks=tasks, addresses=list(world.addresses), limit=float(world.timeout)
+            worker=world.worker,
+            tasks=tasks,
+            addresses=list(world.addresses),
+            limit=float(world.timeout),
+            sockets=links.given_away() if int(linked) == world.workers else [],
         )
     _connected = True
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import selectors
 import socket
 import time
@@ -20,19 +21,32 @@ from tensorflow_ipu import _environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
 
-_MAGIC = "tensorflow_ipu workers 1"
+_MAGIC = "tensorflow_ipu workers 2"
 _SLICE = 0.2  # Seconds between tries to reach worker 0.
 _LONGEST = 1 << 20  # Bytes of a message: 1,000 addresses are 30,000.
 _REST = 2.0  # Seconds that an answer may take beyond the limit, since worker 0 began to wait at another time.
 
 
-def muster(identity: Identity, seconds: float, everywhere: bool) -> None:
+class Agreed(NamedTuple):
+    """What all workers know once they have met.
+
+    Attributes:
+      token: A secret of this cluster, by which its processes know each other.
+      ports: Of each worker, where it waits for connections of the others; 0: nowhere.
+    """
+
+    token: str
+    ports: tuple[int, ...]
+
+
+def muster(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Agreed:
     """Returns when all workers are there.
 
     Args:
       identity: Which worker this process is.
       seconds: How long to wait for the others.
       everywhere: Whether the worker listens on all interfaces.
+      port: Where this worker waits for connections of the others, which are told; 0: nowhere.
 
     Raises:
       ClusterError: A worker is missing, was started twice, or knows of other workers; or this one cannot listen.
@@ -40,9 +54,8 @@ def muster(identity: Identity, seconds: float, everywhere: bool) -> None:
     deadline = time.monotonic() + seconds
     with _listening(identity, everywhere) as listener:
         if identity.worker == 0:
-            _gather(identity, listener, deadline, seconds)
-            return
-    _say_hello(identity, deadline, seconds)
+            return _gather(identity, listener, deadline, seconds, port)
+    return _say_hello(identity, deadline, seconds, port)
 
 
 class _Addressed(Protocol):
@@ -120,13 +133,15 @@ class _Caller(NamedTuple):
     Attributes:
       connection: The way to answer.
       process: Names the process, for messages.
+      port: Where it waits for connections.
     """
 
     connection: socket.socket
     process: str
+    port: int
 
 
-def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float) -> None:
+def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Agreed:
     """Worker 0: waits for all others, then lets them go on.
 
     Raises:
@@ -135,6 +150,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
     callers: dict[int, _Caller] = {}
     unread: dict[socket.socket, bytes] = {}
     failed: str | None = None
+    agreed = Agreed(secrets.token_hex(16), ())
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -159,7 +175,10 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
                         continue
                     selector.unregister(connection)
                     failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
-        answer = {"error": failed} if failed else {"go": True}
+        if failed is None:
+            ports = (port, *(callers[worker].port for worker in range(1, identity.workers)))
+            agreed = agreed._replace(ports=ports)
+        answer = {"error": failed} if failed else {"go": agreed}
         for caller in callers.values():
             _send(caller.connection, answer)
     finally:
@@ -167,6 +186,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
             connection.close()
     if failed is not None:
         raise ClusterError(failed)
+    return agreed
 
 
 def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool:
@@ -207,7 +227,7 @@ def _note_caller(identity: Identity, connection: socket.socket, text: bytes, cal
         )
         connection.close()
         return None
-    callers[worker] = _Caller(connection, process)
+    callers[worker] = _Caller(connection, process, hello["port"])
     return None
 
 
@@ -220,7 +240,7 @@ def _said(text: bytes) -> dict[str, Any] | None:
     if (
         not isinstance(hello, dict)
         or hello.get("magic") != _MAGIC
-        or not {"worker", "addresses", "process"} <= hello.keys()
+        or not {"worker", "addresses", "process", "port"} <= hello.keys()
     ):
         return None
     return hello
@@ -233,7 +253,7 @@ def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _say_hello(identity: Identity, deadline: float, seconds: float) -> None:
+def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Agreed:
     """Another worker: calls worker 0 until it answers, and waits for its word.
 
     Raises:
@@ -244,6 +264,7 @@ def _say_hello(identity: Identity, deadline: float, seconds: float) -> None:
         "worker": identity.worker,
         "addresses": list(identity.addresses),
         "process": f"process {os.getpid()} on {socket.gethostname()}",
+        "port": port,
     }
     chief = name_of(identity, 0)
     reason = "it was not there"
@@ -269,7 +290,8 @@ def _say_hello(identity: Identity, deadline: float, seconds: float) -> None:
             )
         if "error" in answer:
             raise ClusterError(answer["error"])
-        return
+        token, ports = answer["go"]
+        return Agreed(token, tuple(ports))
     raise ClusterError(
         f"{chief} could not be reached by worker {identity.worker} within {seconds:g} s: {reason}. Start all workers, or wait"
         " longer"

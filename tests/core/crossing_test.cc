@@ -59,9 +59,9 @@ Numbers ValuesOf(int64_t replica, int64_t count) {
   return values;
 }
 
-void Compare(int64_t workers, int64_t local, const Collective& collective, int64_t count) {
+void Compare(int64_t workers, int64_t local, const Collective& collective, int64_t count, bool linked = false) {
   const int64_t all = workers * local;
-  JointRuns joint(workers, local);
+  JointRuns joint(workers, local, check::kDeadline, linked);
   const auto domain = std::make_shared<Domain>("device");
   const auto site = std::make_shared<CallSite>("alone", domain);
   domain->Begin(all);
@@ -128,7 +128,9 @@ TEST(large_operands_cross_in_bundles) {
   core::SetBundleBytes(std::size_t{1} << 17);
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
-    for (const int64_t workers : {2, 3}) Compare(workers, 2, {kind, Reduction::kSum, {}, 0}, 100008);
+    for (const bool linked : {false, true}) {
+      for (const int64_t workers : {2, 3}) Compare(workers, 2, {kind, Reduction::kSum, {}, 0}, 100008, linked);
+    }
   }
   core::SetBundleBytes(0);
 }
@@ -183,9 +185,9 @@ TEST(sums_are_equal_to_the_bit_on_all_workers) {
   core::SetBundleBytes(0);
 }
 
-TEST(many_collectives_follow_each_other) {
+void FollowEachOther(bool linked) {
   constexpr int64_t kSteps = 300;
-  JointRuns joint(2, 2);
+  JointRuns joint(2, 2, check::kDeadline, linked);
   std::vector<int64_t> sums(4);
   {
     check::Threads threads;
@@ -200,6 +202,10 @@ TEST(many_collectives_follow_each_other) {
     }
   }
   for (const int64_t sum : sums) CHECK_EQ(sum, 4 * kSteps * (kSteps - 1) / 2 + 6 * kSteps);
+}
+
+TEST(many_collectives_follow_each_other) {
+  for (const bool linked : {false, true}) FollowEachOther(linked);
 }
 
 }  // namespace

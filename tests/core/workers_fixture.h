@@ -1,6 +1,8 @@
-// Workers of one process: domains that exchange messages in memory, and a network that tests can break.
+// Workers of one process: domains that exchange messages in memory or by sockets, and a network that tests can break.
 #ifndef TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
 #define TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
+
+#include <sys/socket.h>
 
 #include <chrono>
 #include <cstddef>
@@ -16,12 +18,14 @@
 
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/joint_run.h"
+#include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 #include "tests/core/rendezvous_fixture.h"
 
 namespace check {
 
 using tensorflow_ipu::core::JointRun;
+using tensorflow_ipu::core::Links;
 using tensorflow_ipu::core::Message;
 using tensorflow_ipu::core::Network;
 using tensorflow_ipu::core::Program;
@@ -190,14 +194,36 @@ class MemoryNetwork : public Network {
   std::vector<std::shared_ptr<Calls>> calls_;
 };
 
+// The ends of so many workers, each of which has a socket to each other one.
+inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
+  const auto count = static_cast<std::size_t>(workers);
+  std::vector<std::vector<int>> sockets(count, std::vector<int>(count, -1));
+  for (std::size_t one = 0; one < count; ++one) {
+    for (std::size_t other = 0; other < one; ++other) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return {};
+      sockets[one][other] = ends[0];
+      sockets[other][one] = ends[1];
+    }
+  }
+  std::vector<std::shared_ptr<Network>> networks;
+  for (const auto& of_worker : sockets) {
+    Outcome outcome;
+    networks.push_back(Links::Make(of_worker, &outcome));
+  }
+  return networks;
+}
+
 // A run of a program with two sites, on so many workers of so many replicas each.
 struct JointRuns {
-  JointRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline)
+  JointRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool linked = false)
       : local(replicas), all(workers * replicas) {
+    const auto links = linked ? LinkedNetworks(workers) : std::vector<std::shared_ptr<Network>>();
     std::vector<std::string> addresses;
     for (int64_t worker = 0; worker < workers; ++worker) addresses.push_back("host" + std::to_string(worker));
     for (int64_t worker = 0; worker < workers; ++worker) {
-      const auto network = std::make_shared<MemoryNetwork>(exchange, worker);
+      std::shared_ptr<Network> network = std::make_shared<MemoryNetwork>(exchange, worker);
+      if (linked) network = links[static_cast<std::size_t>(worker)];
       here.push_back({worker, addresses, limit, network});
       domains.push_back(std::make_shared<Domain>("device"));
       sites.push_back(std::make_shared<CallSite>("first", domains.back(), "a sum"));

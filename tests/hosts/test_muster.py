@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow_ipu import hosts
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, join
-from tensorflow_ipu.hosts.muster import muster
+from tensorflow_ipu.hosts.muster import Agreed, muster
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.
@@ -36,14 +36,15 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[None]:
+def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[Agreed]:
     return pool.submit(muster, Identity(worker, tuple(addresses)), seconds, False)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_all_go_on_once_all_are_there(pool: ThreadPoolExecutor, addresses: list[str], order: tuple[int, ...]) -> None:
-    for one in [start(pool, addresses, worker) for worker in order]:
-        one.result(SECONDS)
+    agreed = [one.result(SECONDS) for one in [start(pool, addresses, worker) for worker in order]]
+    assert agreed[0] == agreed[1] == agreed[2]
+    assert len(agreed[0].token) == 32
 
 
 def test_who_is_missing_is_told_to_those_who_came(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
@@ -73,7 +74,9 @@ def call(addresses: list[str]) -> socket.socket:
 
 def hello(addresses: list[str], worker: int, process: str) -> socket.socket:
     """What a worker says, by a process that is not this one."""
-    said = {"magic": "tensorflow_ipu workers 1", "worker": worker, "process": process, "addresses": addresses}
+    said = {
+        "magic": "tensorflow_ipu workers 2", "worker": worker, "process": process, "addresses": addresses, "port": 0
+    }  # fmt: skip
     connection = call(addresses)
     connection.sendall(json.dumps(said).encode() + b"\n")
     return connection
@@ -88,8 +91,7 @@ def test_worker_that_is_there_twice_is_told_and_the_first_goes_on(
         assert f"worker 1 ({addresses[1]}) was started twice" in answer
         assert "as process 6 on a, which is in the cluster, and as process 7 on b, which is not" in answer
         start(pool, addresses, 2).result(SECONDS)
-        chief.result(SECONDS)
-        assert json.loads(first.makefile().readline()) == {"go": True}
+        assert json.loads(first.makefile().readline())["go"] == [chief.result(SECONDS).token, [0, 0, 0]]
 
 
 def test_workers_that_know_of_other_workers_are_told(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
