@@ -79,10 +79,13 @@ def being_traced() -> Iterator[FunctionGraph]:
 def in_loop(graph: tf.Graph) -> bool:
     """Whether operations of the graph run in a loop, as far as is known while it is built.
 
+    One that will be called in a loop is traced outside of it, and says so by an attribute `runs_in_loop` that is True.
+
     Stands on `WhileBodyFuncGraph`: a graph does not say in public what it is the body of. When it is gone: its name in
     `control_flow_v2_func_graphs`, or what `while_v2.while_loop` traces bodies into.
     """
-    return any(isinstance(one, control_flow_v2_func_graphs.WhileBodyFuncGraph) for one in around(graph))
+    body = control_flow_v2_func_graphs.WhileBodyFuncGraph
+    return any(isinstance(one, body) or getattr(one, "runs_in_loop", False) for one in around(graph))
 
 
 def in_condition() -> bool:

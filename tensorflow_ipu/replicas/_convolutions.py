@@ -7,9 +7,9 @@ orders, and a training loop that stays on the device would run them by its slowe
 gradients of programs; this is for those that they do not know, with dilations, those for which they are slow (some types,
 small ones), and for programs without such kernels. It can go when XLA looks into loops.
 
-Where a graph will run is not known while it is built (the stages of a pipeline, functions), so all gradients get the fast form.
-But of a program without kernels of the host, only those that are known to be in a loop: all else of it is to be bit for bit
-what XLA makes of it elsewhere.
+Where a graph will run is not always known while it is built (functions), so all gradients get the fast form. But of a program
+without kernels of the host, only those that are known to be in a loop, or in a stage of a pipeline: all else of it is to be bit
+for bit what XLA makes of it elsewhere.
 """
 
 from __future__ import annotations

@@ -197,3 +197,20 @@ def test_global_seed_is_what_was_set() -> None:
     finally:
         tf.random.set_seed(None)
     assert graphs.global_seed() is None
+
+
+def test_what_is_traced_in_a_graph_that_runs_in_a_loop_is_in_one() -> None:
+    class Stage(graphs.FunctionGraph):
+        runs_in_loop = True
+
+    seen: list[bool] = []
+
+    def look() -> Any:
+        seen.append(graphs.in_loop(tf.compat.v1.get_default_graph()))
+        return tf.constant(1)
+
+    with Stage("stage").as_default():
+        look()
+        tf.cond(tf.ones([]) > 0, look, look)
+    look()
+    assert seen == [True, True, True, False]

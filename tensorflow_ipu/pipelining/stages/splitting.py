@@ -133,6 +133,8 @@ class DerivedGraph(graphs.FunctionGraph):
       carried: The tensors of the optimizer function's graph that are inputs too, each with its placeholder.
     """
 
+    runs_in_loop = True  # As a stage itself does.
+
     def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StageTrace | None = None) -> None:
         """Makes an empty graph.
 

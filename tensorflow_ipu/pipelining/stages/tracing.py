@@ -97,6 +97,8 @@ class _StageGraph(graphs.FunctionGraph):
     A `FuncGraph` makes constants of them too, but counts them among what it captures all the same.
     """
 
+    runs_in_loop = True  # The one over the micro-batches; see `graphs.in_loop`.
+
     def __init__(self, name: str) -> None:
         """Makes an empty graph."""
         super().__init__(name)
