@@ -136,15 +136,16 @@ class StagePart:
         graph = self._backward_graph
         assert graph is not None
         self._backward_results += [graph.restored(one) for one in tensors]
-        self._stashed = graph.stashed
-        self.residuals = self.stash = [spec_of(one) for one in graph.stashed]
+        self._stashed = self._needed(graph)
+        self.residuals = self.stash = [spec_of(one) for one in self._stashed]
         self._check_static()
 
     def _backward_function(self) -> GraphFunction | None:
         """The backward pass, made when it is first asked for: all that it returns is known then."""
         graph = self._backward_graph
         if self._backward is None and graph is not None:
-            inputs = [*graph.placeholders, *self._gradient_placeholders, *(inside for _, inside in graph.carried)]
+            stashed = [placeholder for _, placeholder in graph.needed_by(self._backward_results)]
+            inputs = [*stashed, *self._gradient_placeholders, *(inside for _, inside in graph.carried)]
             self._backward = GraphFunction(graph, inputs, self._backward_results)
         return self._backward
 
@@ -207,15 +208,19 @@ class StagePart:
         self.captures = {tag: [spec_of(one) for one in some] for tag, some in sorted(here.items()) if some}
         results = [*(by_input[at] for at in self.input_gradients), *(one for one, _ in mapped if one is not None)]
         results += [one for tag in self.captures for one in here[tag]]
-        self._stashed = graph.stashed
-        self.residuals = [spec_of(one) for one in graph.stashed]
+        self._gradient_placeholders = list(grad_ys or ())
+        self._backward_graph, self._backward_results = graph, results
+        self._stashed = self._needed(graph)
+        self.residuals = [spec_of(one) for one in self._stashed]
         if recompute:
-            self._make_recompute(sources, graph.stashed)
+            self._make_recompute(sources, self._stashed)
         self.stash = [spec_of(one) for one in self._stashed]
         self._check_static()
         self.carried = [tensor for tensor, _ in graph.carried]
-        self._gradient_placeholders = list(grad_ys or ())
-        self._backward_graph, self._backward_results = graph, results
+
+    def _needed(self, graph: DerivedGraph) -> list[tf.Tensor]:
+        """What the backward pass needs of the forward pass."""
+        return [tensor for tensor, _ in graph.needed_by(self._backward_results)]
 
     @property
     def device(self) -> str:

@@ -13,7 +13,7 @@ nothing, is decided here, for each tensor:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -129,7 +129,8 @@ class DerivedGraph(graphs.FunctionGraph):
     """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs.
 
     Attributes:
-      stashed: The stage's tensors that are inputs, in order.
+      stashed: The stage's tensors that are inputs, in order; also those that only dead code uses, see `needed_by`.
+      placeholders: What stands for each of them.
       carried: The tensors of the optimizer function's graph that are inputs too, each with its placeholder.
     """
 
@@ -205,6 +206,22 @@ class DerivedGraph(graphs.FunctionGraph):
                 self._kept.append(top)
             waiting.pop()
         return self._here[id(tensor)]
+
+    def needed_by(self, results: Iterable[tf.Tensor]) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """What is stashed for these tensors of this graph, and for its side effects: tensors, each with its placeholder.
+
+        Gradients that nobody asked for, such as that of an exponent, leave operations behind whose inputs need not be kept.
+        """
+        waiting = [one.op for one in results]
+        waiting += [op for op in self.get_operations() if op.op_def.is_stateful]
+        seen: set[str] = set()
+        while waiting:  # No recursion: a stage can be deep.
+            op = waiting.pop()
+            if op.graph is self and op.name not in seen:
+                seen.add(op.name)
+                waiting += [*(each.op for each in op.inputs), *op.control_inputs]
+        pairs = zip(self.stashed, self.placeholders, strict=True)
+        return [(tensor, placeholder) for tensor, placeholder in pairs if placeholder.op.name in seen]
 
     def _leaf(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor of this graph for one that is not computed from others; None for one that is."""

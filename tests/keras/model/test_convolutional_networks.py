@@ -40,7 +40,8 @@ def trained(convolutions: Any, batch: int, rate: float, epochs: int = 1, **optio
     keras.utils.set_random_seed(7)
     model = keras.Sequential([*convolutions(), layers.Flatten(), layers.Dropout(0.5), layers.Dense(10)])
     random = np.random.default_rng(1)
-    images = random.uniform(size=[STEPS * batch, *model.input_shape[1:]]).astype(np.float32)
+    shape: Any = model.input_shape
+    images = random.uniform(size=[STEPS * batch, *shape[1:]]).astype(np.float32)
     labels = random.integers(0, 10, [STEPS * batch]).astype(np.int32)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(rate), loss, **options)

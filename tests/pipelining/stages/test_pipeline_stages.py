@@ -271,6 +271,17 @@ def test_the_note_of_a_pipeline_tells_its_bytes(run, strategy, toy):
     assert pipeline.options.offload_activations is True
 
 
+def test_what_gradients_that_nobody_asked_for_would_take_is_not_stashed(run, strategy, toy):
+    toy.configure(2)
+    with strategy.scope():
+        weight = tf.Variable(2.0)
+    run(toy.numbers(4), [lambda x: x * weight, lambda x: x**3], 4, optimizer_function=toy.sgd_on)
+    # The input, four bytes of it. The gradient of the exponent would take the result as well.
+    assert pipelining.last_pipeline().stage_costs[1].activation_bytes == 4
+    x = np.arange(1, 5)
+    np.testing.assert_allclose(weight.numpy(), 2 - np.sum(3 * (2 * x) ** 2 * x))
+
+
 @pytest.mark.parametrize("summed", [True, False])
 def test_captured_gradients_come_once_a_pass(strategy, toy, summed):
     toy.configure(2)
