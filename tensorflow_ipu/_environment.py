@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
@@ -302,12 +303,7 @@ def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
     text = _raw(ENGINE_VARIABLE, environ)
     if not text or text.isspace():
         return None
-    try:
-        options = json.loads(text)
-    except ValueError as exc:
-        raise ValueError(f"`{ENGINE_VARIABLE}={text}` is no JSON ({exc}); write it as in `{_EXAMPLE}`") from exc
-    if not isinstance(options, dict):
-        raise ValueError(f"`{ENGINE_VARIABLE}={text}` is no JSON object; write it as in `{_EXAMPLE}`")
+    options = json_object(ENGINE_VARIABLE, text, _EXAMPLE)
     asked = {name.removeprefix(_AUTO_REPORT): value for name, value in options.items() if name.startswith(_AUTO_REPORT)}
     unknown = sorted(set(asked) - _OTHER_REPORT_OPTIONS - set(_REPORTING))
     if unknown:
@@ -370,3 +366,23 @@ def _categories(word: str, value: str) -> set[str]:
             f" write a comma-separated list of {', '.join(sorted(_SYNTHETIC_CATEGORIES))}"
         )
     return names
+
+
+def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
+    """The JSON object that a variable holds.
+
+    Args:
+      variable: Its name.
+      text: What it holds.
+      example: What it could hold, for the message.
+
+    Raises:
+      ValueError: It holds no JSON, or none of an object.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise ValueError(f"`{variable}={text}` is no JSON ({exc}); write it as in `{example}`") from exc
+    if not isinstance(found, dict):
+        raise ValueError(f"`{variable}={text}` is no JSON object; write it as in `{example}`")
+    return found

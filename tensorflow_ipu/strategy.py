@@ -6,7 +6,6 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import tensorflow as tf
@@ -16,9 +15,9 @@ from tensorflow_ipu._auto_reports import auto_reports
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu._prepared import PreparedProgram
+from tensorflow_ipu._strategy_scope import StrategyScope
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
-from tensorflow_ipu.feeds import dataset_iteration
 
 if TYPE_CHECKING:
     from tensorflow_ipu import machine as machine_model
@@ -114,7 +113,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         Returns:
           A context manager that gives the strategy. A notebook may call its `__enter__` and never leave it.
         """
-        return _Scope(self)
+        return StrategyScope(self, self._enable_keras_extensions)
 
     def run(
         self,
@@ -349,42 +348,6 @@ def _check_call(fn: object, args: object, kwargs: object) -> None:
         raise ValueError(f"`args` must be a list or tuple of `fn`'s arguments, but is {args!r}. Write `args=(x,)`")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ValueError(f"`kwargs` must map names to `fn`'s arguments, but is {kwargs!r}")
-
-
-# What upper layers add to a scope.
-_scope_extensions: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
-
-
-def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
-    """Has each scope of a strategy with Keras extensions hold what `extension()` gives, for as long as the scope lasts.
-
-    Args:
-      extension: Gives a context manager. It is called with the strategy in force already.
-    """
-    _scope_extensions.append(extension)
-
-
-class _Scope:
-    """The scope of a strategy as TensorFlow has it, in which `iter(dataset)` feeds programs besides."""
-
-    def __init__(self, strategy: IPUStrategyV1) -> None:
-        self._strategy = strategy
-        self._entered: list[contextlib.ExitStack] = []
-
-    def __enter__(self) -> IPUStrategyV1:
-        with contextlib.ExitStack() as entered:
-            entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
-            entered.enter_context(dataset_iteration.on_device())
-            if self._strategy._enable_keras_extensions:
-                for extension in _scope_extensions:
-                    entered.enter_context(extension())
-            self._entered.append(entered.pop_all())
-        return self._strategy
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered.pop().__exit__(kind, error, traceback)
 
 
 def _ordinal(argument: str, value: object, kind: str) -> int:

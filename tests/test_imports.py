@@ -27,6 +27,7 @@ LAYERS = {
     "_auto_reports": 8,
     "_launcher": 2,
     "_prepared": 8,
+    "_strategy_scope": 6,
     "kept_traces": 8,
     "compiler": 8,
     "_extended": 7,

@@ -149,7 +149,7 @@ def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
     """The functions that a graph holds, by name, other than those of the graphs around it.
 
     Stands on `Graph._functions`. `graph.as_graph_def().library` is public, and has no Python graphs. When it is gone:
-    that, and a table from name to function kept by `functions.of_graph`.
+    that, and a table from name to function kept by `definitions.of_graph`.
     """
     return getattr(graph, "_functions", {})
 

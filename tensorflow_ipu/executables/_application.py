@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import _executable_cache, replicas
-from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow import definitions
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import stored as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
@@ -121,7 +121,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
     ahead = ipus > shards or bool(pipelines_of(program))
     return Application(
         name=os.urandom(8).hex(),
-        functions=functions.definitions_of(program),
+        functions=definitions.definitions_of(program),
         arguments=arguments,
         results=results,
         shards=shards,

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow import definitions
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import stored as stored_states
 
@@ -104,7 +104,7 @@ class Engine:
         for name, contents in application.executables.items():
             Path(folder, name).write_bytes(contents)
         native.ipu_add_executables(folder.encode(), application.key.encode())
-        self._function = functions.define(application.functions, application.name)
+        self._function = definitions.define(application.functions, application.name)
         given = dict(zip(application.started_with, values, strict=True))
         self._kept: list[Any] = []
         self._arguments: list[tf.Tensor] = []
@@ -158,7 +158,7 @@ class Engine:
             while not self._stopped:
                 with tf.device(self._device):
                     if by_itself:
-                        functions.call_defined(self._function, self._arguments, len(application.results))
+                        definitions.call_defined(self._function, self._arguments, len(application.results))
                         continue
                     ops.ipu_replicated_run(
                         self._arguments,

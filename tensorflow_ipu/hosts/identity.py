@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,12 +109,7 @@ def _parsed(text: str | None) -> dict[str, Any] | None:
     """
     if text is None:
         return None
-    try:
-        config = json.loads(text)
-    except ValueError as exc:
-        raise ValueError(f"`{_VARIABLE}={text}` is no JSON ({exc}); write it as in `{_EXAMPLE}`") from exc
-    if not isinstance(config, dict):
-        raise ValueError(f"`{_VARIABLE}={text}` is no JSON object; write it as in `{_EXAMPLE}`")
+    config = _environment.json_object(_VARIABLE, text, _EXAMPLE)
     for name in ("cluster", "task"):
         part = config.get(name, {})
         if not isinstance(part, dict):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import _executable_cache, _metrics, replicas
-from tensorflow_ipu._tensorflow import functions, gradients
+from tensorflow_ipu._tensorflow import definitions, functions, gradients
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.kept_traces import _built, _captured, _files, _settings
 from tensorflow_ipu.kept_traces._reach import NotKept, Reached
@@ -73,7 +73,7 @@ class Tracing:
             _logger.info("a kept trace of `%s` does not fit: it is traced", self._title)
             return None
         stored_feeds.note_layouts(entry.layouts)
-        name = functions.define(entry.functions, f"kept_{self._name[:8]}_{next(_loaded)}")
+        name = definitions.define(entry.functions, f"kept_{self._name[:8]}_{next(_loaded)}")
         captured = _captured.found_at(entry.captured, reached, self._device)
         variables = [reached.variables[at] for at in entry.variables]
 
@@ -83,7 +83,7 @@ class Tracing:
             )
 
         def make(kind: Any) -> functions.ConcreteFunction:
-            program = functions.restored(name, self._title, entry.attributes, kind, captured, variables, structured)
+            program = definitions.restored(name, self._title, entry.attributes, kind, captured, variables, structured)
             replicas.set_ipus_of_replica(program, entry.shards)
             return program
 
@@ -102,10 +102,10 @@ class Tracing:
             raise NotKept("the trace changed something that the function can reach, and would be another one next time")
         after = self._reached()
         captured, variables = _captured.places_of(program, after)
-        library = functions.definitions_of(program)
+        library = definitions.definitions_of(program)
         entry = _files.Entry(
             functions=library,
-            attributes=functions.attributes_of(program),
+            attributes=definitions.attributes_of(program),
             captured=captured,
             variables=variables,
             results=_results(program),

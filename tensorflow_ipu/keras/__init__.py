@@ -3,8 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tensorflow_ipu import _strategy_scope
 from tensorflow_ipu import kept_traces as _kept_traces
-from tensorflow_ipu import strategy as _strategy
 from tensorflow_ipu.keras import _keras_internals, _version
 from tensorflow_ipu.keras.model.auto import look_past_ipus as _look_past_ipus
 from tensorflow_ipu.keras.model.scope import extending_models as _extending_models
@@ -49,7 +49,7 @@ _kept_traces.tell_built_optimizers(_keras_internals.variables_built_for)
 
 _version.check(_version.installed())
 _look_past_ipus()
-_strategy.extend_scope(_extending_models)
+_strategy_scope.extend_scope(_extending_models)
 
 
 def __getattr__(name: str) -> Any:

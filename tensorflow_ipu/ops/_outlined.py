@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
-from tensorflow_ipu._tensorflow import functions, gradients, graphs
+from tensorflow_ipu._tensorflow import definitions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu.ops._graph_digest import digest
 
@@ -63,7 +63,7 @@ class _Code:
     def finish(self) -> None:
         """Makes the function of the graph, whose results are known now."""
         self.results = list(self.graph.outputs)
-        self.function = functions.of_graph(self.name, self.graph, called=False)
+        self.function = definitions.of_graph(self.name, self.graph, called=False)
         _codes[self.name] = self
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow import definitions
 
 # Variables keep their types: what is read is converted.
 _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "output")}
@@ -53,7 +53,7 @@ def retyped(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.DTy
         for key, value in function.ret.items():
             function.ret[key] = renamed.get(value, value)
     if made.library.function:
-        functions.define(made.library.SerializeToString(), suffix)
+        definitions.define(made.library.SerializeToString(), suffix)
         made.ClearField("library")
     return made
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import functions, graphs
+from tensorflow_ipu._tensorflow import definitions, functions, graphs
 
 SCALAR = tf.TensorSpec([], tf.float32)
 
@@ -50,11 +50,11 @@ def test_definitions_run_under_other_names_with_all_that_they_call() -> None:
         return total.assign_add(x)
 
     program = outer.get_concrete_function(SCALAR)
-    library = functions.definitions_of(program)
-    name = functions.define(library, "elsewhere")
+    library = definitions.definitions_of(program)
+    name = definitions.define(library, "elsewhere")
     assert name.endswith("_elsewhere")
-    assert name == functions.define(library, "elsewhere")
-    functions.call_defined(name, [tf.constant(2.0), total.handle], 1)
+    assert name == definitions.define(library, "elsewhere")
+    definitions.call_defined(name, [tf.constant(2.0), total.handle], 1)
     assert total.numpy() == 19
 
 
@@ -66,13 +66,13 @@ def test_a_definition_is_a_concrete_function_again_with_what_it_captures() -> No
         return {"none": None, "total": total.assign_add(x) if how else x}
 
     program = outer.get_concrete_function(tf.constant(1.0), "so")
-    name = functions.define(functions.definitions_of(program), "restored")
+    name = definitions.define(definitions.definitions_of(program), "restored")
     other = tf.Variable(10.0)
     bound = functions.bound_arguments(outer, (tf.constant(2.0), "so"), {})
-    found = functions.restored(
+    found = definitions.restored(
         name,
         "outer",
-        functions.attributes_of(program),
+        definitions.attributes_of(program),
         functions.type_of_call(outer, bound),
         [other.handle],
         [other],
@@ -82,7 +82,7 @@ def test_a_definition_is_a_concrete_function_again_with_what_it_captures() -> No
     assert result["none"] is None
     assert (result["total"].numpy(), other.numpy(), total.numpy()) == (12, 12, 1)
     assert found.variables == (other,)
-    assert functions.attributes_of(found).keys() == functions.attributes_of(program).keys()
+    assert definitions.attributes_of(found).keys() == definitions.attributes_of(program).keys()
 
 
 def test_settings_contexts_and_types_of_calls_tell_functions_apart(function: Any) -> None:
@@ -226,7 +226,7 @@ def test_another_function_of_a_graph_is_not_compiled() -> None:
 def test_a_graph_becomes_a_function_of_the_runtime() -> None:
     graph = graphs.FunctionGraph("squares")
     graphs.trace_into(graph, lambda x: x**2.0, (SCALAR,))
-    made = functions.of_graph("a_square", graph)
+    made = definitions.of_graph("a_square", graph)
     [result] = made.call_flat(tf.constant(3.0))
     assert result.numpy() == 9.0
 

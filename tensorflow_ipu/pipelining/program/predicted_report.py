@@ -123,8 +123,8 @@ def _moves(prices: Prices, passes: Passes, plan: Plan) -> Iterator[machine.Opera
             part = f"{name} {type(moved).__name__.lower()}"
             what = "streaming" if moved is instruction else type(instruction).__name__.lower()
             for kind, label, seconds in (
-                ("streaming", what, prices.streamed(instruction)),
-                ("all-gather", "all-gather", prices.gathered(instruction)),
+                ("streaming", what, prices.of(instruction).streamed),
+                ("all-gather", "all-gather", prices.of(instruction).gathered),
             ):
                 if seconds:
                     counts[part, task.ipu, kind, label, seconds] += section.repeat * plan.repeat_count

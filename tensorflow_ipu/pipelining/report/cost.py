@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tensorflow_ipu.pipelining.report.holdings import holdings_of
 from tensorflow_ipu.pipelining.report.prices import Prices
 from tensorflow_ipu.pipelining.report.stage_cost import StageCosts
-from tensorflow_ipu.pipelining.schedule.instructions import Instruction, Load, Recompute, Save, stage_letters
-from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step
+from tensorflow_ipu.pipelining.schedule.instructions import Instruction, stage_letters
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Section
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine import Machine, System
@@ -146,18 +146,19 @@ def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | M
     for section in plan.sections:
         once = 0.0
         for step in section.steps:
-            times = _step_times(step, prices)
+            times: dict[int, float] = defaultdict(float)
+            for task in step.tasks:
+                price = prices.of(task.instruction)
+                times[task.ipu] += price.time
+                kinds[price.use] += price.computed * section.repeat
+                if price.time != price.computed:
+                    kinds["transfer"] += price.streamed * section.repeat
+                    kinds["exchange"] += price.gathered * section.repeat
+            for ipu, time in times.items():
+                busy[ipu] += time * section.repeat
             exchange = prices.exchange(step)
             once += max(times.values(), default=0.0) + exchange
             kinds["exchange"] += exchange * section.repeat * len(plan.ipus)
-            for task in step.tasks:
-                time = prices.time(task.instruction) * section.repeat
-                busy[task.ipu] += time
-                streamed = prices.streamed(task.instruction) * section.repeat
-                gathered = prices.gathered(task.instruction) * section.repeat
-                kinds["transfer"] += streamed
-                kinds["exchange"] += gathered
-                kinds[_use(task.instruction)] += time - streamed - gathered
         section_times[section.name] = once * section.repeat
     time = sum(section_times.values())
     whole = time * len(plan.ipus)
@@ -194,25 +195,12 @@ def timeline(
         now = dict.fromkeys(plan.ipus, begin)
         spans = []
         for task in step.tasks:
-            end = now[task.ipu] + prices.time(task.instruction)
+            end = now[task.ipu] + prices.of(task.instruction).time
             spans.append(Span(task.ipu, now[task.ipu], end, task.instruction))
             now[task.ipu] = end
         end = max(now.values()) + prices.exchange(step)
         yield section, begin, end, spans
         begin = end
-
-
-def _step_times(step: Step, prices: Prices) -> dict[int, float]:
-    times: dict[int, float] = defaultdict(float)
-    for task in step.tasks:
-        times[task.ipu] += prices.time(task.instruction)
-    return times
-
-
-def _use(instruction: Instruction) -> str:
-    if isinstance(instruction, Load | Save):
-        return "transfer"
-    return "recompute" if isinstance(instruction, Recompute) else "use"
 
 
 def _ipu_cost(plan: Plan, ipu: int, busy: float, prices: Prices) -> IpuCost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow_ipu.pipelining.report.stage_cost import StageCost, StageCosts, by_place
 from tensorflow_ipu.pipelining.schedule.buffers import BufferKind
@@ -22,6 +22,24 @@ from tensorflow_ipu.pipelining.schedule.plan import Plan, Step
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine import Machine, System
+
+
+class Price(NamedTuple):
+    """The time of an instruction.
+
+    Attributes:
+      time: All that it takes; the next three add up to it.
+      computed: The time in which it computes.
+      streamed: The time in which data go between the chip and the memory beside it.
+      gathered: The time in which replicas gather the weights that are divided among them.
+      use: What it computes for: `use`, or `recompute`.
+    """
+
+    time: float
+    computed: float
+    streamed: float
+    gathered: float
+    use: str
 
 
 class Prices:
@@ -51,14 +69,25 @@ class Prices:
             from tensorflow_ipu.machine import system_of  # Few plans are for a machine.
 
             self.system = system_of(machine)
+        self._known: dict[tuple[object, ...], Price] = {}
 
-    def time(self, instruction: Instruction) -> float:
-        """The time that an instruction takes, with what comes and goes for it."""
-        moved = self.streamed(instruction) + self.gathered(instruction)
-        return moved if isinstance(instruction, Load | Save) else moved + self._cost(instruction).time(instruction)
+    def of(self, instruction: Instruction) -> Price:
+        """What an instruction takes; its micro-batch does not matter, so few of a plan's are worked out."""
+        of_transfer = type(instruction.computation) if isinstance(instruction, Load | Save) else None
+        key = (type(instruction), of_transfer, instruction.stage, instruction.part)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._worked_out(instruction)
+        return known
 
-    def streamed(self, instruction: Instruction) -> float:
-        """Of the time of an instruction, that between the chip and the memory beside it."""
+    def _worked_out(self, instruction: Instruction) -> Price:
+        streamed, gathered = self._streamed(instruction), self._gathered(instruction)
+        transfers = isinstance(instruction, Load | Save)
+        computed = 0.0 if transfers else self._cost(instruction).time(instruction)
+        use = "recompute" if isinstance(instruction, Recompute) else "use"
+        return Price(streamed + gathered + computed, computed, streamed, gathered, use)
+
+    def _streamed(self, instruction: Instruction) -> float:
         cost = self._cost(instruction)
         transfers = isinstance(instruction, Load | Save)
         if self.system is None:
@@ -66,8 +95,7 @@ class Prices:
         moved = self._moved(instruction, cost) if transfers else self._brought(instruction, cost)
         return moved / self.system.streaming_bytes_per_second
 
-    def gathered(self, instruction: Instruction) -> float:
-        """Of the time of an instruction, that in which replicas gather the weights that are divided among them."""
+    def _gathered(self, instruction: Instruction) -> float:
         cost = self._cost(instruction)
         if self.system is None or cost.weight_shards < 2 or not isinstance(instruction, Forward | Recompute | Backward):
             return 0.0

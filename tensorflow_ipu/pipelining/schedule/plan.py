@@ -135,6 +135,10 @@ class Plan:
 
     def places(self) -> tuple[tuple[int, int | None, int], ...]:
         """All parts of all stages: stage, part, IPU."""
+        return self._places
+
+    @functools.cached_property
+    def _places(self) -> tuple[tuple[int, int | None, int], ...]:
         return tuple((stage, *part) for stage in range(self.stages) for part in self.parts(stage))
 
     def section(self, name: str) -> Section:

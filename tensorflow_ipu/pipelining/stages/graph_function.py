@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow import definitions
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow import graphs
@@ -30,7 +30,7 @@ class GraphFunction:
         graph.inputs = [*inputs, *graph.internal_captures]
         graph.outputs = list(outputs)
         self._captured = list(graph.external_captures)
-        self._function = functions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph)
+        self._function = definitions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph)
 
     def __call__(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs for values of the inputs."""

@@ -18,6 +18,7 @@ from tensorflow_ipu.pipelining import (
     serial_phases_plan,
     timeline,
 )
+from tensorflow_ipu.pipelining.schedule.instructions import Instruction
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 THEN = RecomputationMode.RecomputeThenBackpropagate
@@ -319,3 +320,17 @@ def test_what_is_off_the_chip_is_checked():
         StageCost(weights_off_chip=1)
     inference = pipeline_plan(4, 8, training=False)
     assert inference.offloaded(activations=True, accumulators=True) == inference
+
+
+def test_instructions_are_priced_once_for_all_their_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    time_of = StageCost.time
+
+    def counted(self: StageCost, instruction: Instruction) -> float:
+        asked.append(instruction)
+        return time_of(self, instruction)
+
+    monkeypatch.setattr(StageCost, "time", counted)
+    for count in (8, 32):
+        plan_cost(pipeline_plan(4, count))
+    assert len(asked) == 2 * 4 * 3  # Of two plans, four stages: forward, backward, update.
