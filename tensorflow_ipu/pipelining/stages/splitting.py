@@ -8,7 +8,7 @@ nothing, is decided here, for each tensor:
   `tf.custom_gradient` and `tf.recompute_grad` tie a gradient to the tensors and weights of a function, is that tensor.
 * Where the stage recomputes, all is computed again but its inputs and what cannot be had a second time: what random
   operations drew, and what was read from variables that the pipeline itself changes, such as the state of a seed.
-* The rest is stashed.
+* The rest is stashed, where something that the backward pass gives depends on it.
 """
 
 from __future__ import annotations
