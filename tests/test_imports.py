@@ -54,6 +54,7 @@ LAYERS = {
     "_faults": 1,
     "_serving_steps": 1,
     "_tensors": 1,
+    "_reports": 1,
     "_units": 1,
     "_poplar_options": 1,
     "_logging": 2,

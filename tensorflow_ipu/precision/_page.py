@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
-from string import Template
 
+from tensorflow_ipu._reports import page as whole
 from tensorflow_ipu.precision import _pictures, _report
 from tensorflow_ipu.precision._advice import scale_text
 from tensorflow_ipu.precision._report import PrecisionReport, TensorRow
@@ -14,65 +14,26 @@ from tensorflow_ipu.precision._text import span_text
 
 _CODE = re.compile(r"`([^`]*)`")
 
-_PAGE = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title</title>
-<style>
-:root { --page: #f4f5f7; --card: #ffffff; --ink: #1d2430; --soft: #5b6575; --line: #dfe3e9;
-  --zero: #fbe4cf; --subnormal: #fbf3d3; --beyond: #f9d5d7; --bad: #c22932; --good: #1b7f4b;
+_LOOKS = """\
+:root { --zero: #fbe4cf; --subnormal: #fbf3d3; --beyond: #f9d5d7; --bad: #c22932; --good: #1b7f4b;
   --single: #2f6fdb; --half: #c2620c; }
 @media (prefers-color-scheme: dark) {
-  :root { --page: #12161c; --card: #1b212a; --ink: #e5e9f0; --soft: #a0abba; --line: #323b48;
-    --zero: #4a3420; --subnormal: #3f3a20; --beyond: #522a2e; --bad: #ff7b80; --good: #5fd19a;
+  :root { --zero: #4a3420; --subnormal: #3f3a20; --beyond: #522a2e; --bad: #ff7b80; --good: #5fd19a;
     --single: #6ea2ff; --half: #f0a050; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 20px 16px 48px; display: grid; gap: 16px; }
-main > * { min-width: 0; }
-h1 { font-size: 1.45rem; line-height: 1.25; margin: 4px 0 2px; overflow-wrap: anywhere; }
-h2 { font-size: 1.02rem; margin: 0 0 8px; }
-p { margin: 0 0 8px; }
-.soft { color: var(--soft); font-size: .88rem; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 10px; margin-top: 14px; }
-.figures div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 10px 14px; }
-.figures b { display: block; font-size: 1.3rem; line-height: 1.3; }
 .bad { color: var(--bad); font-weight: 600; } .good { color: var(--good); }
-.scrolls { overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 760px; height: auto; font: 11px system-ui, sans-serif; fill: var(--ink); }
+svg { min-width: 760px; font-size: 11px; fill: var(--ink); }
 svg.narrow { max-width: 760px; min-width: 420px; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-td.n, th.n { text-align: right; }
+th, td { white-space: nowrap; }
 td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
-code { font-size: .92em; background: var(--page); border-radius: 4px; padding: 0 .25em; }
 ul { margin: 0; padding-left: 1.2em; }
-.key { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: .85rem; margin: 8px 0 0; padding: 0; list-style: none; }
-.key i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em;
-  border: 1px solid var(--line); }
-</style>
-</head>
-<body>
-<main>
-<header>
-$head
-</header>
-$panels
-</main>
-</body>
-</html>
-""")
+.key i { border: 1px solid var(--line); }
+"""
 
 
 def page(report: PrecisionReport) -> str:
     """Writes a report as HTML."""
     title = f"What float16 makes of {report.program}"
-    return _PAGE.substitute(title=escape(title), head=_head(report, title), panels="\n".join(_panels(report)))
+    return whole.page(escape(title), _head(report, title), "\n".join(_panels(report)), _LOOKS)
 
 
 def _head(report: PrecisionReport, title: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tensorflow_ipu._reports import page as whole
 from tensorflow_ipu.machine.page._panels import comparison, panels, summary
-from tensorflow_ipu.machine.page._template import PAGE
+from tensorflow_ipu.machine.page._template import LOOKS, SCRIPT
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report
@@ -25,4 +26,4 @@ def page(report: Report, before: Report | None = None) -> str:
     """
     title, head = summary(report)
     changes = [] if before is None else [comparison(before, report)]
-    return PAGE.substitute(title=title, summary=head, panels="\n".join([*changes, *panels(report)]))
+    return whole.page(title, head, "\n".join([*changes, *panels(report)]), LOOKS, SCRIPT)

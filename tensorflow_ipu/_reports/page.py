@@ -1,0 +1,67 @@
+"""A report's page for a browser, which needs nothing beside itself: its head, and the looks that all such pages have."""
+
+from __future__ import annotations
+
+from string import Template
+
+_LOOKS = """\
+:root { --page: #f4f5f7; --card: #ffffff; --ink: #1d2430; --soft: #5b6575; --line: #dfe3e9; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #12161c; --card: #1b212a; --ink: #e5e9f0; --soft: #a0abba; --line: #323b48; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 20px 16px 48px; display: grid; gap: 16px; }
+main > * { min-width: 0; }
+h1 { font-size: 1.45rem; line-height: 1.25; margin: 4px 0 2px; overflow-wrap: anywhere; }
+h2 { font-size: 1.02rem; margin: 0 0 8px; }
+p { margin: 0 0 8px; }
+.soft, figcaption, summary { color: var(--soft); font-size: .88rem; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 14px 0 4px; }
+.figures div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 10px 14px; }
+.figures b { display: block; font-size: 1.3rem; line-height: 1.3; }
+.scrolls { overflow-x: auto; }
+svg { display: block; width: 100%; height: auto; font-family: system-ui, sans-serif; }
+.key { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: .85rem; margin: 8px 0 0; padding: 0; list-style: none; }
+.key i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; }
+table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.n, th.n { text-align: right; white-space: nowrap; }
+code { font-size: .92em; background: var(--page); border-radius: 4px; padding: 0 .25em; }
+"""
+
+_PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>
+$looks</style>
+</head>
+<body>
+<main>
+<header>
+$head
+</header>
+$panels
+</main>
+$script</body>
+</html>
+""")
+
+
+def page(title: str, head: str, panels: str, looks: str, script: str = "") -> str:
+    """Puts a page together.
+
+    Args:
+      title: What the browser calls it, as HTML.
+      head: What is above all panels, as HTML.
+      panels: The panels, as HTML.
+      looks: What the page's style is besides that of all pages, as CSS.
+      script: An element with the page's script, if it has one.
+    """
+    return _PAGE.substitute(title=title, head=head, panels=panels, looks=_LOOKS + looks, script=script)
