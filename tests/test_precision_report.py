@@ -233,6 +233,11 @@ def test_function_in_float16_is_compared_with_itself_in_float32() -> None:
 # What is refused.
 
 
+class OfItsOwn(keras.Sequential):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        return super().train_step(data)
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
@@ -241,6 +246,7 @@ def test_function_in_float16_is_compared_with_itself_in_float32() -> None:
         ({"loss_scale": -1.0}, ValueError, "`loss_scale` must be a positive number, but is -1.0"),
         ({"data": []}, ValueError, "`data` has no batch"),
         ({"data": [[1.0]]}, TypeError, "`data` must give tuples, but gives list"),
+        ({"model": OfItsOwn()}, ValueError, "`OfItsOwn.train_step`.* Give the step as a `tf.function`"),
         ({"model": len}, TypeError, "`model` must be a Keras model or a `tf.function`"),
         (
             {"model": tf.function(lambda x: x + 1), "data": [(1,)]},

@@ -59,7 +59,8 @@ def precision_report(
 
     Raises:
       TypeError: `model` is neither, or `data` gives no tuples.
-      ValueError: A number is out of range; there are no data; or the model was not compiled.
+      ValueError: A number is out of range; there are no data; or the model was not compiled, or has a `train_step` of its
+        own, which would have no part in the report.
     """
     if not is_int(steps) or steps < 1:
         raise ValueError(f"`steps` must be a positive integer, but is {steps!r}")
@@ -88,6 +89,11 @@ def _batches(data: Any, batch_size: int | None) -> Iterator[Nested]:
 
 
 def _of_model(model: keras.Model, batches: Iterator[Nested], loss_scale: float) -> PrecisionReport:
+    if type(model).train_step is not keras.Model.train_step:
+        raise ValueError(
+            f"`model` has a `train_step` of its own (`{type(model).__name__}.train_step`), which a report on the model does"
+            " not run: it computes the compiled loss and its gradients. Give the step as a `tf.function`"
+        )
     first = next(batches, None)
     if first is None:
         raise ValueError("`data` has no batch: a report needs at least one")
