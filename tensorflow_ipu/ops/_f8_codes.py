@@ -11,19 +11,38 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
+
 _NAN = 0x80
 
 
-def encode(values: tf.Tensor, metadata: tf.Tensor) -> tf.Tensor:
-    """The bits of float32 numbers, uint8. What is too large becomes the largest number, and NaN stays NaN."""
+# By this attribute `kernels/precision/quarter.h` knows what of a conversion rounds, and what is beyond its format.
+_ATTRIBUTE = "ipu_f8"
+
+
+def encode(values: tf.Tensor, metadata: tf.Tensor, nan_on_overflow: bool = False) -> tf.Tensor:
+    """The bits of float32 numbers, uint8. NaN stays NaN.
+
+    Args:
+      values: The numbers.
+      metadata: The format and the scale.
+      nan_on_overflow: What is too large becomes NaN, and not the largest number.
+    """
     bits, lowest, scale = _parameters(metadata)
     magnitude = tf.abs(values) * _power(-scale)
     exponent = tf.maximum(exponent_of(magnitude), lowest)
     # Infinities and NaN have the largest exponent of float32, for which there is no power to divide by.
     exponent = tf.minimum(exponent, 64)
-    steps = tf.cast(tf.round(tf.minimum(magnitude * _power(bits - exponent), 64.0)), tf.int32)
+    steps = tf.minimum(magnitude * _power(bits - exponent), 64.0)
+    with replicas.instructions_attributed({_ATTRIBUTE: "rounds"}):
+        steps = tf.round(steps)
     # A fraction that was rounded up to the next power of 2 carries over into the exponent.
-    code = tf.minimum(tf.bitwise.left_shift(exponent - lowest, bits) + steps, 0x7F)
+    code = tf.bitwise.left_shift(exponent - lowest, bits) + tf.cast(steps, tf.int32)
+    over = tf.logical_and(code > 0x7F, tf.logical_not(tf.math.is_nan(values)))
+    beyond = tf.where(over, tf.abs(values), 0.0)
+    with replicas.instructions_attributed({_ATTRIBUTE: "overflows"}):
+        beyond = tf.negative(beyond, name="overflow")
+    code = tf.where(beyond < 0, _NAN if nan_on_overflow else 0x7F, code)
     code = tf.where(tf.logical_and(values < 0, code > 0), tf.bitwise.bitwise_or(code, 0x80), code)
     return tf.cast(tf.where(tf.math.is_nan(values), _NAN, code), tf.uint8)
 

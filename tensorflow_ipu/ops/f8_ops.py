@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu.ops._f8_codes import decode, encode
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class QuarterTensor:
 def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
     """Rounds numbers to eight bits: to the nearest, to even where two are, and to the largest where they are larger.
 
-    No gradient passes.
+    In a program, `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` say how: `esr` has them round at
+    random, `nanoo` has what is larger become NaN, `oflo` has it stop the program. No gradient passes.
 
     Args:
       values: A tensor of numbers. They are rounded to float16 first, which hardware converts from.
@@ -133,7 +135,7 @@ def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = N
     with tf.name_scope(name or "convert_to_f8"):
         half = tf.cast(values, tf.float16)
         packed = _metadata(metadata)
-        return QuarterTensor(encode(tf.cast(half, tf.float32), packed), packed)
+        return QuarterTensor(encode(tf.cast(half, tf.float32), packed, replicas.numbers_now().nanoo), packed)
 
 
 def convert_from_f8(

@@ -37,7 +37,7 @@ from tensorflow_ipu.replicas._shards import (
     shards_of,
 )
 from tensorflow_ipu.replicas._traces import ShapesOfData
-from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, on_host, tracing_program
+from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, numbers_now, on_host, tracing_program
 
 __all__ = [
     "ALL_IPUS",
@@ -72,6 +72,7 @@ __all__ = [
     "not_kept",
     "note_shards",
     "note_stops",
+    "numbers_now",
     "numbers_of",
     "on_host",
     "place_on",

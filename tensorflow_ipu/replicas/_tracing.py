@@ -141,6 +141,12 @@ def ipus_traced_for() -> int | None:
     return None if mark is None else mark.kind.ipus
 
 
+def numbers_now() -> _numbers.Numbers:
+    """What is asked of the numbers of the program that what is called now becomes a part of."""
+    kind = _kind_of_program()
+    return _numbers.PLAIN if kind is None else kind.numbers
+
+
 def wants_host_kernels(type_: tf.DType | None = None) -> bool:
     """Whether what is called now becomes a part of a program whose layers kernels of the host may compute.
 

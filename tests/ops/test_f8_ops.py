@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
+from tensorflow_ipu.config import StochasticRoundingBehaviour
 from tensorflow_ipu.ops import f8_ops
 from tensorflow_ipu.ops.f8_ops import Format, QuarterTensor, convert_from_f8, convert_to_f8, create_metadata
 
@@ -42,6 +44,53 @@ def test_every_half_is_rounded_as_elsewhere_and_cut_off_at_the_largest(fmt, dtyp
     assert set(codes[halves > largest]) == {0x7F}
     assert set(codes[halves < -largest]) == {0xFF}
     assert set(codes[np.isnan(halves)]) == {0x80}
+
+
+def converting(values, fmt, scale=0, **behaviour):
+    """The codes that a program makes of halves, where this is asked of floating point."""
+    config = ipu.IPUConfig()
+    for name, value in behaviour.items():
+        setattr(config.floating_point_behaviour, name, value)
+    config.configure_ipu_system()
+    convert = tf.function(lambda x: convert_to_f8(x, create_metadata(fmt, scale)).data, jit_compile=True)
+    return ipu.IPUStrategy().run(convert, (tf.constant(values),)).numpy()
+
+
+@pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
+def test_every_half_beyond_the_largest_becomes_nan_where_that_is_asked_for(fmt, dtype, largest):
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    codes = converting(halves, fmt, nanoo=True)
+    with np.errstate(invalid="ignore"):  # There, too, what is beyond it is NaN.
+        expected = halves.astype(np.float32).astype(dtype).view(np.uint8)
+    assert np.array_equal(codes, expected)
+
+
+@pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
+def test_halves_round_to_a_neighbour_at_random_where_that_is_asked_for(fmt, dtype, largest):
+    numbers = np.sort(np.delete(CODES, 0x80).view(dtype).astype(np.float64))
+    for value in (1.0625, -3.3, largest * 0.97, 1.3 * 2.0 ** (-9 if fmt == Format.F143 else -16), 2.0, 0.0):
+        half = np.float16(value)
+        esr = StochasticRoundingBehaviour.ON
+        codes = converting(np.full(4000, half), fmt, esr=esr)
+        got = codes.view(dtype).astype(np.float64)
+        at = np.searchsorted(numbers, float(half))
+        below, above = (numbers[at], numbers[at]) if numbers[at] == half else (numbers[at - 1], numbers[at])
+        assert np.unique(got).tolist() == sorted({float(below), float(above)})
+        share = (float(half) - below) / (above - below) if above > below else 0
+        assert abs(got.mean() - float(half)) <= 4 * (above - below) * np.sqrt(share * (1 - share) / 4000)
+
+
+def test_overflow_of_a_conversion_stops_a_program():
+    for fmt, scale, fits, too_large in (
+        (Format.F143, 0, 247, 248),
+        (Format.F143, -2, 60, 64),
+        (Format.F152, 0, 61408, 61440),
+    ):
+        converting(np.array([fits, -np.inf, np.nan], np.float16), fmt, scale, oflo=True)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=rf"`convert_to_f8/overflow` .*was given {too_large}, "
+        ):
+            converting(np.array([1, -too_large], np.float16), fmt, scale, oflo=True)
 
 
 @pytest.mark.parametrize("fmt", Format)

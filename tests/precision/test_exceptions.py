@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.config import IPUConfig
+from tensorflow_ipu.config import IPUConfig, StochasticRoundingBehaviour
 from tensorflow_ipu.ops import cross_replica_ops, replication_ops
 
 HALF = tf.float16
@@ -22,7 +22,7 @@ def configure(*names: str, ipus: int = 1) -> None:
     config = IPUConfig()
     config.auto_select_ipus = ipus
     for name in names:
-        setattr(config.floating_point_behaviour, name, True)
+        setattr(config.floating_point_behaviour, name, StochasticRoundingBehaviour.ON if name == "esr" else True)
     config.configure_ipu_system()
 
 
@@ -89,6 +89,44 @@ def test_an_operation_stops_the_program(
 def test_what_was_there_before_stops_nothing(function: Callable[..., Any], args: list[tf.Tensor]) -> None:
     configure("inv", "div0", "oflo")
     run(function, *args)
+
+
+LOST: list[tuple[str, Callable[[tf.Tensor], tf.Tensor], list[float], str]] = [
+    ("oflo", lambda x: tf.nn.relu(-x * x), [1, 300], "Mul .* gave 90000"),
+    ("oflo", lambda x: 1 / (x * x), [1, 300], "Mul .* gave 90000"),
+    ("oflo", lambda x: tf.tanh(tf.reduce_sum(x * x)) + 1, [1, 300], "Mul .* gave 90000"),
+    ("oflo", lambda x: tf.exp(-tf.cast(x * x, tf.float32) * 2), [1, 300], "Mul .* gave 90000"),
+    ("oflo", lambda x: tf.where(x > 2, x, x * x), [1, 300], "Mul .* gave 90000"),
+    ("oflo", lambda x: (x * x)[:1], [1, 300], "Mul .* gave 90000"),
+    ("oflo", lambda x: x * x - 60000, [1, 300], "Mul .* gave 90000"),
+    ("div0", lambda x: tf.cast(tf.cast(1 / x > 1, tf.int32), HALF), [1, 0], "divided by zero"),
+    ("inv", lambda x: tf.maximum(tf.sqrt(x), 1), [1, -1], "gave a NaN"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "values", "words"), LOST)
+def test_what_stops_is_seen_where_nothing_behind_it_is_infinite_or_a_nan(
+    name: str, function: Callable[[tf.Tensor], tf.Tensor], values: list[float], words: str
+) -> None:
+    configure(name)
+    assert re.search(words, stopped(function, half(*values)))
+
+
+def test_masks_of_infinities_go_through_as_they_are() -> None:
+    configure("inv", "div0", "oflo")
+    x = half(1, 2, -np.inf, 3)
+    got = run(lambda x: (tf.nn.softmax(x), x - 1, tf.nn.relu(tf.where(x > 2, half(np.inf), x) * 2)), x)
+    whole = np.exp(np.array([1, 2, 3], np.float32) - 3)
+    np.testing.assert_allclose(got[0], [*(whole / whole.sum())[:2], 0, (whole / whole.sum())[2]], atol=1e-3)
+    assert got[1].numpy().tolist() == [0, 1, -np.inf, 2]
+    assert got[2].numpy().tolist() == [2, 4, 0, np.inf]
+
+
+def test_what_rounds_at_random_overflows_where_it_rounds_up() -> None:
+    configure("oflo", "esr")
+    x = tf.fill([200], 65516.0)  # Three in eight become 65536.
+    assert re.search("Cast .* gave 65536", stopped(lambda x: tf.cast(x, HALF), x))
+    run(lambda x: tf.cast(x, HALF), tf.fill([200], 65504.0))
 
 
 def test_what_is_not_asked_for_stops_nothing() -> None:

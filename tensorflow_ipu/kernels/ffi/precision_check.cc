@@ -61,7 +61,7 @@ Contents ContentsOf(const ffi::AnyBuffer& buffer) {
 // An operation that would stop the program, if what it gave is not what it took.
 struct Suspect {
   int64_t order = 0;
-  bool half = false;
+  std::string_view type;  // Of the result: `half`, `float`, or `f8` for what a conversion has no number for.
   std::string what;
   std::string_view sources;  // Which of the values it came from, separated by commas.
   bool by_zero = false;
@@ -77,8 +77,8 @@ std::vector<Suspect> Suspects(std::string_view sites, const ffi::RemainingArgs& 
     if (word == 0) continue;
     const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
     const std::vector<std::string_view> words = absl::StrSplit(lines[255 - (word >> 24)], ' ');
-    Suspect suspect{0,        words[1] == "half", absl::StrCat(words[2], " `", words[3], "`"),
-                    words[4], (word & 1) != 0,    (word & 0xfffffe) << 7};
+    Suspect suspect{0,        words[1],        absl::StrCat(words[2], " `", words[3], "`"),
+                    words[4], (word & 1) != 0, (word & 0xfffffe) << 7};
     if (!absl::SimpleAtoi(words[0], &suspect.order)) continue;
     suspects.push_back(std::move(suspect));
   }
@@ -105,7 +105,11 @@ std::optional<std::string> Why(const Suspect& suspect, const Asked& asked, const
   }
   if (taken.nan || taken.infinite) return std::nullopt;
   if (suspect.by_zero && asked.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
-  if (!suspect.half || !asked.oflo) return std::nullopt;
+  if (!asked.oflo || suspect.type == "float") return std::nullopt;
+  if (suspect.type == "f8") {
+    return absl::StrCat(suspect.what, " was given ", absl::StrFormat("%.5g", value),
+                        ", for which its format of eight bits has no number (oflo)");
+  }
   return absl::StrCat(suspect.what, " gave ", absl::StrFormat("%.5g", value),
                       ", and the largest number of float16 is 65504 (oflo)");
 }

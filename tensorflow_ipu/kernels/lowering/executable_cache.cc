@@ -78,6 +78,21 @@ std::string WithoutFeatures(std::string serialized) {
   return executable.SerializeAsString();
 }
 
+// Has XLA compile a program whose numbers are the machine's. XLA would compute on with what a result was before it was
+// rounded to float16, where it is in float32 a moment later.
+absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDeviceCompilerClient* client,
+                                                                     const tf::XlaCompiler::Options& options,
+                                                                     const tf::XlaCompiler::CompilationResult& result) {
+  std::vector<const xla::Shape*> inputs;
+  for (const xla::Shape& shape : result.xla_input_shapes) inputs.push_back(&shape);
+  xla::ExecutableBuildOptions building =
+      tf::GetExecutableBuildOptions(options, result, client->client()->default_device_ordinal());
+  building.mutable_debug_options()->set_xla_allow_excess_precision(false);
+  auto built = client->client()->Compile(*result.computation, inputs, building);
+  if (!built.ok()) return built.status();
+  return std::move(built->front());  // One for each partition, and it has one.
+}
+
 // Has XLA compile the program, as the machine would compute it where it asks for that.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
@@ -87,7 +102,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompile
   if (*rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
   tf::XlaCompiler::CompilationResult other = result;
   other.computation = *std::move(rewritten);
-  return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, other);
+  return BuiltAsRounded(client, options, other);
 }
 
 void Install(tf::Device* device) {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "tensorflow_ipu/kernels/precision/quarter.h"
 #include "tensorflow_ipu/kernels/precision/wide.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
@@ -17,35 +20,13 @@ namespace {
 using xla::HloOpcode;
 
 constexpr uint32_t kMagnitude = 0x7fffffff;
-constexpr uint32_t kInfinite = 0x7f800000;   // The bits of float32's.
-constexpr uint32_t kAboveHalf = 0x477ff000;  // Of 65520, which is above float16.
+constexpr uint32_t kInfinite = 0x7f800000;      // The bits of float32's.
+constexpr uint32_t kAboveHalf = 0x477ff000;     // Of 65520, which is above float16.
+constexpr uint32_t kAboveLargest = 0x477fe001;  // Above 65504: at random, it may become 65536.
+constexpr uint32_t kInfiniteHalf = 0x7c00;      // The bits of float16's.
 
 // So many sites can a word tell apart.
 constexpr std::size_t kSites = 255;
-
-// Which operand makes the result infinite when it is 0; -1 for operations that have no such.
-int64_t PoleOperand(HloOpcode opcode) {
-  switch (opcode) {
-    case HloOpcode::kDivide:
-      return 1;
-    case HloOpcode::kLog:
-    case HloOpcode::kPower:
-    case HloOpcode::kRsqrt:
-      return 0;
-    default:
-      return -1;
-  }
-}
-
-// Whether the result is a finite number of float16 wherever the operands are numbers.
-bool IsBounded(HloOpcode opcode) {
-  return opcode == HloOpcode::kTanh || opcode == HloOpcode::kLogistic || opcode == HloOpcode::kErf ||
-         opcode == HloOpcode::kAtan2;
-}
-
-bool IsFloat(const xla::Shape& shape) {
-  return shape.IsArray() && (shape.element_type() == xla::F16 || shape.element_type() == xla::F32);
-}
 
 // Whether the value comes from outside of the computation, or from what nobody checks.
 bool IsSource(const xla::HloInstruction& operation) {
@@ -70,79 +51,112 @@ bool IsSource(const xla::HloInstruction& operation) {
 
 }  // namespace
 
-Checks::Checks(const Options& options, const std::vector<Value>& operations) : options_(options) {
+Checks::Checks(const Options& options, const std::vector<Value>& operations)
+    : options_(options), exposed_(options, options.stops() ? operations : std::vector<Value>()) {
   if (!options.stops()) return;
   for (const Value operation : operations) {
     joined_[operation] = operation;
-    if (operation->IsElementwise()) {
-      for (const Value operand : operation->operands()) {
-        if (!operand->IsElementwise() && !Computes(*operand)) continue;
-        if (!xla::ShapeUtil::SameDimensions(operand->shape(), operation->shape())) continue;
-        joined_[GroupOf(operand)] = GroupOf(operation);
-      }
-    }
-    Sources& from = from_[operation];
-    if (IsSource(*operation)) {
-      from = {static_cast<int64_t>(sources_.size())};
-      sources_.push_back(operation);
-      continue;
-    }
+    if (!operation->IsElementwise()) continue;
     for (const Value operand : operation->operands()) {
-      const Sources& others = from_[operand];
-      Sources both;
-      std::set_union(from.begin(), from.end(), others.begin(), others.end(), std::back_inserter(both));
-      from_[operation] = std::move(both);
+      if (!operand->IsElementwise() && !Computes(*operand)) continue;
+      if (!xla::ShapeUtil::SameDimensions(operand->shape(), operation->shape())) continue;
+      joined_[GroupOf(operand)] = GroupOf(operation);
     }
   }
 }
 
-const xla::HloInstruction* Checks::GroupOf(const xla::HloInstruction* operation) const {
-  while (joined_.at(operation) != operation) operation = joined_.at(operation);
-  return operation;
+const xla::HloInstruction* Checks::GroupOf(const xla::HloInstruction* operation) {
+  const xla::HloInstruction* group = operation;
+  while (joined_.at(group) != group) group = joined_.at(group);
+  while (operation != group) operation = std::exchange(joined_.at(operation), group);
+  return group;
 }
 
-// Of operations on elements none, since these are compared with the elements that they took.
-Checks::Sources Checks::SourcesOf(const xla::HloInstruction& operation, Value wide) {
-  if (operation.IsElementwise()) return {};
-  if (operation.opcode() != HloOpcode::kDot && operation.opcode() != HloOpcode::kConvolution) {
-    return from_[&operation];
-  }
-  // Products have their operands in memory.
-  Sources direct;
-  for (const Value operand : wide->operands()) {
-    direct.push_back(static_cast<int64_t>(sources_.size()));
-    sources_.push_back(operand);
-  }
-  return direct;
-}
-
-void Checks::Note(const xla::HloInstruction& operation, Value wide) {
-  if (!options_.stops() || IsBounded(operation.opcode()) || xla::ShapeUtil::IsZeroElementArray(operation.shape())) {
-    return;
-  }
+void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged, Value result) {
+  const Faults faults = options_.stops() ? FaultsOf(options_, operation) : 0;
+  if (faults == 0) return;
   const bool half = operation.shape().element_type() == xla::F16;
   Site site;
   site.wide = wide;
+  site.judged = judged;
   site.elementwise = operation.IsElementwise();
   site.converts = operation.opcode() == HloOpcode::kConvert;
   site.pole = options_.div0 ? PoleOperand(operation.opcode()) : -1;
   site.limit = kInfinite + 1;
-  if (!half && !options_.inv && site.pole < 0) return;  // Float16 alone overflows.
   if (site.pole >= 0) site.limit = kInfinite;
   if (half && options_.oflo) site.limit = kAboveHalf;
+  const bool quarter = OverflowsQuarter(operation);
+  if (quarter) site.limit = 1;  // Any number but 0.
   const xla::OpMetadata& metadata = operation.metadata();
-  site.line = absl::StrCat(count_++, half ? " half " : " float ", metadata.op_type(), " ", metadata.op_name(), " ",
-                           absl::StrJoin(SourcesOf(operation, wide), ","));
+  site.line = absl::StrCat(count_++,
+                           quarter ? " f8 "
+                           : half  ? " half "
+                                   : " float ",
+                           metadata.op_type(), " ", metadata.op_name(), " ");
+  LookAt(site, exposed_.Of(operation), result);
   const xla::HloInstruction* const group = GroupOf(&operation);
-  std::vector<std::vector<Site>>& parts = groups_[group];
+  std::vector<Sites>& parts = groups_[group];
   if (parts.empty()) order_.push_back(group);
   if (parts.empty() || parts.back().size() == kSites) parts.emplace_back();
   parts.back().push_back(std::move(site));
 }
 
+// Has a result be looked at, where it is in memory in any case: a product is there in float32, what follows from it is
+// not. An infinity that is bounded is only there.
+void Checks::LookAt(const Site& site, Faults faults, Value result) {
+  if (faults == 0) return;
+  const bool half = result->shape().element_type() == xla::F16;
+  const bool stored = !site.elementwise || (site.converts && !site.wide->IsElementwise());
+  const bool infinity = (faults & kInfinity) != 0;
+  const bool bounded = infinity && !options_.oflo;
+  if (half && !stored && !bounded) {
+    looked_at_.push_back(result);
+    limits_.push_back(kInfiniteHalf + (infinity ? 0 : 1));
+    return;
+  }
+  looked_at_.push_back(site.wide);
+  const bool overflows = half && options_.oflo && infinity;
+  if (overflows) {
+    limits_.push_back(site.judged == site.wide ? kAboveHalf : kAboveLargest);
+  } else {
+    limits_.push_back(std::min(site.limit, kInfinite + (infinity ? 0 : 1)));
+  }
+}
+
+// What operations depend on that are judged by their operands as a whole. Those on elements are compared with the
+// elements that they took, and products have their operands in memory.
+void Checks::FindSources() {
+  std::unordered_map<const xla::HloInstruction*, bool> known;
+  for (const xla::HloInstruction* const group : order_) {
+    for (Sites& part : groups_[group]) {
+      for (Site& site : part) {
+        if (site.elementwise || !site.sources.empty()) continue;
+        if (site.wide->opcode() == HloOpcode::kDot || site.wide->opcode() == HloOpcode::kConvolution) {
+          site.sources.assign(site.wide->operands().begin(), site.wide->operands().end());
+          continue;
+        }
+        std::unordered_set<const xla::HloInstruction*> visited;
+        std::vector<Value> waiting(site.wide->operands().begin(), site.wide->operands().end());
+        while (!waiting.empty()) {
+          const Value value = waiting.back();
+          waiting.pop_back();
+          if (!visited.insert(value).second) continue;
+          const auto [source, is_new] = known.emplace(value, false);
+          if (is_new) source->second = IsSource(*value);
+          if (source->second) {
+            site.sources.push_back(value);
+          } else {
+            waiting.insert(waiting.end(), value->operands().begin(), value->operands().end());
+          }
+        }
+      }
+    }
+  }
+}
+
 // For each element the number of the first site that stops the program, counted down from 255, in the upper 8 bits; the
 // upper 23 bits of the magnitude there; and whether it was a division by zero. Of all elements, the largest such word.
-Value Checks::Word(const Emit& emit, const std::vector<Site>& sites) {
+Value Checks::Word(const Emit& emit, const Again& again, const Sites& sites) {
   std::unordered_map<const xla::HloInstruction*, Value> known;
   const auto magnitude = [&](Value value) {
     Value& bits = known[value];
@@ -152,7 +166,8 @@ Value Checks::Word(const Emit& emit, const std::vector<Site>& sites) {
   Value words = nullptr;
   uint32_t number = kSites;
   for (const Site& site : sites) {
-    const Value result = magnitude(site.wide);
+    const Value wide = again.Of(site.wide);
+    const Value result = magnitude(again.Of(site.judged));
     const Value infinite = emit.Filled(kInfinite, result);
     Value stops = emit.Compare(result, emit.Filled(site.limit, result), xla::ComparisonDirection::kGe);
     Value word =
@@ -161,7 +176,7 @@ Value Checks::Word(const Emit& emit, const std::vector<Site>& sites) {
       stops = emit.And(stops, emit.Compare(result, infinite, xla::ComparisonDirection::kLt));
     } else if (site.elementwise) {
       Value taken = nullptr;  // The largest magnitude that the operation took.
-      for (const Value operand : site.wide->operands()) {
+      for (const Value operand : wide->operands()) {
         if (operand->shape().element_type() != xla::F32) continue;
         const Value one = magnitude(operand);
         taken = taken == nullptr ? one : emit.Binary(HloOpcode::kMaximum, taken, one);
@@ -174,7 +189,7 @@ Value Checks::Word(const Emit& emit, const std::vector<Site>& sites) {
         stops = emit.And(stops, emit.Or(made_infinite, made_nan));
       }
       if (site.pole >= 0) {
-        const Value divisor = magnitude(site.wide->mutable_operand(site.pole));
+        const Value divisor = magnitude(wide->mutable_operand(site.pole));
         const Value by_zero = emit.Compare(divisor, emit.Filled(0u, divisor), xla::ComparisonDirection::kEq);
         word = emit.Or(word, emit.Convert(by_zero, xla::U32));
       }
@@ -201,20 +216,63 @@ Value Checks::Largest(const Emit& emit, Value words) {
 }
 
 Value Checks::Failed(const Emit& emit, const Scope& scope) {
-  if (groups_.empty()) return scope.failed;
+  if (looked_at_.empty()) return scope.failed;
+  FindSources();
+  const Value found = emit.Add(
+      xla::HloInstruction::CreateCustomCall(xla::ShapeUtil::MakeShape(xla::PRED, {}), looked_at_, kScan,
+                                            absl::StrCat("{limits = array<i64: ", absl::StrJoin(limits_, ", "), ">}"),
+                                            xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+  looked_at_.clear();
+  limits_.clear();
+  const Again again(emit.computation(), Wanted(scope));
+  const Emit inside(again.computation());
+  again.computation()->set_root_instruction(Named(inside, scope, again), /*accept_different_shape=*/true);
+  xla::HloComputation::Builder builder("goes_on");
+  builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scope.failed->shape(), "failed"));
+  xla::HloComputation* const otherwise = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
+  return emit.Add(xla::HloInstruction::CreateConditional(scope.failed->shape(), found, again.Operand(),
+                                                         again.computation(), scope.failed, otherwise));
+}
+
+std::vector<Value> Checks::Wanted(const Scope& scope) const {
+  std::vector<Value> wanted = {scope.state, scope.failed};
+  wanted.insert(wanted.end(), scope.iterations.begin(), scope.iterations.end());
+  for (const auto& [group, parts] : groups_) {
+    for (const Sites& part : parts) {
+      for (const Site& site : part) {
+        wanted.insert(wanted.end(), {site.wide, site.judged});
+        wanted.insert(wanted.end(), site.sources.begin(), site.sources.end());
+      }
+    }
+  }
+  return wanted;
+}
+
+// Names the first operation that has stopped the program, if any has, where all is computed again.
+Value Checks::Named(const Emit& emit, const Scope& scope, const Again& again) {
   std::vector<Value> words;
+  std::vector<Value> sources;
+  std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
   std::string sites;  // A line each, and an empty one behind those of a word.
   for (const xla::HloInstruction* const group : order_) {
-    for (const std::vector<Site>& part : groups_[group]) {
-      words.push_back(Word(emit, part));
-      for (const Site& site : part) absl::StrAppend(&sites, site.line, "\n");
+    for (const Sites& part : groups_[group]) {
+      words.push_back(Word(emit, again, part));
+      for (const Site& site : part) {
+        std::vector<std::size_t> numbers;
+        for (const Value source : site.sources) {
+          const auto [number, is_new] = number_of.emplace(source, sources.size());
+          if (is_new) sources.push_back(again.Of(source));
+          numbers.push_back(number->second);
+        }
+        absl::StrAppend(&sites, site.line, absl::StrJoin(numbers, ","), "\n");
+      }
       absl::StrAppend(&sites, "\n");
     }
   }
-  std::vector<Value> operands = {scope.state, scope.failed};
-  operands.insert(operands.end(), scope.iterations.begin(), scope.iterations.end());
+  std::vector<Value> operands = {again.Of(scope.state), again.Of(scope.failed)};
+  for (const Value iteration : scope.iterations) operands.push_back(again.Of(iteration));
   operands.insert(operands.end(), words.begin(), words.end());
-  operands.insert(operands.end(), sources_.begin(), sources_.end());
+  operands.insert(operands.end(), sources.begin(), sources.end());
   const std::string what = absl::StrCat(options_.inv ? "inv " : "", options_.div0 ? "div0 " : "",
                                         options_.oflo ? "oflo " : "", options_.nanoo ? "nanoo" : "");
   const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(

@@ -3,55 +3,69 @@
 #define TENSORFLOW_IPU_KERNELS_PRECISION_CHECKS_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/precision/again.h"
+#include "tensorflow_ipu/kernels/precision/exposed.h"
 #include "tensorflow_ipu/kernels/precision/options.h"
 #include "tensorflow_ipu/kernels/precision/scope.h"
 
 namespace tensorflow_ipu::precision {
 
+// The custom call that looks at results for what may have stopped the program: `ffi/precision_scan.cc`.
+constexpr char kScan[] = "ipu_half_scan";
+
 // The custom call that is told which operations stop the program, and says whether one does: `ffi/precision_check.cc`.
 constexpr char kCheck[] = "ipu_half_check";
 
-// Operations on the elements of tensors of one shape, each of which takes results of others, are a group: one pass over
-// all elements finds the first of them that stops the program. Its result is one word, 0 where none does: see `Word`.
+// In each run, a few results are looked at for infinities and NaNs; see `Exposed`. Where there are some, and only
+// there, the operations on elements are computed once more, to see which of them has made what. Those of one shape,
+// each of which takes results of others, are a group: one pass over all elements finds the first of them that stops the
+// program. Its result is one word, 0 where none does: see `Word`.
 class Checks {
  public:
   // `operations` are those of the computation before it is rewritten, in their order.
   Checks(const Options& options, const std::vector<Value>& operations);
 
-  // Notes an operation that computes, and its result in float32 before it is rounded.
-  void Note(const xla::HloInstruction& operation, Value wide);
+  // Notes an operation that computes: the same in float32 before it is rounded, what is judged, and what it has become.
+  void Note(const xla::HloInstruction& operation, Value wide, Value judged, Value result);
 
-  // Whether the program has been stopped, by this computation or before.
+  // Whether the program has been stopped, by what was noted so far or before. It may be asked again for what is noted
+  // behind it.
   Value Failed(const Emit& emit, const Scope& scope);
 
  private:
   struct Site {
     Value wide;
+    Value judged;
     bool elementwise;
     bool converts;     // The operation is a conversion to float16.
     int64_t pole;      // Which operand makes the result infinite when it is 0; -1 for none.
     uint32_t limit;    // From which magnitude on a result may stop the program.
-    std::string line;  // What there is to know of it.
+    std::string line;  // What there is to know of it, but for its sources.
+    std::vector<Value> sources;
   };
-  using Sources = std::vector<int64_t>;
+  using Sites = std::vector<Site>;
 
-  const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation) const;
-  Sources SourcesOf(const xla::HloInstruction& operation, Value wide);
-  Value Word(const Emit& emit, const std::vector<Site>& sites);
+  const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation);
+  void LookAt(const Site& site, Faults faults, Value result);
+  void FindSources();
+  std::vector<Value> Wanted(const Scope& scope) const;
+  Value Named(const Emit& emit, const Scope& scope, const Again& again);
+  Value Word(const Emit& emit, const Again& again, const Sites& sites);
   Value Largest(const Emit& emit, Value words);
 
   const Options& options_;
+  const Exposed exposed_;
+  std::vector<Value> looked_at_;
+  std::vector<uint32_t> limits_;  // Of `looked_at_`, in their type.
   std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;  // To another of the same group.
-  std::map<const xla::HloInstruction*, std::vector<std::vector<Site>>> groups_;  // In parts that a word can number.
-  std::vector<const xla::HloInstruction*> order_;                                // Of `groups_`.
+  std::unordered_map<const xla::HloInstruction*, std::vector<Sites>> groups_;  // In parts that a word can number.
+  std::vector<const xla::HloInstruction*> order_;                              // Of `groups_`.
   std::vector<Value> sources_;  // What comes from elsewhere: it may hold a NaN that no operation here has made.
-  std::unordered_map<const xla::HloInstruction*, Sources> from_;  // The sources that an operation depends on.
-  int64_t count_ = 0;                                             // Of all sites.
+  int64_t count_ = 0;           // Of all sites.
   xla::HloComputation* larger_ = nullptr;
 };
 

@@ -57,7 +57,15 @@ Value RandomBits(const Emit& emit, Value like, Key key, uint64_t site) {
   return emit.Down(x, 32 - kDropped);
 }
 
+Value FractionOf(const Emit& emit, Value random) {
+  return emit.Times(emit.Convert(emit.Bits(random, xla::S32), xla::F32), emit.Filled(1.0f / (1 << kDropped), random));
+}
+
 }  // namespace
+
+Value RandomFraction(const Emit& emit, Value like, Key key, uint64_t site) {
+  return FractionOf(emit, RandomBits(emit, like, key, site));
+}
 
 Key KeyOf(const Emit& emit, Key key, uint64_t part) {
   const uint64_t scattered = Scattered(part);
@@ -77,8 +85,7 @@ Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site)
   const Value normal = emit.Bits(emit.And(bits, emit.Filled(~kDroppedMask, bits)), xla::F32);
   // Below the normal numbers neighbours are equally far apart, however small: there it is a sum.
   const Value absolute = emit.Abs(value);
-  const Value fraction =
-      emit.Times(emit.Convert(emit.Bits(random, xla::S32), xla::F32), emit.Filled(1.0f / (1 << kDropped), value));
+  const Value fraction = FractionOf(emit, random);
   const Value quanta =
       emit.Unary(xla::HloOpcode::kFloor, emit.Plus(emit.Times(absolute, emit.Filled(1 / kQuantum, value)), fraction));
   const Value sign = emit.And(emit.Bits(value, xla::U32), emit.Filled(0x80000000u, value));
@@ -101,6 +108,13 @@ Value Bounded(const Emit& emit, Value value, bool nan_on_overflow, bool rounded)
   const Value bound = emit.Select(emit.Compare(value, zero, ComparisonDirection::kLt), emit.Filled(-kLargest, value),
                                   emit.Filled(kLargest, value));
   return emit.Select(above, bound, value);
+}
+
+Value Unfused(const Emit& emit, Value product) {
+  constexpr float kBeyond = std::numeric_limits<float>::infinity();
+  const Value above = emit.Compare(product, emit.Filled(kRoundsUp, product), ComparisonDirection::kGe);
+  const Value below = emit.Compare(product, emit.Filled(-kRoundsUp, product), ComparisonDirection::kLe);
+  return emit.Select(above, emit.Filled(kBeyond, product), emit.Select(below, emit.Filled(-kBeyond, product), product));
 }
 
 }  // namespace tensorflow_ipu::precision

@@ -1,11 +1,13 @@
 #include "tensorflow_ipu/kernels/precision/walk.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/log/check.h"
+#include "tensorflow_ipu/kernels/precision/quarter.h"
 
 namespace tensorflow_ipu::precision {
 
@@ -36,6 +38,14 @@ Value Source(Value value) {
     value = picks ? from->mutable_operand(value->tuple_index()) : from;
   }
   return value;
+}
+
+// Whether a loop's results are among those of the computation that it is in: such as variables that it updates.
+bool IsResult(const Value loop) {
+  const Value root = loop->parent()->root_instruction();
+  if (loop->opcode() != HloOpcode::kWhile || root->opcode() != HloOpcode::kTuple) return false;
+  return std::any_of(root->operands().begin(), root->operands().end(),
+                     [&](const Value value) { return Source(value) == loop; });
 }
 
 // Whether what a computation makes of a value is taken back where the program is stopped. A loop has done so itself;
@@ -107,6 +117,8 @@ absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope 
     }
     if (!concerns) continue;
     absl::Status status;
+    // What a loop makes of variables is not taken back behind it: so it does not begin where the program is to stop.
+    if (options_.stops() && IsResult(operation)) scope.failed = checks.Failed(Emit(computation), scope);
     if (operation->opcode() == HloOpcode::kWhile) status = Loop(operation, &scope);
     if (operation->opcode() == HloOpcode::kConditional) status = Branches(operation, &scope);
     if (operation->opcode() == HloOpcode::kCall) status = Call(operation, &scope);
@@ -205,18 +217,27 @@ void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Chec
   if (!Concerns(*operation)) return;
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
+  if (RoundsToQuarter(*operation)) {
+    CHECK_OK(Replace(operation, RoundedToQuarter(emit, *operation, KeyFor(*operation, scope), site)));
+    return;
+  }
   if (operation->shape().element_type() == xla::F32) {
-    checks->Note(*operation, operation);
+    checks->Note(*operation, operation, operation, operation);
     return;
   }
   const Value exact = Widened(emit, *operation, *wide);
-  checks->Note(*operation, exact);
   const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
-  const Value rounded =
-      Bounded(emit, stochastic ? RoundStochastically(emit, exact, KeyFor(*operation, scope), site) : exact,
-              options_.nanoo, stochastic);
+  const Value judged = stochastic ? RoundStochastically(emit, exact, KeyFor(*operation, scope), site) : exact;
+  // Where overflow stops the program it is seen by being infinite; what was infinite before it stays so.
+  Value rounded = judged;
+  if (!options_.oflo) {
+    rounded = Bounded(emit, judged, options_.nanoo, stochastic);
+  } else if (!stochastic && operation->opcode() == HloOpcode::kMultiply) {
+    rounded = Unfused(emit, judged);
+  }
   const Value result = emit.Convert(rounded, xla::F16);
   if (stochastic) wide->emplace(result, rounded);
+  checks->Note(*operation, exact, judged, result);
   CHECK_OK(Replace(operation, result));
 }
 
@@ -239,6 +260,8 @@ Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
 
 bool Walk::Concerns(const xla::HloInstruction& operation) const {
   if (!operation.shape().IsArray()) return false;
+  if (RoundsToQuarter(operation)) return RoundingOf(operation) != Rounding::kNearest;
+  if (OverflowsQuarter(operation)) return options_.oflo;
   const xla::PrimitiveType type = operation.shape().element_type();
   if (type != xla::F16 && !(type == xla::F32 && options_.stops())) return false;
   return Computes(operation);

@@ -1,0 +1,68 @@
+#include "tensorflow_ipu/kernels/core/scan.h"
+
+#include <limits>
+#include <type_traits>
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+// The inner loop has a fixed length, since GCC vectorizes no other kind at -O2. A block ends the search where it finds
+// something, which is rare: what is looked at is nearly always in order.
+constexpr int64_t kBlock = 256;
+
+// The largest magnitude of so many words, whose bits are those of a signed integer without its sign. By the largest,
+// and not by comparisons, since every processor has it for vectors of either width.
+template <typename Signed, typename Word>
+[[gnu::always_inline]] inline bool Has(Word limit, const Word* words, int64_t count) {
+  constexpr Signed kMagnitude = std::numeric_limits<Signed>::max();
+  const auto largest_of = [](const Word* block, auto size) __attribute__((always_inline)) {
+    Signed largest = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const auto magnitude = static_cast<Signed>(block[i] & kMagnitude);
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+  };
+  const auto bound = static_cast<Signed>(limit);
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    if (largest_of(words + i, std::integral_constant<int64_t, kBlock>()) >= bound) return true;
+  }
+  return largest_of(words + i, count - i) >= bound;
+}
+
+#if defined(__x86_64__)
+
+__attribute__((target("avx2"))) bool HasByAvx2(uint16_t limit, const uint16_t* words, int64_t count) {
+  return Has<int16_t>(limit, words, count);
+}
+
+__attribute__((target("avx2"))) bool HasByAvx2(uint32_t limit, const uint32_t* words, int64_t count) {
+  return Has<int32_t>(limit, words, count);
+}
+
+bool KnowsAvx2() {
+  static const bool knows = __builtin_cpu_supports("avx2") != 0;
+  return knows;
+}
+
+#endif
+
+}  // namespace
+
+bool HasHalvesFrom(uint16_t limit, const uint16_t* halves, int64_t count) {
+#if defined(__x86_64__)
+  if (KnowsAvx2()) return HasByAvx2(limit, halves, count);
+#endif
+  return Has<int16_t>(limit, halves, count);
+}
+
+bool HasFloatsFrom(uint32_t limit, const uint32_t* floats, int64_t count) {
+#if defined(__x86_64__)
+  if (KnowsAvx2()) return HasByAvx2(limit, floats, count);
+#endif
+  return Has<int32_t>(limit, floats, count);
+}
+
+}  // namespace tensorflow_ipu::core
