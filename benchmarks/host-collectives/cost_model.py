@@ -13,7 +13,7 @@ PARAMETERS = 25_000_000
 # As in `kernels/core/tuning.h`.
 BUNDLE = 1 << 20
 HALVED = 64 << 10
-# A network of hosts, in the place of the loopback: 10 Gbit/s, and 50 us a way beyond what gRPC takes itself.
+# A network of hosts, in the place of the loopback: 10 Gbit/s, and 50 us a way beyond what the processes take themselves.
 NETWORK_BYTES = 1.25e9
 NETWORK_WAY = 50e-6
 

@@ -90,6 +90,31 @@ class OnIpus:
             self.strategy.run(self.networks[network], args=(tf.constant(steps),))
         return time.perf_counter() - start
 
+    def train_summing(self, how, network, steps):
+        """The same with sums of the gradients written out: `together` in one, `each` by itself, or `none`."""
+        tf, cross_replica_sum = self.tf, self.ipu.ops.cross_replica_ops.cross_replica_sum
+        key = (how, network)
+        if key not in self.networks:
+            with self.strategy.scope():
+                weights = weights_of(tf, network)
+                context = tf.distribute.get_replica_context
+
+            @tf.function(jit_compile=True)
+            def program(n):
+                for _ in tf.range(n):
+                    # The backward pass has those of the last layer first.
+                    gradients, variables = zip(*reversed(gradients_of(tf, weights)), strict=True)
+                    if how == "together":
+                        gradients = context().all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
+                    for gradient, variable in zip(gradients, variables, strict=True):
+                        variable.assign_sub(0.0005 * (cross_replica_sum(gradient) if how == "each" else gradient))
+
+            self.networks[key] = program
+        start = time.perf_counter()
+        with self.strategy.scope():
+            self.strategy.run(self.networks[key], args=(tf.constant(steps),))
+        return time.perf_counter() - start
+
     def reduce(self, size, count):
         """Sums a tensor over the workers, so often in one program."""
         tf = self.tf
@@ -247,6 +272,24 @@ def compare_steps():
     )
 
 
+def compare_overlap():
+    """All gradients summed in one collective, against each as soon as there is one, beside the rest of the backward pass."""
+    rows = []
+    with workers("ipu", 2) as ours:
+        for network, counts in STEPS.items():
+            steps = counts[-1]
+            ways = ("together", "each", "none")
+            times = in_turn({how: partial(ours, "train_summing", how, network, steps) for how in ways})
+            each = [statistics.median(times[how]) / steps * 1e3 for how in ways]
+            ratio = statistics.median(b / a for a, b in zip(times["together"], times["each"], strict=True))
+            rows.append([network, *each, ratio])
+    print_table(
+        "Sums of gradients on two workers, in ms a step",
+        ["network", "in one", "each by itself", "without sums", "each, times in one"],
+        rows,
+    )
+
+
 def measure_crossings(counts=(2, 4)):
     """Crossings of programs against TensorFlow's eager collective; (workers, bytes, seconds) of each for the model."""
     rows, points = [], []
@@ -288,15 +331,17 @@ def main():
     """Measures what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", choices=["ipu", "mirrored"])
-    parser.add_argument("parts", nargs="*", help="steps, crossings, scaling; all by default")
+    parser.add_argument("parts", nargs="*", help="steps, overlap, crossings, scaling; all by default")
     options = parser.parse_args()
     if options.worker:
         serve(options.worker)
-    parts = options.parts or ["steps", "crossings", "scaling"]
+    parts = options.parts or ["steps", "overlap", "crossings", "scaling"]
     if "steps" in parts:
         compare_steps()
+    if "overlap" in parts:
+        compare_overlap()
     if "crossings" in parts:
-        model = cost_model.fit(measure_crossings(), os.cpu_count())
+        model = cost_model.fit(measure_crossings(), os.cpu_count() or 1)
         print(f"\n{model}")
         rows = cost_model.extended(model)
         print_table(
