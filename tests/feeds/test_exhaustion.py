@@ -86,10 +86,10 @@ class spare:
 
 run(0, 80)
 with spare(200 * MEBIBYTE):
-    refused(queue.dequeue, "no memory to dequeue 80 element(s)", "`max_elements`")
     assert numbers(queue.dequeue(max_elements=3)) == [0, 1, 2]
     assert next(iter(queue))["i"] == 3
-    refused(queue.dequeue, "memory")
+    # An iterator has taken three. Refused once: oneDNN's allocator waits ten seconds for memory to come back.
+    refused(queue.dequeue, "no memory to dequeue 74 element(s)", "`max_elements`")
     assert [int(next(iter(queue))["i"]) for _ in range(6)] == list(range(4, 10))
 assert numbers(queue.dequeue()) == list(range(10, 80))
 print("dequeue")
