@@ -14,9 +14,8 @@ os.environ.setdefault(
 )
 
 import gc
-import json
 import logging
-import select
+import runpy
 import signal
 import subprocess
 import sys
@@ -27,12 +26,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from forked import Forking
+
     import tensorflow_ipu as ipu
 
 # The kernels name the threads that read datasets so; see `pump.cc`.
@@ -231,97 +232,10 @@ def quick_imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-class Forking:
-    """The interpreter of `forking.py`, from the first script on."""
-
-    def __init__(self, more: Mapping[str, str]) -> None:
-        self._environment = {**os.environ, **more, "PYTHONUNBUFFERED": "1"}
-        self._process: subprocess.Popen[str] | None = None
-
-    def run(
-        self, script: Path, *arguments: str, timeout: float, env: Mapping[str, str | None] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs a script in a process of its own, from the folder `empty` beside it, as `subprocess.run` would."""
-        folder, stdout, stderr = (script.with_name(name) for name in ("empty", "stdout", "stderr"))
-        folder.mkdir(exist_ok=True)
-        command = [str(script), *arguments]
-        process = self._fork(command, folder, stdout, stderr, env)
-        in_time = bool(select.select([self._answers], [], [], timeout)[0])
-        if not in_time:
-            os.kill(process, signal.SIGKILL)
-        code = int(self._answers.readline())
-        printed = [file.read_text(errors="replace") for file in (stdout, stderr)]
-        if not in_time:
-            pytest.fail("\n".join([f"the script was not done after {timeout} s; it printed:", *printed]))
-        return subprocess.CompletedProcess(command, code, *printed)
-
-    def start(
-        self, script: Path, *arguments: str, folder: Path, output: Path, env: Mapping[str, str | None] | None = None
-    ) -> int:
-        """Starts a script in a process of its own, which runs beside; the number of the process. `end` waits for it."""
-        return self._fork([str(script), *arguments], folder, output, output, env, beside=True)
-
-    def end(self, process: int) -> int:
-        """Waits until a process of `start` has ended, and gives its exit code; minus the signal that ended it."""
-        print(process, file=self._requests, flush=True)
-        return int(self._answers.readline())
-
-    def _fork(
-        self,
-        command: list[str],
-        folder: Path,
-        stdout: Path,
-        stderr: Path,
-        env: Mapping[str, str | None] | None,
-        beside: bool = False,
-    ) -> int:
-        variables = {**os.environ, "PYTHONPATH": self._environment["PYTHONPATH"], **(env or {})}
-        request = {
-            "arguments": command,
-            "environment": {name: value for name, value in variables.items() if value is not None},
-            "folder": str(folder),
-            "stdout": str(stdout),
-            "stderr": str(stderr),
-            "beside": beside,
-        }
-        print(json.dumps(request), file=self._requests, flush=True)
-        return int(self._answers.readline())
-
-    @property
-    def number(self) -> int:
-        """The number of the interpreter's process, the parent of all others; it starts when it is first asked for."""
-        return self._interpreter.pid
-
-    @property
-    def _interpreter(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("forking.py"))],
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        return self._process
-
-    @property
-    def _requests(self) -> IO[str]:
-        assert self._interpreter.stdin is not None
-        return self._interpreter.stdin
-
-    @property
-    def _answers(self) -> IO[str]:
-        assert self._interpreter.stdout is not None
-        return self._interpreter.stdout
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.communicate()
-
-
 @pytest.fixture(scope="session")
 def forking(quick_imports: Mapping[str, str]) -> Iterator[Forking]:
-    interpreter = Forking(quick_imports)
+    # By its path: tests import nothing of each other.
+    interpreter = runpy.run_path(str(Path(__file__).with_name("forked.py")))["Forking"](quick_imports)
     yield interpreter
     interpreter.close()
 
