@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tensorflow_ipu.kept_traces._built import Built
 from tensorflow_ipu.kept_traces._captured import Place
 
 _SUFFIX = ".ipu_trace"  # As `core/file_cache.cc` has it, which removes what was used least recently.
@@ -27,7 +28,7 @@ class Entry(NamedTuple):
       variables: Which of those reached are its variables.
       results: What its function returned, with a `Result` for each tensor.
       layouts: The structures of what it enqueues.
-      built: The optimizers that were built for it: the number of each, and the numbers of the variables that it is for.
+      built: The optimizers that were built for it.
       after: The digest of all that is reached when they are.
       shards: How many IPUs a replica uses.
     """
@@ -38,7 +39,7 @@ class Entry(NamedTuple):
     variables: list[int]
     results: Any
     layouts: list[Any]
-    built: list[tuple[int, list[int]]]
+    built: list[Built]
     after: str
     shards: int
 

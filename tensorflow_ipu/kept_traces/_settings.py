@@ -17,7 +17,7 @@ from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import _state
 
 _PREFIXES = ("KERAS_", "POPLAR_", "TENSORFLOW_IPU_", "TF_", "XLA_")
-_FORMAT = 1
+_FORMAT = 2
 
 
 def settings() -> tuple[object, ...]:

@@ -96,6 +96,44 @@ def test_found_program_trains_as_the_traced_one(strategy: Any, folder: Path) -> 
     assert kept_and_found(lambda: trained(strategy)) == (1, 0)
 
 
+@pytest.mark.parametrize("kind", ["Adam", "LossScaleOptimizer", "SGD"])
+def test_optimizers_that_a_loop_builds_are_found(strategy: Any, folder: Path, kind: str) -> None:
+    def made() -> Any:
+        if kind == "Adam":
+            return keras.optimizers.Adam(0.1, name="adam")
+        inner = keras.optimizers.SGD(0.1, momentum=0.5, name="sgd", use_ema=kind == "SGD")
+        if kind == "SGD":
+            return inner
+        return keras.optimizers.LossScaleOptimizer(inner, initial_scale=4.0, dynamic_growth_steps=2, name="scaled")
+
+    def slots() -> dict[str, Any]:
+        keras.utils.clear_session()
+        with strategy.scope():
+            weight, optimizer = tf.Variable([1.0, 2.0], name="weight"), made()
+
+        @tf.function(jit_compile=True)
+        def program(x: Any) -> Any:
+            loss = tf.constant(0.0)  # So the loop is traced once, and its slots are made in its name scope.
+            for _ in tf.range(3):
+                with tf.name_scope("step"), tf.GradientTape() as tape:
+                    loss = tf.reduce_sum((weight - x) ** 2)
+                    scaled = optimizer.scale_loss(loss)
+                optimizer.apply_gradients([(tape.gradient(scaled, weight), weight)])
+            return loss
+
+        loss = strategy.run(program, (3.0,))
+        values = {each.value.name: each.numpy() for each in optimizer.variables}
+        return {**values, "weight": weight.numpy(), "loss": loss.numpy()}
+
+    both: list[Any] = []
+    assert kept_and_found(lambda: both.append(slots())) == (1, 0)
+    assert kept_and_found(lambda: both.append(slots())) == (0, 1)
+    assert any(name.startswith("while/") for name in both[0])
+    assert list(both[0]) == list(both[1])
+    for name, value in both[0].items():
+        np.testing.assert_array_equal(both[1][name], value, err_msg=name)
+
+
 def test_replicas_states_and_global_numbers_are_those_of_a_trace(replicas: Any, folder: Path) -> None:
     strategy = replicas(2)
 
@@ -195,11 +233,19 @@ def test_traces_that_may_be_others_next_time_are_not_kept(
     seen: list[Any] = []
     kept: dict[str, Any] = {}
     objects = {X.ref()}
+    with strategy.scope():
+        weight, adam = tf.Variable(X), keras.optimizers.Adam(name="adam")
 
     def variable(x: Any) -> Any:
         if "variable" not in kept:
             kept["variable"] = tf.Variable(1.0)
         return x * kept["variable"]
+
+    def explicit(x: Any) -> Any:
+        if not adam.built:
+            adam.build([weight])
+        adam.apply_gradients([(x, weight)])
+        return x
 
     def appended(x: Any) -> Any:
         seen.append(x.shape)
@@ -212,6 +258,7 @@ def test_traces_that_may_be_others_next_time_are_not_kept(
         "`id`": lambda x: x * (id(x) % 2),
         "the trace changed something": appended,
         "changed": variable,
+        "Build it before": explicit,
         "a set of objects": lambda x: x * len(objects),
     }
     for reason, body in reasons.items():
