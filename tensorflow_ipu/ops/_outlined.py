@@ -25,6 +25,7 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
 from tensorflow_ipu._tensorflow import definitions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
+from tensorflow_ipu.ops._gradient_graph import GradientGraph
 from tensorflow_ipu.ops._graph_digest import digest
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _add_backward(code: _Code, name: str) -> bool:
     if not code.differentiated or not xs:
         return True
     ys = [graph.outputs[at] for at in code.differentiated]
-    behind = graphs.FunctionGraph(f"{name}_gradient")
+    behind = GradientGraph(f"{name}_gradient", graph)
 
     def differentiate(*upstream: tf.Tensor) -> list[tf.Tensor]:
         found = gradients.between(ys, [graph.inputs[at] for at in xs], upstream, graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,6 +17,8 @@ from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 from tensorflow_ipu.ops.functional_ops import outlined_function
 from tensorflow_ipu.ops.replication_ops import replication_index
 
+DIGEST_BYTES = 20  # Of a file of the cache, before what it keeps.
+OBJECT_FILES = 8  # The field of `xla.cpu.CompilationResultProto`.
 X = tf.constant(np.random.default_rng(0).normal(size=[4, 4]) / 4, tf.float32)
 
 
@@ -78,6 +81,66 @@ def test_code_is_in_the_program_once_forward_and_backward(strategy: Any) -> None
     (one, _), (same, _) = of(outlined_function, 1), of(outlined_function, 8)
     (plain_one, _), (eight_times, _) = of(plain, 1), of(plain, 8)
     assert (same, eight_times) == (one, 8 * plain_one)
+
+
+CALLS = """
+    import pathlib, sys
+    import tensorflow as tf
+    import tensorflow_ipu as ipu
+    from tensorflow_ipu.ops.functional_ops import outlined_function
+
+    strategy = ipu.IPUStrategy()
+    x = tf.reshape(tf.sin(tf.range(4096.0)), [64, 64])
+    with strategy.scope():
+        weights = [tf.Variable(x * at / 8) for at in range(1, 9)]
+
+    @outlined_function
+    def block(x, weight):
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        return tf.nn.gelu(tf.nn.softmax(centered @ tf.transpose(x)) @ weight)
+
+    for calls in (2, 8):
+        @tf.function(jit_compile=True)
+        def program(x):
+            with tf.GradientTape() as tape:
+                for weight in weights[:calls]:
+                    x = block(x, weight)
+            return tape.gradient(x, weights[:calls])
+
+        folder = pathlib.Path(sys.argv[1]) / str(calls)
+        ipu.executables.set_cache(folder)
+        strategy.report(program, (x,))  # It asks TensorFlow for the program before any has run.
+        strategy.run(program, (x,))
+    """
+
+
+def machine_code(file: Path) -> int:
+    """The bytes of machine code of an executable, as XLA's serialized results have it: a message of Protocol Buffers."""
+    contents, at, found = file.read_bytes()[DIGEST_BYTES:], 0, 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = contents[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(contents):
+        key, size = number(), number()
+        if key & 7 == 2:  # Else it was no size, but the value.
+            at += size
+            found += size * (key >> 3 == OBJECT_FILES)
+    return found
+
+
+def test_machine_code_hardly_grows_with_the_number_of_calls(run_script: Any, tmp_path: Path) -> None:
+    # The tests' own `XLA_FLAGS` compile fast, and share no machine code.
+    run_script(CALLS, str(tmp_path), env={"XLA_FLAGS": ""})
+    two, eight = (sum(map(machine_code, (tmp_path / str(calls)).glob("*.ipu_executable"))) for calls in (2, 8))
+    assert two > 10_000
+    assert eight < 1.25 * two
 
 
 def test_functions_that_do_the_same_with_other_variables_share_their_code(strategy: Any) -> None:
@@ -226,8 +289,20 @@ def test_gradients_of_gradients_are_those_of_plain_calls(strategy: Any) -> None:
             penalty = tf.reduce_sum(tape.gradient(y, x) ** 2)
         return penalty, outer.gradient(penalty, weights)
 
+    def shaped(outlined: Any, x: Any) -> Any:
+        """Its gradients ask for shapes, orders of dimensions and counts, which XLA has to know."""
+
+        @outlined
+        def attention(x: Any) -> Any:
+            centered = x - tf.reduce_mean(x, -1, keepdims=True)
+            return x + tf.nn.softmax(centered @ tf.transpose(x)) @ tf.reshape(tf.tile(x[:1], [2, 1]), [2, -1])
+
+        y = attention(attention(tf.reshape(x, [2, -1])))
+        [first] = tf.gradients(y, x)
+        return first, *tf.gradients(first, x)
+
     x = tf.constant([0.5, -0.25, 1.0, 0.125])
-    for body in (third, taped):
+    for body in (third, taped, shaped):
         both = [
             strategy.run(tf.function(lambda x, body=body, how=how: body(how, x), jit_compile=True), (x,))
             for how in (plain, outlined_function)

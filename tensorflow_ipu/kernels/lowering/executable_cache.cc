@@ -108,7 +108,9 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompile
 void Install(tf::Device* device) {
   DeviceCompiler* const compiler = NewDeviceCompiler(device, {});
   tf::ResourceMgr* const resources = device->resource_manager();
-  // Where one is there, a program has run by a way of TensorFlow's that we do not know: it stays.
+  // Where one is there, somebody has asked TensorFlow for what a program is compiled to, before any ran: it would know
+  // of no cache, and of no arithmetic of the machine's.
+  resources->Delete<DeviceCompiler>(resources->default_container(), kCompiler).IgnoreError();
   resources->Create(resources->default_container(), kCompiler, compiler).IgnoreError();
 }
 
