@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import statistics
 import subprocess
@@ -30,11 +31,11 @@ def start(*words: str) -> list[float]:
     return [float(word) for word in done.stdout.split()]
 
 
-def starts() -> None:
-    """Prints the table of first and second starts."""
+def starts(count: int) -> None:
+    """Prints the table of first and second starts, of so many rounds."""
     with tempfile.TemporaryDirectory() as folder:
         start(folder, "traces")
-        rounds = [(start(), start(folder), start(folder, "traces")) for _ in range(ROUNDS)]
+        rounds = [(start(), start(folder), start(folder, "traces")) for _ in range(count)]
     rows = []
     for what, of in [
         ("tracing, or finding the trace", lambda times: times[0]),
@@ -45,14 +46,14 @@ def starts() -> None:
         times = statistics.median(one / other for one, other in zip(first, traces, strict=True))
         rows.append((what, *map(statistics.median, (first, second, traces)), f"{times:.1f} times"))
     print_table(
-        f"the demo to its first step, seconds (medians of {ROUNDS} rounds of processes)",
+        f"the demo to its first step, seconds (medians of {count} rounds of processes)",
         ("what", "first start", "second, executables", "second, traces too", "as fast"),
         rows,
     )
 
 
-def main() -> None:
-    """Prints the import's row and the compilation's."""
+def first_calls(count: int) -> None:
+    """Prints the import's row and the compilation's, of so many pairs."""
     imports = interleave(
         {
             name: lambda name=name: subprocess.run(
@@ -60,10 +61,10 @@ def main() -> None:
             )
             for name in ("tensorflow", "tensorflow_ipu")
         },
-        ROUNDS,
+        count,
     )
     pairs = list(zip(imports["tensorflow"], imports["tensorflow_ipu"], strict=True))
-    compiles = [(seconds_printed("plain"), seconds_printed("ipu")) for _ in range(ROUNDS)]
+    compiles = [(seconds_printed("plain"), seconds_printed("ipu")) for _ in range(count)]
     rows = [
         (
             "import",
@@ -81,11 +82,25 @@ def main() -> None:
         ),
     ]
     print_table(
-        f"seconds (medians of {ROUNDS} pairs of processes)",
+        f"seconds (medians of {count} pairs of processes)",
         ("what", "plain TensorFlow", "tensorflow_ipu", "so", "target"),
         rows,
     )
-    starts()
+
+
+def main() -> None:
+    """Prints what is asked for, or all of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help="`first-calls`, `starts`; both if omitted")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how many processes of each kind")
+    words = parser.parse_args()
+    known = {"first-calls": first_calls, "starts": starts}
+    unknown = set(words.parts) - set(known)
+    if unknown:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    for name, part in known.items():
+        if not words.parts or name in words.parts:
+            part(words.rounds)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ from tensorflow_ipu.pipelining import pipelines_of
 if TYPE_CHECKING:
     from tensorflow_ipu.replicas import Prepared
 
-_FORMAT = 1
+_FORMAT = 2
+# The operation that a program has which is asked for the machine's numbers, in its serialized functions.
+_NUMBERS = b"IpuHalfPrecision"
 _MANIFEST, _FUNCTIONS, _WEIGHTS, _EXECUTABLES = "application.json", "functions.pb", "weights.npz", "executables/"
 
 
@@ -58,6 +60,11 @@ class Application:
     executables: dict[str, bytes]
 
     @property
+    def by_itself(self) -> bool:
+        """Whether it runs on one IPU, whatever the device has. Where its numbers may stop it, a run tells so at its end."""
+        return self.ipus == 1 and _NUMBERS not in self.functions
+
+    @property
     def inputs(self) -> list[tf.TensorSpec]:
         """What the program is started with: its function's arguments, then its variables."""
         return stored_feeds.specs_of([self.arguments[at] for at in self.started_with])
@@ -69,9 +76,9 @@ class Application:
         given = [at for at, one in numbered if one["kind"] == "input"]
         return given + [at for at, one in numbered if one["kind"] == "variable" and at not in self.weights]
 
-    def elements(self, kind: str) -> list[tf.TensorSpec]:
-        """The tensors of an element of the `infeed` or `outfeed`."""
-        return stored_feeds.specs_of(next(one["elements"] for one in self.arguments if one["kind"] == kind))
+    def elements(self, kind: str) -> list[list[tf.TensorSpec]]:
+        """The tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
+        return [stored_feeds.specs_of(one["elements"]) for one in self.arguments if one["kind"] == kind]
 
 
 def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str], frozen: bool) -> Application:
@@ -85,7 +92,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
       frozen: Whether the weights go with it.
 
     Raises:
-      ValueError: The program has not one infeed and one outfeed, or uses what only this process has.
+      ValueError: The program has no infeed or no outfeed, or uses what only this process has.
     """
     program, inputs = prepared
     variables = {id(variable.handle): variable for variable in program.variables}
@@ -107,10 +114,11 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         else:
             arguments.append(_state(tensor))
     kinds = [one["kind"] for one in arguments]
-    if kinds.count("infeed") != 1 or kinds.count("outfeed") != 1:
+    if "infeed" not in kinds or "outfeed" not in kinds:
         raise ValueError(
             f"`func` uses {kinds.count('infeed')} infeeds and {kinds.count('outfeed')} outfeeds: a program that others call"
-            " takes an element of one infeed for each call, and enqueues the answer to one outfeed"
+            " takes an element of each of its infeeds for each call, and enqueues the answer to each of its outfeeds, of"
+            " which it has to have one at least"
         )
     with tempfile.TemporaryDirectory() as folder:
         with tf.device(device):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import collections
+import itertools
 import shutil
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,39 +31,58 @@ _PATIENCE_US = 20_000
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
-# The operation that a program has which is asked for the machine's numbers, in its serialized functions.
-_NUMBERS = b"IpuHalfPrecision"
+
+@dataclass(eq=False)
+class _Call:
+    """What a program is given at once.
+
+    Attributes:
+      elements: An element for each infeed.
+      future: Who waits for the answer; None for what fills up a pipeline.
+      taken: Whether the program has got any of it.
+    """
+
+    elements: list[tuple[np.ndarray, ...]]
+    future: Future | None
+    taken: bool = False
 
 
 class Engine:
     """A stored program that runs until it is stopped. Thread-safe: answers go to whom they belong, in the order of calls."""
 
-    def __init__(self, application: Application, values: Sequence[tf.Tensor], device: str, timeout_us: int) -> None:
+    def __init__(
+        self, application: Application, values: Sequence[tf.Tensor], device: str, ipus: int, timeout_us: int
+    ) -> None:
         """Starts it.
 
         Args:
           application: The program.
           values: What it is started with: `application.inputs`.
           device: The IPU device.
+          ipus: How many IPUs it has.
           timeout_us: How long a pipeline waits for the next call before it goes on without, in microseconds.
+
+        Raises:
+          RuntimeError: Other applications have the device's IPUs.
         """
         self._application = application
         self._device = device
         self._timeout = timeout_us / 1e6
         self._condition = threading.Condition()
-        self._waiting: collections.deque[tuple[list[np.ndarray], Future]] = collections.deque()
-        # What the program has got and not answered, in order; None for what fills up a pipeline.
-        self._taken: collections.deque[Future | None] = collections.deque()
+        # Calls that are not answered, in order, and for each infeed those of them that it has yet to take.
+        self._calls: collections.deque[_Call] = collections.deque()
+        self._inputs = [len(specs) for specs in application.elements("infeed")]
+        self._waiting: list[collections.deque[_Call]] = [collections.deque() for _ in self._inputs]
         self._stopped = False
         self._failure: BaseException = RuntimeError()  # Where it was stopped.
-        self._has_infeed = True
-        if application.ipus > 1:  # Such a device runs one program after the other, and this one does not end.
-            for other in list(_engines):
-                if other._device == device and other._application.ipus > 1 and not other._stopped:
-                    raise RuntimeError(
-                        f"`{device}` of {application.ipus} IPUs runs another application: stop that one first, by"
-                        " `embedded_runtime_stop`"
-                    )
+        self._infeeds: list[Any] = []
+        self._results: list[stored_feeds.Results] = []
+        used = [other._application.ipus for other in list(_engines) if other._device == device and not other._stopped]
+        if ipus > 1 and sum(used) + application.ipus > ipus:  # A program does not end, and shares its IPUs with none.
+            raise RuntimeError(
+                f"`{device}` has {ipus} IPUs, of which other applications use {sum(used)}, and this one wants"
+                f" {application.ipus}: stop one first, by `embedded_runtime_stop`"
+            )
         self._define(values)
         self._threads = [
             threading.Thread(target=target, name=f"ipu-application-{name}", daemon=True)
@@ -81,9 +102,16 @@ class Engine:
         with self._condition:
             if self._stopped:
                 raise self._failure
-            self._waiting.append((values, future))
-            self._condition.notify_all()
+            self._add(values, future)
         return future
+
+    def _add(self, values: Sequence[np.ndarray], future: Future | None) -> None:
+        rest = iter(values)
+        call = _Call([tuple(itertools.islice(rest, count)) for count in self._inputs], future)
+        self._calls.append(call)
+        for waiting in self._waiting:
+            waiting.append(call)
+        self._condition.notify_all()
 
     def stop(self) -> None:
         """Ends the program, and fails the calls that it has not answered."""
@@ -93,9 +121,9 @@ class Engine:
             if thread is not current:
                 thread.join()
         with self._condition:
-            first, self._has_infeed = self._has_infeed, False
-        if first:
-            self._infeed.deleter  # noqa: B018  (The access ends it.)
+            infeeds, self._infeeds = self._infeeds, []
+        for infeed in infeeds:
+            infeed.deleter  # noqa: B018  (The access ends it.)
 
     def _define(self, values: Sequence[tf.Tensor]) -> None:
         application = self._application
@@ -123,41 +151,42 @@ class Engine:
         if kind == "order":
             return stored_feeds.order(self._device)
         if kind == "outfeed":
-            self._results = stored_feeds.Results(argument, self._device)
-            return self._results.state
+            self._results.append(stored_feeds.Results(argument, self._device))
+            return self._results[-1].state
         if kind == "infeed":
             specs = tuple(tf.TensorSpec(spec.shape, spec.dtype) for spec in stored_feeds.specs_of(argument["elements"]))
             reference: weakref.ref[Engine] = weakref.ref(self)
-            dataset = tf.data.Dataset.from_generator(lambda: _elements(reference), output_signature=specs)
-            self._infeed, state = stored_feeds.infeed_of(dataset, self._device)
+            number = len(self._infeeds)
+            dataset = tf.data.Dataset.from_generator(lambda: _elements(reference, number), output_signature=specs)
+            infeed, state = stored_feeds.infeed_of(dataset, self._device)
+            self._infeeds.append(infeed)
             return state
         self._kept.append(stored_states.feed_of(kind, self._device))
         return self._kept[-1].state(self._device)
 
-    def _next(self) -> tuple[np.ndarray, ...] | None:
-        """The next element for the program; None at the end."""
+    def _next(self, infeed: int) -> tuple[np.ndarray, ...] | None:
+        """The next element for the program from one of its infeeds; None at the end."""
+        waiting = self._waiting[infeed]
         with self._condition:
             # A pipeline that waits for calls holds back the answers to earlier ones.
-            holding = self._application.ahead and any(self._taken)
-            self._condition.wait_for(lambda: self._stopped or self._waiting, self._timeout if holding else None)
+            holding = self._application.ahead and any(call.taken and call.future is not None for call in self._calls)
+            self._condition.wait_for(lambda: self._stopped or waiting, self._timeout if holding else None)
             if self._stopped:
                 return None
-            if self._waiting:
-                values, future = self._waiting.popleft()
-                self._taken.append(future)
-                self._condition.notify_all()
-                return tuple(values)
-            self._taken.append(None)
-            return tuple(tf.zeros(spec.shape, spec.dtype).numpy() for spec in self._application.elements("infeed"))
+            if not waiting:
+                specs = itertools.chain.from_iterable(self._application.elements("infeed"))
+                self._add([tf.zeros(spec.shape, spec.dtype).numpy() for spec in specs], None)
+            call = waiting.popleft()
+            call.taken = True
+            self._condition.notify_all()
+            return call.elements[infeed]
 
     def _run(self) -> None:
         application = self._application
-        # Where its numbers may stop a program, a run tells so when it has ended.
-        by_itself = application.ipus == 1 and _NUMBERS not in application.functions
         try:
             while not self._stopped:
                 with tf.device(self._device):
-                    if by_itself:
+                    if application.by_itself:
                         definitions.call_defined(self._function, self._arguments, len(application.results))
                         continue
                     ops.ipu_replicated_run(
@@ -171,45 +200,54 @@ class Engine:
             self._end(exc)
 
     def _answer(self) -> None:
+        answers: list[collections.deque[list[np.ndarray]]] = [collections.deque() for _ in self._results]
         try:
             while True:
                 with self._condition:
-                    self._condition.wait_for(lambda: self._stopped or self._taken)
+                    self._condition.wait_for(lambda: self._stopped or any(call.taken for call in self._calls))
                     if self._stopped:
                         return
-                self._hand_on([row.numpy() for row in self._results.take(_PATIENCE_US)])
+                for results, rows in zip(self._results, answers, strict=True):
+                    if not rows:
+                        rows.extend(self._rows(results))
+                while all(answers):
+                    self._hand_on([one for rows in answers for one in rows.popleft()])
         except BaseException as exc:
             self._end(exc)
 
-    def _hand_on(self, rows: list[np.ndarray]) -> None:
+    def _rows(self, results: stored_feeds.Results) -> Iterator[list[np.ndarray]]:
+        """What has come from an outfeed, a list an element."""
+        rows = [row.numpy() for row in results.take(_PATIENCE_US)]
         if not rows or not len(rows[0]):
-            return
+            return iter(())
         if self._application.ipus > self._application.shards:  # A row has the results of all replicas, in order.
             rows = [row.reshape([-1, *row.shape[2:]]) for row in rows]
-        for at in range(len(rows[0])):
-            with self._condition:
-                future = self._taken.popleft()
-            if future is not None:
-                future.set_result([row[at] for row in rows])
+        return ([row[at] for row in rows] for at in range(len(rows[0])))
+
+    def _hand_on(self, answer: list[np.ndarray]) -> None:
+        with self._condition:
+            future = self._calls.popleft().future if self._calls else None  # None: it was stopped.
+        if future is not None:
+            future.set_result(answer)
 
     def _end(self, failure: BaseException) -> None:
         with self._condition:
             if self._stopped:
                 return
             self._stopped, self._failure = True, failure
-            left = [*(one for one in self._taken if one is not None), *(future for _, future in self._waiting)]
-            self._taken.clear()
-            self._waiting.clear()
+            left = [call.future for call in self._calls if call.future is not None]
+            for calls in (self._calls, *self._waiting):
+                calls.clear()
             self._condition.notify_all()
         for future in left:
             future.set_exception(failure)
 
 
-def _elements(reference: weakref.ref[Engine]) -> Iterator[tuple[np.ndarray, ...]]:
+def _elements(reference: weakref.ref[Engine], infeed: int) -> Iterator[tuple[np.ndarray, ...]]:
     """What the program is fed; the dataset must not keep the engine."""
     while True:
         engine = reference()
-        element = None if engine is None else engine._next()
+        element = None if engine is None else engine._next(infeed)
         del engine
         if element is None:
             return

@@ -30,9 +30,10 @@ def experimental_application_compile_op(
 ) -> tf.Tensor:
     """Compiles a function into a file, without running it.
 
-    The function is a program as `IPUStrategy.run` runs one: it takes elements of one infeed, in a loop or a pipeline, and
-    enqueues an answer to each to one outfeed. The data of these queues do not matter. It is compiled for the strategy whose
-    scope is around, or else for `/device:IPU:0`, and for as many IPUs as that has now.
+    The function is a program as `IPUStrategy.run` runs one: it takes elements of an infeed, in a loop or a pipeline, and
+    enqueues an answer to each to an outfeed. With several infeeds a call brings an element of each; with several outfeeds its
+    answer is an element of each. The data of these queues do not matter. It is compiled for the strategy whose scope is
+    around, or else for `/device:IPU:0`, and for as many IPUs as that has now.
 
     Args:
       func: The function.
@@ -46,7 +47,7 @@ def experimental_application_compile_op(
 
     Raises:
       RuntimeError: A graph is being built, where nothing is compiled.
-      ValueError: The function has not one infeed and one outfeed, or uses what only this process has.
+      ValueError: The function has no infeed or no outfeed, or uses what only this process has.
       tf.errors.InvalidArgumentError: XLA cannot compile it: the message says what of it, and the way out.
     """
     if not tf.executing_eagerly():

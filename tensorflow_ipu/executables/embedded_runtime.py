@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import os
 import weakref
@@ -38,8 +39,9 @@ class Signature:
 
     Attributes:
       inputs: What it is started with: its function's arguments, then its variables, if they are not frozen.
-      streamed_inputs: What each call brings: an element of its infeed.
-      streamed_outputs: What each call is answered: an element of its outfeed.
+      streamed_inputs: What each call brings: an element of its infeed; of several infeeds, of one after the other. A name
+        that several have is preceded by the number of the infeed, as in `0.x`.
+      streamed_outputs: What each call is answered: an element of its outfeed, or outfeeds, likewise.
     """
 
     inputs: list[tf.TensorSpec]
@@ -94,7 +96,8 @@ def embedded_runtime_start(
     """Starts a program of `experimental_application_compile_op`: it runs until it is stopped.
 
     It runs on the device of the strategy whose scope is around, or else on `/device:IPU:0`, which has as many IPUs as the one
-    that it was compiled for. On another kind of processor, or with other versions, it is compiled anew.
+    that it was compiled for. A program for one IPU runs on a larger device too, which runs as many of them at a time as it
+    has IPUs. On another kind of processor, or with other versions, it is compiled anew.
 
     Args:
       executable_file: The path of the file.
@@ -108,7 +111,7 @@ def embedded_runtime_start(
 
     Raises:
       FileNotFoundError: There is no such file.
-      RuntimeError: A graph is being built.
+      RuntimeError: A graph is being built, or other applications have the device's IPUs.
       TypeError: `inputs` is neither a list nor a dict.
       ValueError: The file is none of ours; `inputs` are more or less than it takes, or one has another shape or type;
         `timeout` is not positive; the device has another number of IPUs.
@@ -119,16 +122,18 @@ def embedded_runtime_start(
     if not is_int(timeout) or timeout <= 0:
         raise ValueError(f"`timeout` must be a positive number of microseconds, but is {timeout!r}")
     application = _application.load(executable_file)
-    signature = Signature(application.inputs, application.elements("infeed"), application.elements("outfeed"))
+    signature = Signature(
+        application.inputs, _in_a_row(application.elements("infeed")), _in_a_row(application.elements("outfeed"))
+    )
     extended = current_strategy().extended
     ipus = ipus_or_one(extended.ordinal)
-    if ipus != application.ipus:
+    if ipus != application.ipus and not (application.by_itself and ipus > 1):
         raise ValueError(
             f"`executable_file` is `{os.fspath(executable_file)}`, which was compiled for a device of {application.ipus} IPUs,"
             f" and `/device:IPU:{extended.ordinal}` has {ipus}: configure it so, or compile again"
         )
     values = _checked(_listed(inputs, signature.inputs), signature.inputs, "Embedded application runtime expects")
-    engine = Engine(application, values, extended.ipu_device, timeout)
+    engine = Engine(application, values, extended.ipu_device, ipus, timeout)
     return RuntimeContext(name, os.fspath(executable_file), signature, engine)
 
 
@@ -193,6 +198,16 @@ def embedded_runtime_start_and_call(
     """
     context = embedded_runtime_start(executable_file, startup_inputs, name)
     return embedded_runtime_call(call_inputs, context), context
+
+
+def _in_a_row(queues: list[list[tf.TensorSpec]]) -> list[tf.TensorSpec]:
+    """The tensors of the elements of all queues, by names of their own."""
+    counts = collections.Counter(spec.name for specs in queues for spec in specs)
+    return [
+        tf.TensorSpec(spec.shape, spec.dtype, spec.name if counts[spec.name] == 1 else f"{at}.{spec.name}")
+        for at, specs in enumerate(queues)
+        for spec in specs
+    ]
 
 
 def _call(inputs: Sequence[Any], context: RuntimeContext, timeout_seconds: float | None) -> list[Any]:

@@ -171,6 +171,61 @@ def test_call_ends_in_time_where_there_is_no_answer(replicas: Any, start: Any, t
         embedded_runtime_call([tf.constant(1), [1.0, 2.0]], context, timeout_seconds=0.05)
 
 
+def test_calls_bring_an_element_of_each_infeed_and_are_answered_from_each_outfeed(
+    strategy: Any, start: Any, tmp_path: Path
+) -> None:
+    with strategy.scope():
+        infeeds = [iter(tf.data.Dataset.from_tensors({"x": tf.zeros([2]), "by": 1}).repeat()) for _ in range(2)]
+        outfeeds = [ipu.IPUOutfeedQueue() for _ in range(2)]
+
+        def program() -> None:
+            for _ in tf.range(3):
+                one, other = (next(infeed) for infeed in infeeds)
+                outfeeds[0].enqueue({"y": one["x"] * tf.cast(other["by"], tf.float32)})
+                outfeeds[1].enqueue({"sum": one["x"] + other["x"], "by": one["by"]})
+
+        path: Any = experimental_application_compile_op(program, [], tmp_path / "app")
+    context = start(path.numpy().decode(), [], "app")
+    assert [spec.name for spec in context.signature().streamed_inputs] == ["0.by", "0.x", "1.by", "1.x"]
+    assert [spec.name for spec in context.signature().streamed_outputs] == ["y", "by", "sum"]
+    faults: list[BaseException] = []
+
+    def call(by: int) -> None:
+        try:
+            for at in range(10):
+                y, same, total = embedded_runtime_call([by, [1.0, at], 2, [0.5, by]], context)
+                assert (y.numpy().tolist(), same.numpy(), total.numpy().tolist()) == ([2, 2 * at], by, [1.5, at + by])
+        except BaseException as exc:
+            faults.append(exc)
+
+    threads = [threading.Thread(target=call, args=(by,)) for by in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_device_runs_as_many_applications_as_it_has_ipus(
+    strategy: Any, replicas: Any, start: Any, tmp_path: Path
+) -> None:
+    path = make(strategy, tmp_path / "app", frozen=True)
+    two = make(replicas(2), tmp_path / "two", frozen=True)
+    first, second = (start(path, [bias], str(bias)) for bias in (1.0, 2.0))
+    for factor in range(5):
+        check(first, factor, 1.0)
+        check(second, factor, 2.0)
+    for other, ipus in ((path, 1), (two, 2)):
+        with pytest.raises(
+            RuntimeError, match=f"has 2 IPUs, of which other applications use 2, and this one wants {ipus}"
+        ):
+            start(other, [3.0], "other")
+    embedded_runtime_stop(first)
+    with pytest.raises(RuntimeError, match="use 1, and this one wants 2"):
+        start(two, [3.0], "other")
+    check(start(path, [3.0], "third"), 5, 3.0)
+
+
 def test_overflow_ends_an_application(start: Any, tmp_path: Path) -> None:
     config = ipu.IPUConfig()
     config.floating_point_behaviour.oflo = True
@@ -230,5 +285,7 @@ def test_faults_are_named(strategy: Any, start: Any, tmp_path: Path, replicas: A
     with pytest.raises(ValueError, match="`func` uses 0 infeeds and 0 outfeeds"):
         experimental_application_compile_op(lambda x: x + 1, [1.0])
     replicas(4)
-    with pytest.raises(ValueError, match="compiled for a device of 1 IPUs, and `/device:IPU:0` has 4"):
-        embedded_runtime_start_and_call(path, [1.0, weights], [1, [1.0, 2.0]], "app")
+    four = make(ipu.IPUStrategy(), tmp_path / "four", frozen=False)
+    replicas(1)
+    with pytest.raises(ValueError, match="compiled for a device of 4 IPUs, and `/device:IPU:0` has 1"):
+        embedded_runtime_start_and_call(four, [1.0, weights], [1, [1.0, 2.0]], "app")
