@@ -68,6 +68,9 @@ def test_constant_of_a_program_is_not_changed_behind_its_back(strategy):
     strategy.run(step)
     with pytest.raises(ValueError, match=r"`momentum` was to become 0.1, and programs were compiled with 0.9"):
         optimizer.momentum = 0.1
+    for name, value in (("velocity_scaling", 2.0), ("nesterov", True)):
+        with pytest.raises(ValueError, match=f"`{name}` was to become {value}, .* make another optimizer"):
+            setattr(optimizer, name, value)
     optimizer.momentum = 0.9  # As it is.
     optimizer.learning_rate = 1.0  # It always is variable.
 

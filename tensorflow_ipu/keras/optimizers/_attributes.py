@@ -70,9 +70,13 @@ class Attributes:
           ValueError: They have, and it is another one.
         """
         if name in self.compiled and before != value:
+            way = (
+                f"the optimizer with `variable_attributes=[{name!r}]`"
+                if name in self.changeable
+                else "another optimizer"
+            )
             raise ValueError(
-                f"`{name}` was to become {value!r}, and programs were compiled with {before!r}, which they keep: make the"
-                f" optimizer with `variable_attributes=[{name!r}]`"
+                f"`{name}` was to become {value!r}, and programs were compiled with {before!r}, which they keep: make {way}"
             )
 
     def read(self, name: str) -> float | tf.Tensor:

@@ -115,8 +115,12 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         attributes = self._state.attributes
         if name in attributes.values:
             return tf.cast(tf.convert_to_tensor(attributes.values[name]), dtype)
+        return self.constant(name)
+
+    def constant(self, name: str) -> Any:
+        """An attribute as `update_step` uses it that is a constant of programs: to set it to another value is an error then."""
         if not tf.executing_eagerly():
-            attributes.compiled.add(name)
+            self._state.attributes.compiled.add(name)
         return getattr(self, name)
 
     def uses(self, name: str) -> bool:
@@ -131,7 +135,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
           TypeError: A variable attribute is to be no number.
         """
         state: _State | None = self.__dict__.get("_state")
-        if state is None or name not in state.attributes.changeable:
+        if state is None:
             super().__setattr__(name, value)
         elif name in state.attributes.values:
             state.attributes.values[name].assign(number(name, value))

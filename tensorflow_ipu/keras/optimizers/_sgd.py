@@ -77,12 +77,12 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
             slot, momentum, scale = (
                 self.get_slot(variable, "momentum"),
                 self.hyper("momentum", kind),
-                self.velocity_scaling,
+                self.constant("velocity_scaling"),
             )
             scaled = momentum * tf.cast(slot.value, kind) + (step if scale == 1 else scale * step)
             self.assign(slot, scaled)
             moved = scaled if scale == 1 else scaled / scale
-            step = momentum * moved + step if self.nesterov else moved
+            step = momentum * moved + step if self.constant("nesterov") else moved
         self.assign(variable, tf.cast(variable, kind) + step)
 
     def get_config(self) -> Config:
