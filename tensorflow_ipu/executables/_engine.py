@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu._tensorflow import definitions
 from tensorflow_ipu.feeds import stored as stored_feeds
@@ -196,6 +197,9 @@ class Engine:
                         shards=application.shards,
                         shapes=[one["shape"] for one in application.results],
                     )
+        except tf.errors.InvalidArgumentError as exc:
+            reason = replicas.why_stopped(None, exc.message)
+            self._end(exc if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
         except BaseException as exc:
             self._end(exc)
 

@@ -36,6 +36,7 @@ from tensorflow_ipu.replicas._shards import (
     power_of_2,
     shards_of,
 )
+from tensorflow_ipu.replicas._stopped import why as why_stopped
 from tensorflow_ipu.replicas._traces import ShapesOfData
 from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, numbers_now, on_host, tracing_program
 
@@ -91,5 +92,6 @@ __all__ = [
     "tracing_program",
     "user_lines",
     "wait_until_idle",
+    "why_stopped",
     "with_states",
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import functions, graphs
+from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu.replicas._called import named_operations
 from tensorflow_ipu.replicas._user_code import user_frame
 
 
@@ -36,12 +38,16 @@ def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]
       program: The concrete function, or its graph.
 
     Returns:
-      For the name of each operation, in all functions that the program calls: `file.py:21`.
+      For the name of each operation, with the calls that lead to it, as the HLO has it: `file.py:21`.
     """
     found: dict[str, str] = {}
-    for graph in graphs.graphs_of(program):
-        for operation in graph.get_operations():
+    lines: dict[int, str | None] = {}  # Of operations by their ids: a function may be called from many places.
+    graph: Any = getattr(program, "graph", program)
+    for name, operation in named_operations(graph):
+        if id(operation) not in lines:
             frame = user_frame(operation)
-            if frame is not None:
-                found[operation.name] = f"{os.path.basename(frame[0])}:{frame[1]}"
+            lines[id(operation)] = None if frame is None else f"{os.path.basename(frame[0])}:{frame[1]}"
+        line = lines[id(operation)]
+        if line is not None:
+            found[name] = line
     return found

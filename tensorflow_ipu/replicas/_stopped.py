@@ -16,11 +16,11 @@ _FAULT = re.compile(
 )
 
 
-def why(program: functions.ConcreteFunction, error: str) -> str | None:
+def why(program: functions.ConcreteFunction | None, error: str) -> str | None:
     """What stopped a program, with the user's line.
 
     Args:
-      program: The concrete function, whose run failed.
+      program: The concrete function, whose run failed; None where it was traced elsewhere, and no line is known.
       error: The message of the failure.
 
     Returns:
@@ -29,6 +29,6 @@ def why(program: functions.ConcreteFunction, error: str) -> str | None:
     found = _FAULT.search(error)
     if found is None:
         return None
-    line = user_lines(program).get(found["name"])
+    line = None if program is None else user_lines(program).get(found["name"])
     place = f" ({line})" if line else ""
     return f"Floating point exception: {found['operation']}{place}{found['rest']}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.replicas._called import CALLS, function_of, functions_of
 from tensorflow_ipu.replicas._user_code import user_frame
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _NOT_CONSTANT = re.compile(r"input (\d+) of \S+ operator as a compile-time const
 _CONTROL_FLOW = {
     f"{reference}{name}" for reference in ("", "Ref") for name in ("Enter", "Exit", "Merge", "NextIteration", "Switch")
 } | {"LoopCond"}
-
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class _Found(NamedTuple):
@@ -122,11 +120,11 @@ def _needed(graph: graphs.FunctionGraph, outputs: Sequence[tf.Tensor], scope: tu
 def _of_operation(
     graph: graphs.FunctionGraph, operation: tf.Operation, wanted: Sequence[bool], scope: tuple[str, ...]
 ) -> Iterator[_Found]:
-    for function in _functions(graph, operation):
+    for function in functions_of(graph, operation):
         outputs = function.outputs
-        if operation.type in _CALLS:
+        if operation.type in CALLS:
             outputs = [tensor for tensor, is_wanted in zip(outputs, wanted, strict=True) if is_wanted]
-        yield from _needed(function, outputs, _scope(operation, scope) if operation.type in _CALLS else scope)
+        yield from _needed(function, outputs, _scope(operation, scope) if operation.type in CALLS else scope)
     if not _compiles(graph, operation):
         yield _Found(operation, scope)
 
@@ -137,8 +135,8 @@ def _all(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found
 
 def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
     for operation in graph.get_operations():
-        for function in _functions(graph, operation):
-            yield from _operations(function, _scope(operation, scope) if operation.type in _CALLS else scope)
+        for function in functions_of(graph, operation):
+            yield from _operations(function, _scope(operation, scope) if operation.type in CALLS else scope)
         yield _Found(operation, scope)
 
 
@@ -146,7 +144,7 @@ def _compiles(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:
     if (
         operation.type == "Placeholder"
         or operation.type in _CONTROL_FLOW
-        or _function(graph, operation.type) is not None
+        or function_of(graph, operation.type) is not None
     ):
         return True
     key = (operation.type, *(tensor.dtype for tensor in (*operation.inputs, *operation.outputs)))
@@ -160,34 +158,9 @@ def _compiles(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:
 _answers: dict[tuple[str | tf.DType, ...], bool] = {}
 
 
-def _functions(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[graphs.FunctionGraph]:
-    """The graphs of the functions that an operation calls."""
-    names = [operation.type]
-    for attribute in _function_attributes(operation.type):
-        value = operation.get_attr(attribute)
-        names += [one.name for one in (value if isinstance(value, list) else [value])]
-    functions = [_function(graph, name) for name in names]
-    return [function for function in functions if function is not None]
-
-
-def _function(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph | None:
-    for one in graphs.around(graph):
-        function = graphs.functions_in(one).get(name)
-        if function is not None:
-            return getattr(function, "graph", None)
-    return None
-
-
 def _is_stateful(kind: str) -> bool:
     definition = graphs.definition_of(kind)
     return definition is None or definition.is_stateful  # None: a function of the user.
-
-
-@functools.cache
-def _function_attributes(kind: str) -> tuple[str, ...]:
-    definition = graphs.definition_of(kind)
-    attributes = [] if definition is None else definition.attr
-    return tuple(attribute.name for attribute in attributes if attribute.type in ("func", "list(func)"))
 
 
 # The words.

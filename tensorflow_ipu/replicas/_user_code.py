@@ -15,7 +15,7 @@ _GENERATED = "__autograph_generated_file"
 
 
 def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
-    """The innermost frame of an operation's making that is no part of TensorFlow, Keras or this package.
+    """The innermost frame of an operation's making that is no part of TensorFlow, Keras, what it maps with, or this package.
 
     Args:
       operation: An operation of a graph.
@@ -33,8 +33,8 @@ def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     # TensorFlow makes the wrappers of loaded operations from strings.
-    folders = (Path(sys.modules[name].__file__ or "").parent for name in ("tensorflow", "keras", "tensorflow_ipu"))
-    return ("<string>", *(f"{folder}/" for folder in folders))
+    loaded = [sys.modules[name] for name in ("tensorflow", "keras", "optree", "tensorflow_ipu") if name in sys.modules]
+    return ("<string>", *(f"{Path(module.__file__ or '').parent}/" for module in loaded))
 
 
 def stack_level() -> int:
