@@ -304,9 +304,14 @@ def attributed(attributes: Mapping[str, Any]) -> AbstractContextManager[None]:
     return _default()._attr_scope(attributes)
 
 
-def attribute_now(name: str) -> Any:
-    """The attribute that operations get now, or None; stands on `Graph._attr_scope_map`, see `attributed`."""
-    return _default()._attr_scope_map.get(name)
+def attribute_now(name: str, graph: Any = None) -> Any:
+    """The attribute that operations of a graph get now, or None; stands on `Graph._attr_scope_map`, see `attributed`.
+
+    Args:
+      name: The attribute.
+      graph: The graph; None for that which operations are made in now.
+    """
+    return (graph or _default())._attr_scope_map.get(name)
 
 
 def has_attribute_now(name: str) -> bool:

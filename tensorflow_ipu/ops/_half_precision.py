@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 
-def _mark(graph: FunctionGraph, numbers: replicas.Numbers) -> None:
+def _mark(graph: FunctionGraph, options: str) -> None:
     """Puts the marker into the outermost graph of a program; the pass over its HLO finds it there."""
     with graph.as_default(), tf.control_dependencies(None), tf.name_scope("half_precision"):
-        marker = ops.ipu_half_precision(_sites.random("IPUConfig.floating_point_behaviour"), options=numbers.text())
+        marker = ops.ipu_half_precision(_sites.random("IPUConfig.floating_point_behaviour"), options=options)
     graph.control_outputs.append(marker)
-    if numbers.stops:
-        replicas.note_stops(graph)
 
 
 replicas.set_marker(_mark)

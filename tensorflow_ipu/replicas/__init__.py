@@ -18,7 +18,7 @@ from tensorflow_ipu.replicas._instruction_attributes import INHERITED as INHERIT
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
-from tensorflow_ipu.replicas._numbers import Numbers, note_stops, set_marker
+from tensorflow_ipu.replicas._numbers import Numbers, set_marker
 from tensorflow_ipu.replicas._numbers import ask as ask_of_numbers
 from tensorflow_ipu.replicas._numbers import of_device as numbers_of
 from tensorflow_ipu.replicas._program import Prepared, Target, adopt, find, is_graph_function, not_kept, trace
@@ -72,7 +72,6 @@ __all__ = [
     "names_a_feed",
     "not_kept",
     "note_shards",
-    "note_stops",
     "numbers_now",
     "numbers_of",
     "on_host",

@@ -46,9 +46,23 @@ def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[
     """
     for operation in graph.get_operations():
         yield prefix + operation.name, operation
-        inside = f"{prefix}{operation.name}/" if operation.type in CALLS else prefix
         for function in functions_of(graph, operation):
-            yield from named_operations(function, inside)
+            yield from named_operations(function, scope_of_called(operation, prefix))
+
+
+def scope_of_called(operation: tf.Operation, prefix: str) -> str:
+    """What the names begin with in the HLO of the operations of a function.
+
+    Args:
+      operation: What calls the function. Names in loops and branches begin anew: each is compiled by itself.
+      prefix: What the name of the operation begins with.
+    """
+    return f"{prefix}{operation.name}/" if operation.type in CALLS else ""
+
+
+def without_inlining(name: str) -> str:
+    """The name of an operation, of all that an instruction is called by which comes from a function that was inlined."""
+    return name.rsplit(";", 1)[-1]
 
 
 @functools.cache

@@ -45,7 +45,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
         type_ = op.outputs[0].dtype if op.outputs else None
         # One that says how it is computed is not computed by TensorFlow's kernel.
-        own = type_ == tf.float16 and _instruction_attributes.inherited_from(op)
+        own = type_ == tf.float16 and _instruction_attributes.is_told_how(graph, op)
         if _tracing.wants_host_kernels(type_) and not own:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):

@@ -49,7 +49,19 @@ def inherited_from(operation: tf.Operation) -> dict[str, str]:
     attributes = operation.node_def.attr
     if _ATTRIBUTE not in attributes:
         return {}
-    said = xla.frontend_attributes(attributes[_ATTRIBUTE].s)
+    return _inherited(attributes[_ATTRIBUTE])
+
+
+def is_told_how(graph: tf.Graph, operation: tf.Operation) -> bool:
+    """Whether an operation says how it computes, or is in a loop or a function that is traced where that is said."""
+    if inherited_from(operation):
+        return True
+    said = (graphs.attribute_now(_ATTRIBUTE, one) for one in graphs.around(getattr(graph, "outer_graph", None)))
+    return any(_inherited(one) for one in said if one is not None)
+
+
+def _inherited(attribute: tf.compat.v1.AttrValue) -> dict[str, str]:
+    said = xla.frontend_attributes(attribute.s)
     return {name: value for name, value in said.items() if name in INHERITED}
 
 

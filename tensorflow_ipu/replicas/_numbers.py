@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorflow_ipu import _poplar_options
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import StochasticRoundingBehaviour, _state
+from tensorflow_ipu.replicas import _said
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -107,22 +108,17 @@ def is_asked(graph: FunctionGraph) -> bool:
     return hasattr(graph, _ASKED)
 
 
-def note_stops(graph: FunctionGraph) -> None:
-    """Notes that the numbers of a program may stop it."""
-    setattr(graph, _STOPS, True)
-
-
 def may_stop(graph: Any) -> bool:
-    """Whether that was noted."""
+    """Whether the numbers of a program may stop it."""
     return hasattr(graph, _STOPS)
 
 
-Marker = Callable[["FunctionGraph", Numbers], None]
+Marker = Callable[["FunctionGraph", str], None]
 _marker: Marker | None = None
 
 
 def set_marker(marker: Marker) -> None:
-    """Says what marks the outermost graph of a program whose numbers are the machine's, once it is traced."""
+    """Says what marks the outermost graph of a program whose numbers are the machine's, once it is traced, with a text."""
     global _marker  # noqa: PLW0603
     _marker = marker
 
@@ -130,4 +126,7 @@ def set_marker(marker: Marker) -> None:
 def finish(graph: FunctionGraph, numbers: Numbers) -> None:
     """Called with the outermost graph of each program that has been traced."""
     if _marker is not None and (numbers != PLAIN or is_asked(graph)):
-        _marker(graph, numbers)
+        words = [numbers.text(), *(_said.words_of(graph) if is_asked(graph) else ())]
+        _marker(graph, " ".join(words))
+        if numbers.stops:
+            setattr(graph, _STOPS, True)

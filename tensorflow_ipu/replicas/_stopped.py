@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tensorflow_ipu.replicas._called import without_inlining
 from tensorflow_ipu.replicas._description import user_lines
 
 if TYPE_CHECKING:
@@ -29,6 +30,6 @@ def why(program: functions.ConcreteFunction | None, error: str) -> str | None:
     found = _FAULT.search(error)
     if found is None:
         return None
-    line = None if program is None else user_lines(program).get(found["name"])
+    line = None if program is None else user_lines(program).get(without_inlining(found["name"]))
     place = f" ({line})" if line else ""
     return f"Floating point exception: {found['operation']}{place}{found['rest']}"

@@ -16,6 +16,7 @@ from tensorflow_ipu import scopes
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.config import IPUConfig, StochasticRoundingBehaviour, reset_ipu_seed
 from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, replication_ops
+from tensorflow_ipu.replicas._host_kernels import wherever_known
 
 ON = StochasticRoundingBehaviour.ON
 COUNT = 20_000
@@ -229,6 +230,52 @@ def test_a_scope_says_where() -> None:
     inside, outside = run(off, tf.constant(values))
     assert (inside.numpy() == nearest).all()
     assert (outside.numpy() != nearest).any()
+
+
+@tf.function
+def called(x: tf.Tensor) -> tf.Tensor:
+    for _ in tf.range(1):
+        x = tf.sigmoid(x)
+    return tf.einsum("ij,kj->ik", x, x)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_scope_holds_for_all_that_is_computed_in_it(asked: bool) -> None:
+    """TensorFlow tells XLA nothing of scopes where it lowers an operation by MLIR, or calls a function."""
+    configure(StochasticRoundingBehaviour.OFF if asked else ON)
+
+    def step(x: tf.Tensor, images: tf.Tensor) -> Any:
+        filtered, bent = images, x
+        with tf.GradientTape() as tape, scopes.stochastic_rounding(asked):
+            tape.watch(x)
+            results = [tf.exp(x), tf.nn.softmax(x), tf.einsum("ij,jk->ik", x, x), called(x)]
+            for _ in tf.range(1):
+                filtered, bent = tf.nn.conv2d(filtered, images[:3, :3], 1, "SAME"), tf.tanh(bent)
+            loss = tf.reduce_sum(results[0])
+        gradient: Any = tape.gradient(loss, x)
+        return [*results, filtered, bent, gradient]
+
+    with wherever_known():  # Of float16 too, which kernels of the host do not round at random.
+        function = tf.function(step, jit_compile=True)
+        random = np.random.default_rng(9)
+        shapes = ([16, 16], [4, 4, 4, 4])
+        args = [tf.constant(random.normal(size=shape).astype(np.float16)) for shape in shapes]
+        strategy = ipu.IPUStrategy()
+        first, second = (strategy.run(function, args) for _ in range(2))
+    assert [bool(tf.reduce_any(one != other)) for one, other in zip(first, second, strict=True)] == [asked] * 7
+
+
+def test_operations_of_one_name_of_which_scopes_say_different_things_are_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def step(x: tf.Tensor) -> Any:
+        with scopes.stochastic_rounding(True):
+            inside = called(x)
+        return inside, called(x)
+
+    with caplog.at_level("WARNING", "tensorflow_ipu"):
+        run(step, tf.ones([2, 2], tf.float16))
+    assert "operations called `while/Sigmoid`, of which scopes say different things" in caplog.text
 
 
 def test_a_program_of_which_nothing_is_asked_is_the_same() -> None:

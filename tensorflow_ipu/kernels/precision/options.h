@@ -2,6 +2,8 @@
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_OPTIONS_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_OPTIONS_H_
 
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -22,10 +24,12 @@ struct Options {
   Rounding rounding = Rounding::kNearest;
   std::string matmul_partials;  // `half`, `float`, or nothing where the library chooses.
   std::string conv_partials;
+  // What scopes say of operations: for an attribute of instructions and the name of an operation, its value.
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> said;
 
   bool stops() const { return inv || div0 || oflo; }
 
-  // Of words such as `oflo=1 esr=on`; words that it does not know are others'.
+  // Of words such as `oflo=1 esr=on ipu_stochastic_rounding:while/Exp=off`; words that it does not know are others'.
   static Options Of(std::string_view text);
 };
 

@@ -1,6 +1,7 @@
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,22 @@ std::string OptionsText(const Value marker) {
   return begin == end ? "" : text.substr(begin + 1, end - begin - 1);
 }
 
+// Has instructions say what is said of their operations, where TensorFlow has not handed it to them.
+void Attribute(const Options& options, xla::HloModule* module) {
+  if (options.said.empty()) return;
+  for (xla::HloComputation* const computation : module->computations()) {
+    for (const Value instruction : computation->instructions()) {
+      std::string_view name = instruction->metadata().op_name();
+      // Of what was inlined, the last of its names has the calls in it.
+      if (const std::size_t at = name.rfind(';'); at != std::string_view::npos) name.remove_prefix(at + 1);
+      for (const auto& [attribute, values] : options.said) {
+        const auto found = values.find(name);
+        if (found != values.end()) instruction->add_frontend_attribute(attribute, found->second);
+      }
+    }
+  }
+}
+
 bool IsControlFlow(const xla::HloInstruction& instruction) {
   return instruction.opcode() == HloOpcode::kWhile || instruction.opcode() == HloOpcode::kConditional ||
          instruction.opcode() == HloOpcode::kCall;
@@ -80,6 +97,7 @@ absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaCom
   if (!module.ok()) return module.status();
   const Value marker = MarkerOf(**module);
   const Options options = Options::Of(OptionsText(marker));
+  Attribute(options, module->get());
   Unshare(module->get());
   if (const auto partials = RewritePartials(options, module->get()); !partials.ok()) return partials.status();
   absl::Status status = Walk(options).Program(module->get(), marker);
