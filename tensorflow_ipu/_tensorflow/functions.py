@@ -112,6 +112,16 @@ def has_made_variables(function: Function) -> bool:
     return bool(function._created_variables)
 
 
+def initializes_variables(graph: tf.Graph) -> bool:
+    """Whether a graph is that by which TensorFlow gives the variables of a first trace their values, on the host.
+
+    Stands on the name of the function in `polymorphic_function`: it is traced as programs are, beside the one that makes the
+    variables. When it has another name: a program that makes variables where numbers are the machine's fails by a missing
+    kernel of the host, and the new name belongs here.
+    """
+    return getattr(graph, "name", None) == "initialize_variables"
+
+
 def tracing_options(function: Function) -> Any:
     """What TensorFlow traces a `tf.function` by; None before its first trace.
 

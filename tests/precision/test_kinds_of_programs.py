@@ -207,3 +207,16 @@ def test_another_process_rounds_and_stops_as_it_was_compiled_to(run_script: Any,
     steps, message = done.stdout.splitlines()[:2]
     assert steps == "0.0 1.0"
     assert re.match(r"Floating point exception: Cast `while/Cast` gave 1e\+05", message), message
+
+
+def test_a_program_that_makes_its_variables_rounds() -> None:
+    strategy = configure(1, rounds=True)
+    made: list[tf.Variable] = []
+
+    def step() -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(lambda: tf.fill([SIZE], 1 + 2**-11)))
+        return tf.cast(made[0], HALF)
+
+    with strategy.scope():
+        assert set((strategy.run(tf.function(step, jit_compile=True)).numpy() - 1) * 2**10) == {0, 1}

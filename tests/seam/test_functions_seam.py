@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu._tensorflow import definitions, functions, graphs
 
 SCALAR = tf.TensorSpec([], tf.float32)
@@ -240,3 +241,29 @@ def test_the_program_of_xla_can_be_read(program: Any) -> None:
     assert {"parameter", "multiply"} <= opcodes
     types = {each.shape.element_type for part in module.computations for each in part.instructions}
     assert hlo.PrimitiveType.Value("F32") in types
+
+
+def test_variables_of_a_first_trace_get_their_values_by_a_function_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[str, bool]] = []
+    known = functions.initializes_variables
+
+    def asked(graph: Any) -> bool:
+        found.append((graph.name, known(graph)))
+        return found[-1][1]
+
+    monkeypatch.setattr(functions, "initializes_variables", asked)
+    made: list[tf.Variable] = []
+
+    @tf.function(jit_compile=True)
+    def program(x: tf.Tensor) -> Any:
+        if not made:
+            made.append(tf.Variable(lambda: tf.ones([2])))
+        return made[0] * x
+
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        assert strategy.run(program, [tf.ones([2])]).numpy().tolist() == [1, 1]
+    assert [name for name, is_it in found if is_it] == ["initialize_variables"]
+    assert len(found) > 1
