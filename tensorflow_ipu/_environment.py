@@ -225,6 +225,23 @@ def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
     return _positive_int(IPUS_PER_REPLICA_VARIABLE, 0, environ) or None
 
 
+def default_ipus(environ: Mapping[str, str] | None = None) -> int:
+    """How many IPUs the device has that there is where programs select none: as many as its replicas need.
+
+    Raises:
+      ValueError: `TENSORFLOW_IPU_REPLICAS` or `TENSORFLOW_IPU_IPUS_PER_REPLICA` has a malformed value, or they need more
+        IPUs than there are.
+    """
+    replicas, each = local_replicas(environ), ipus_per_replica(environ)
+    wanted = (replicas or 1) * (each or 1)
+    if wanted > ipu_count(environ):
+        raise ValueError(
+            f"`{REPLICAS_VARIABLE}` and `{IPUS_PER_REPLICA_VARIABLE}` say {replicas or 1} replicas of {each or 1} IPUs, and"
+            f" there are {ipu_count(environ)} IPUs: {way_out(COUNT_VARIABLE, wanted)}"
+        )
+    return wanted
+
+
 def keeps_traces(environ: Mapping[str, str] | None = None) -> bool:
     """Whether traces are kept where executables are (`TENSORFLOW_IPU_KEEP_TRACES`); no where unset.
 

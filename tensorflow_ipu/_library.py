@@ -46,6 +46,8 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_embedding_new": (_INT, [ctypes.c_void_p, _INT, _INT, _FLAG]),
     "ipu_embedding_open": (None, [_INT, _FLAG]),
     "ipu_end_process": (None, []),
+    "ipu_host_exchange_begin": (None, [ctypes.c_char_p]),
+    "ipu_host_exchange_end": (None, []),
     "ipu_host_function_drop": (None, [_INT]),
     "ipu_host_function_new": (_INT, []),
     "ipu_host_layers": (ctypes.c_char_p, []),

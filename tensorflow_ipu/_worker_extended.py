@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu.hosts import World, exchange
 from tensorflow_ipu.ops import random_streams, reductions
@@ -26,7 +27,7 @@ class WorkerExtended(IPUExtended):
         cpu_ordinal: int,
         host_kernels: bool,
         world: World,
-        ipus_per_replica: int,
+        ipus_per_replica: int | None,
         reduces: bool,
     ) -> None:
         """Makes the side of a strategy.
@@ -37,7 +38,8 @@ class WorkerExtended(IPUExtended):
           cpu_ordinal: That of the CPU device.
           host_kernels: Whether kernels of the host may compute layers.
           world: The workers.
-          ipus_per_replica: How many IPUs each replica has, outside of a block of `counting`.
+          ipus_per_replica: How many IPUs each replica has, outside of a block of `counting`. None: the environment says how
+            many replicas there are, or each has one.
           reduces: Whether what is reduced in programs is reduced there, or left as it is.
         """
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
@@ -142,7 +144,12 @@ class WorkerExtended(IPUExtended):
     @property
     def replicas(self) -> int:
         """How many replicas this worker has: as the block around says, else as many as there are IPUs for."""
-        return self._counted or max(1, self.ipus // self._ipus_per_replica)
+        if self._counted is not None:
+            return self._counted
+        if self._ipus_per_replica is not None:
+            return max(1, self.ipus // self._ipus_per_replica)
+        said = _environment.local_replicas()
+        return said if said is not None and self.ipus % said == 0 else self.ipus
 
     @contextlib.contextmanager
     def counting(self, replicas: int) -> Iterator[None]:

@@ -72,7 +72,8 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             replica keeps its own, and the program has to reduce.
           ipus_per_replica: How many IPUs each replica has, for who counts replicas outside of programs: the shares of
             datasets, `num_replicas_in_sync`. Keras models count their own. None: the environment variable
-            `TENSORFLOW_IPU_IPUS_PER_REPLICA`, 1 where that is unset.
+            `TENSORFLOW_IPU_IPUS_PER_REPLICA`; where that is unset, there are as many replicas as `TENSORFLOW_IPU_REPLICAS`
+            says, which `run --replicas` sets, else one for each IPU.
           host_kernels: As for `IPUStrategy`.
           communication_options: TensorFlow's options of collectives. `timeout_seconds` stands for `timeout` where that is
             None; `bytes_per_pack` is the most bytes that cross in one message, 0 for what the configuration says
@@ -94,7 +95,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)
         if ipus_per_replica is not None and (not is_int(ipus_per_replica) or ipus_per_replica < 1):
             raise ValueError(f"`ipus_per_replica` must be a positive whole number, but is {ipus_per_replica!r}")
-        self._ipus_per_replica = ipus_per_replica or _environment.ipus_per_replica() or 1
+        self._ipus_per_replica = ipus_per_replica or _environment.ipus_per_replica()
         self.bytes_per_pack = 0
         if communication_options is not None:
             self.bytes_per_pack, seconds = _checked_options(communication_options)

@@ -93,7 +93,26 @@ def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[
             f"{len(counts)} devices are asked for and {devices} were registered; "
             + _environment.way_out(_environment.DEVICES_VARIABLE, len(counts)),
         )
-    return counts or [1]
+    if counts:
+        _check_replicas(config, counts[0], faults)
+    return counts or [_environment.default_ipus()]
+
+
+def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
+    """Whether the first device has the IPUs for as many replicas as the environment says."""
+    replicas, each = _environment.local_replicas(), _environment.ipus_per_replica()
+    if replicas is None:
+        return
+    wanted = replicas * (each or 1)
+    if ipus == wanted or (each is None and ipus % replicas == 0):
+        return
+    name = "auto_select_ipus" if config.auto_select_ipus else "select_ipus"
+    faults.add(
+        ValueError,
+        f"`{name}={list(_selection.as_tuple(getattr(config, name)))}` gives `/device:IPU:0` {ipus} IPUs, and"
+        f" `{_environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which need"
+        f" {wanted}: leave out `{name}`, or run with other `--replicas`",
+    )
 
 
 def _check_counts(counts: tuple[int, ...], machine: int, faults: Faults) -> list[int]:

@@ -52,7 +52,8 @@ class IPUConfig(Category):
         [],
         "How many IPUs each device has: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four, and a"
         " number alone makes one device. A program runs as many replicas as its shards fit into the IPUs of its"
-        " device. With neither this nor `select_ipus` there is one device of one IPU.",
+        " device. With neither this nor `select_ipus` there is one device of one IPU, or of as many as a worker's replicas"
+        " need where `python -m tensorflow_ipu run --replicas` says how many there are.",
         effect=Effect.ACTS,
         hint=_SELECTION,
         canonical=as_tuple,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tensorflow_ipu import _environment
 from tensorflow_ipu.config._devices import device_name
 from tensorflow_ipu.config._enums import DeviceConnectionType
 from tensorflow_ipu.config._options import IpuOptions
@@ -21,8 +22,7 @@ DeviceListener = Callable[[Sequence[int], Sequence[DeviceConnectionType]], None]
 SeedListener = Callable[["int | None", "DeviceSeed | None"], None]
 Hook = Callable[[], None]
 
-# What there is before anything was configured: one device of one IPU.
-_DEFAULT_DEVICES = (1,)
+# What there is before anything was configured; and one device, see `_ipus`.
 _DEFAULT_CONNECTIONS = (DeviceConnectionType.ALWAYS,)
 
 
@@ -51,7 +51,7 @@ class System:
         self._changing = threading.RLock()
         self._lock = threading.Lock()
         self._records: tuple[IpuOptions, ...] = ()
-        self._ipus = _DEFAULT_DEVICES
+        self._ipus = _ipus(())
         self._connections = _DEFAULT_CONNECTIONS
         self._seeds: dict[int, DeviceSeed] = {}
         self._listener: DeviceListener | None = None
@@ -96,7 +96,7 @@ class System:
             return self._records
 
     def ipus(self) -> tuple[int, ...]:
-        """How many IPUs each device has; one device of one IPU where nothing was configured."""
+        """How many IPUs each device has; one device of `default_ipus()` where nothing was configured."""
         return self._ipus  # Without the lock: each run asks.
 
     def ipus_of_device(self, ordinal: int) -> int:
@@ -169,7 +169,7 @@ class System:
         if records:
             _logger.info("configured %d device(s), of so many IPUs each: %s", len(records), list(_ipus(records)))
         else:
-            _logger.info("the configuration is reset: one device of one IPU")
+            _logger.info("the configuration is reset: one device of %d IPU(s)", *_ipus(()))
         # The listener first: if it fails, the configuration is what it was.
         if self._listener is not None:
             self._listener(_ipus(records), _connections(records))
@@ -203,7 +203,7 @@ class System:
 
 
 def _ipus(records: tuple[IpuOptions, ...]) -> tuple[int, ...]:
-    return tuple(record.ipu_count for record in records) or _DEFAULT_DEVICES
+    return tuple(record.ipu_count for record in records) or (_environment.default_ipus(),)
 
 
 def _connections(records: tuple[IpuOptions, ...]) -> tuple[DeviceConnectionType, ...]:

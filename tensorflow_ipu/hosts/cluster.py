@@ -18,6 +18,7 @@ from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import crossing, links
 from tensorflow_ipu.hosts.identity import Identity, identity
 from tensorflow_ipu.hosts.muster import address_of, muster, name_of
+from tensorflow_ipu.hosts.termination import termination_kept
 
 # The least time that TensorFlow's own registration gets, behind a wait that took nearly all.
 _REGISTRATION = 10.0
@@ -113,7 +114,7 @@ def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Li
         agreed = muster(own, seconds, everywhere, links.port_of(listener))
         connections.make(own, listener, agreed, seconds)
     try:
-        with contextlib.nullcontext() if everywhere else _on_own_address(own):
+        with termination_kept(), contextlib.nullcontext() if everywhere else _on_own_address(own):
             cluster.join(own.addresses, own.worker, max(_REGISTRATION, end - time.monotonic()), seconds)
     except tf.errors.OpError as exc:
         raise ClusterError(

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import cluster
 from tensorflow_ipu.hosts import meetings
+from tensorflow_ipu.hosts.announcing import announced
 from tensorflow_ipu.hosts.cluster import World
 from tensorflow_ipu.hosts.muster import name_of
 
@@ -24,7 +25,7 @@ _GROUP = 8200
 
 # How the text of a verdict begins.
 _LATE, _OTHER = "L", "O"
-_REST = 5.0  # Seconds that worker 0's word may take beyond the limit: it began to wait at another time.
+_REST = 2.0  # Seconds that worker 0's word may take beyond the limit: it began to wait at another time.
 
 _numbers = itertools.count(1)
 # What was exchanged eagerly: by its kind, type and shape, the number that it goes by from then on.
@@ -45,8 +46,9 @@ def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.T
       TypeError: The value holds text.
     """
     tensor = tf.convert_to_tensor(value)
-    site = _site(world, f"broadcast from worker {root}", tensor, what)
-    return meetings.broadcast_at(world, site, tensor, root, f"{what}, of all workers")
+    kind = f"broadcast from worker {root}"
+    words = _words(kind, tensor, what)
+    return meetings.broadcast_at(world, _site(world, kind, tensor, words), tensor, root, words)
 
 
 def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
@@ -62,8 +64,9 @@ def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Ten
       tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
     """
     tensor = tf.convert_to_tensor(value)
-    site = _site(world, "mean" if mean else "sum", tensor, what)
-    return meetings.reduce_at(world, site, tensor, mean, f"{what}, of all workers")
+    kind = "mean" if mean else "sum"
+    words = _words(kind, tensor, what)
+    return meetings.reduce_at(world, _site(world, kind, tensor, words), tensor, mean, words)
 
 
 def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
@@ -78,14 +81,20 @@ def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
       tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
     """
     tensor = tf.convert_to_tensor(value)
-    return meetings.gather_at(world, _site(world, "gather", tensor, what), tensor, f"{what}, of all workers")
+    words = _words("gather", tensor, what)
+    return meetings.gather_at(world, _site(world, "gather", tensor, words), tensor, words)
 
 
-def _site(world: World, kind: str, tensor: tf.Tensor, what: str) -> meetings.Site:
-    return meetings.Site(_GROUP, _key(world, kind, tensor, what), world.workers)
+def _words(kind: str, tensor: tf.Tensor, what: str) -> str:
+    shape = "[...]" if tensor.shape.rank is None else tensor.shape.as_list()
+    return f"{kind} of {tensor.dtype.name}{shape} ({what})"
 
 
-def _key(world: World, kind: str, tensor: tf.Tensor, what: str) -> int:
+def _site(world: World, kind: str, tensor: tf.Tensor, words: str) -> meetings.Site:
+    return meetings.Site(_GROUP, _key(world, kind, tensor, words), world.workers)
+
+
+def _key(world: World, kind: str, tensor: tf.Tensor, words: str) -> int:
     """The number by which workers know an exchange from others.
 
     Eagerly, one exchange ends before the next begins, and each kind of them has one number for ever, since TensorFlow
@@ -96,33 +105,50 @@ def _key(world: World, kind: str, tensor: tf.Tensor, what: str) -> int:
     known = (kind, tensor.dtype, tuple(tensor.shape))
     if known not in _known:
         number = next(_numbers)
-        _compare(world, number, f"{kind} of {tensor.dtype.name}{list(tensor.shape)}", what)
+        _compare(world, number, words)
         _known[known] = number
     return _known[known]
 
 
-def _compare(world: World, number: int, own: str, what: str) -> None:
+def _compare(world: World, number: int, words: str) -> None:
     """Has worker 0 compare what all workers are about to exchange: TensorFlow would wait for what does not fit.
 
     Raises:
       tf.errors.DeadlineExceededError: A worker did not come within the limit.
       tf.errors.InvalidArgumentError: A worker is about to exchange something else.
+      tf.errors.UnavailableError: Worker 0 is lost.
     """
-    place, text = f"tensorflow_ipu/exchange/{number}", f"{own} ({what})"
-    verdict = f"{place}/verdict"
-    if world.worker == 0:
-        found = _verdict(world, place, text)
-        cluster.set_value(verdict, f"{found[0]}{found[1]}" if found else "")
-        said = f"{found[0]}{found[1]}" if found else ""
-    else:
-        cluster.set_value(f"{place}/{world.worker}", text)
-        try:
-            said = cluster.get_value(verdict, world.timeout + _REST)
-        except tf.errors.DeadlineExceededError:
-            said = f"{_LATE}{name_of(world, 0)} did not come within {world.timeout:g} s to exchange {text}"
+    with announced(words):
+        said = _said_by_worker_0(world, f"tensorflow_ipu/exchange/{number}", words)
     if said:
         kind = tf.errors.DeadlineExceededError if said[0] == _LATE else tf.errors.InvalidArgumentError
         raise kind(None, None, said[1:])
+
+
+def _said_by_worker_0(world: World, place: str, text: str) -> str:
+    """What worker 0 makes of what all workers are about to exchange; empty for nothing wrong.
+
+    Raises:
+      tf.errors.OpError: Worker 0 is lost.
+    """
+    verdict = f"{place}/verdict"
+    if world.worker == 0:
+        found = _verdict(world, place, text)
+        said = f"{found[0]}{found[1]}" if found else ""
+        cluster.set_value(verdict, said)
+        return said
+    try:
+        cluster.set_value(f"{place}/{world.worker}", text)
+        return cluster.get_value(verdict, world.timeout + _REST)
+    except tf.errors.DeadlineExceededError:
+        return f"{_LATE}{name_of(world, 0)} did not come within {world.timeout:g} s to exchange {text}"
+    except tf.errors.OpError as exc:
+        raise tf.errors.UnavailableError(
+            exc.node_def,
+            exc.op,
+            f"{name_of(world, 0)} is gone: its process ended, or was killed, or the network to it was cut, before all had"
+            f" exchanged {text}. ({exc.message})",
+        ) from exc
 
 
 def _verdict(world: World, place: str, own: str) -> tuple[str, str] | None:

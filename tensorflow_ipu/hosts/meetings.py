@@ -10,7 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._tensorflow import cluster
+from tensorflow_ipu.hosts.announcing import announced
 from tensorflow_ipu.hosts.cluster import World
+from tensorflow_ipu.hosts.muster import name_of
+
+# Seconds that another worker, which began to wait at another time, has to say for what.
+_REST = 2.0
 
 _TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
 
@@ -64,7 +70,7 @@ def reduce_at(world: World, site: Site, tensor: tf.Tensor, mean: bool, what: str
         carried = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
     else:
         carried = tf.cast(tensor, _ADDED_AS.get(dtype, dtype))
-    with on_host(world, what):
+    with on_host(world, site, what):
         total = tf.raw_ops.CollectiveReduceV2(
             input=carried, ordering_token=[], merge_op="Add", final_op="Id", **_shared(world, site)
         )
@@ -90,7 +96,7 @@ def gather_at(world: World, site: Site, tensor: tf.Tensor, what: str) -> tf.Tens
       TypeError: The tensor holds text.
     """
     carried = _carried(tensor, what)
-    with on_host(world, what):
+    with on_host(world, site, what):
         done = tf.raw_ops.CollectiveGatherV2(input=carried, ordering_token=[], **_shared(world, site))
         length = tensor.shape[0]
         first = None if length is None else length * site.size
@@ -114,7 +120,7 @@ def broadcast_at(world: World, site: Site, tensor: tf.Tensor, root: int, what: s
     """
     carried = _carried(tensor, what)
     shared = _shared(world, site)
-    with on_host(world, what):
+    with on_host(world, site, what):
         if world.worker == root:
             done = tf.raw_ops.CollectiveBcastSendV2(input=carried, **shared)
         else:
@@ -123,16 +129,42 @@ def broadcast_at(world: World, site: Site, tensor: tf.Tensor, root: int, what: s
 
 
 @contextlib.contextmanager
-def on_host(world: World, what: str) -> Iterator[None]:
+def on_host(world: World, site: Site, what: str) -> Iterator[None]:
     """A block of an exchange: on the worker's CPU, its errors told by what was exchanged and by whom."""
+    of_all = site.size == world.workers
     try:
-        with tf.device(world.device):
+        with announced(what) if of_all else contextlib.nullcontext(), tf.device(world.device):
             yield
     except tf.errors.OpError as exc:
         message = f"{what}: {told(world, exc.message)}"
         if "Collective has timed out" in exc.message:
-            message += f" (after {world.timeout:g} s: a worker did not come, or exchanges something else)"
+            others = absent(world, what) if of_all else ""
+            message += f" (after {world.timeout:g} s: {others or 'a worker did not come, or exchanges something else'})"
         raise type(exc)(exc.node_def, exc.op, message) from exc
+
+
+def absent(world: World, what: str) -> str:
+    """Which other workers are not in the exchange whose limit has passed, in words; empty where all of them are.
+
+    Workers that have waited in vain tell each other for what, once: TensorFlow exchanges nothing more then.
+    """
+    place = "tensorflow_ipu/late"
+    found = []
+    try:
+        cluster.set_value(f"{place}/{world.worker}", what)
+    except tf.errors.OpError:  # Said before, or worker 0 is gone.
+        return ""
+    for worker in range(world.workers):
+        if worker == world.worker:
+            continue
+        try:
+            theirs = cluster.get_value(f"{place}/{worker}", _REST)
+        except tf.errors.OpError:
+            found.append(f"{name_of(world, worker)} did not come")
+        else:
+            if theirs != what:
+                found.append(f"{name_of(world, worker)} exchanges {theirs}")
+    return "; ".join(found)
 
 
 def told(world: World, message: str) -> str:

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -237,9 +238,11 @@ struct JointRuns {
     for (const auto& run : runs) run->End(Outcome::Ok());
   }
 
-  void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives) {
+  void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives,
+             std::optional<int64_t> host_exchanges = std::nullopt) {
     const auto at = static_cast<std::size_t>(worker);
-    runs[at] = std::make_shared<JointRun>(here[at], name, Program{"train", std::move(collectives), local, 0});
+    runs[at] =
+        std::make_shared<JointRun>(here[at], name, Program{"train", std::move(collectives), local, 0}, host_exchanges);
     runs[at]->Begin();
     domains[at]->Begin(local, worker, static_cast<int64_t>(here.size()), runs[at], {sites[at], others[at]});
   }

@@ -104,6 +104,17 @@ def count(replicas, steps, divide=False, group=0, extra=False):
     return strategy.run(train, args=(tf.constant(steps),))
 
 
+def of_other_shapes(length):
+    strategy = system(1)
+    from tensorflow_ipu.ops import cross_replica_ops
+
+    @tf.function(jit_compile=True)
+    def train(x):
+        return cross_replica_ops.cross_replica_sum(x)
+
+    return strategy.run(train, args=(tf.ones([length]),))
+
+
 def random_numbers(replicas):
     import tensorflow_ipu as ipu
     from tensorflow_ipu.config.utils import reset_ipu_seed
@@ -176,6 +187,15 @@ def test_other_programs_are_told_by_what_differs(workers):
     assert f"worker 0 ({workers.addresses[0]}) runs another program" in second.message
     first, _ = workers.outcomes(count, 2, 2, extra=workers.each([True, False]))
     assert "its `train` has 1 collective, and `train` on this worker has 2" in first.message
+
+
+def test_other_shapes_are_told(workers):
+    first, second = workers.outcomes(of_other_shapes, workers.each([3, 4]))
+    assert first.kinds[0] == second.kinds[0] == "InvalidArgumentError"
+    assert f"worker 1 ({workers.addresses[1]}) runs another program: collective 1 of its `train` is" in first.message
+    assert "of float32[4]" in first.message
+    assert "on this worker it is `cross_replica_sum` of float32[3]" in first.message
+    assert f"worker 0 ({workers.addresses[0]}) runs another program" in second.message
 
 
 def count_in_packs(size):

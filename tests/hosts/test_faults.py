@@ -7,9 +7,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
-SECONDS = 8.0  # That workers wait for each other, where a worker is to be missed.
+SECONDS = 5.0  # That workers wait for each other, where a worker is to be missed.
 
 # What the workers run. They import this file.
 
@@ -43,10 +44,39 @@ def train(marks, steps, timeout, end_by=None):
     return "done"
 
 
-def test_worker_that_is_killed_is_told_at_once(fresh_workers: Any, tmp_path: Path) -> None:
+def miss_a_run(known):
+    """Worker 1 leaves out a run, and goes on to what is exchanged behind it; that is known from before, or new."""
+    import tensorflow_ipu as ipu
+
+    strategy = ipu.IPUMultiWorkerStrategy()
+    one = tf.ones([3 if known else 4])
+    if known:
+        strategy.reduce("SUM", one, axis=None)
+
+    @tf.function(jit_compile=True)
+    def step():
+        return ipu.ops.cross_replica_ops.cross_replica_sum(1.0)
+
+    def failure_of_a_run():
+        try:
+            strategy.run(step)
+        except tf.errors.UnavailableError as exc:
+            return exc.message
+
+    strategy.run(step)
+    failure = failure_of_a_run() if strategy.world.worker == 0 else None
+    total = strategy.reduce("SUM", one, axis=None)
+    return failure or failure_of_a_run(), total, strategy.run(step)
+
+
+# What they answer.
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_worker_that_is_killed_is_told_at_once(fresh_workers: Any, tmp_path: Path, number: signal.Signals) -> None:
     workers = fresh_workers(2)
-    outcome, killed = workers.outcomes(train, str(tmp_path), 5, 60.0, signal.SIGKILL)
-    assert killed.message == "the process ended with -9"
+    outcome, killed = workers.outcomes(train, str(tmp_path), 5, 60.0, number)
+    assert killed.message == f"the process ended with {-number}"
     assert outcome.kinds[0] == "UnavailableError", outcome
     assert f"worker 1 ({workers.addresses[1]})" in outcome.message
     assert (tmp_path / "0.2").exists()
@@ -59,6 +89,17 @@ def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers: Any, tmp_
     [outcome] = workers.collect(0)
     assert outcome.kinds[0] in ("DeadlineExceededError", "UnavailableError"), outcome
     assert f"worker 1 ({workers.addresses[1]})" in outcome.message
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_worker_that_misses_a_run_is_told_before_the_limit(workers: Any, known: bool) -> None:
+    (waited, *first), (missed, *second) = workers.call(miss_a_run, known)
+    assert f"worker 1 ({workers.addresses[1]}) did not begin this run of `step`: it waits for all workers to" in waited
+    assert f"exchange sum of float32[{3 if known else 4}] (what is reduced outside of programs)" in waited
+    assert f"worker 0 ({workers.addresses[0]}) failed in its run of `step`" in missed  # The one that it begins later.
+    for total, of_the_next_run in (first, second):
+        assert total.tolist() == [2.0] * (3 if known else 4)
+        assert of_the_next_run == 2.0
 
 
 def test_worker_that_comes_late_is_waited_for(fresh_workers: Any) -> None:

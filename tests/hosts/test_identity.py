@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu.hosts import Identity, identity
 
 WORKERS = ["a:1", "b:2", "[::1]:3"]
@@ -151,3 +154,61 @@ def test_what_is_no_resolver_is_refused() -> None:
 def test_identity_checks_itself() -> None:
     with pytest.raises(ValueError, match="`worker` is 2, and there are 2 workers, from 0 on"):
         Identity(2, ("a:1", "b:2"))
+
+
+# What the strategy makes of a scheduler's word: two workers of one port, on two addresses of this machine.
+
+
+def of_slurm(worker: int, port: int) -> Any:
+    """As `srun --nodes 2` sets the environment of each task."""
+    os.environ.update(
+        {
+            "SLURM_PROCID": str(worker),
+            "SLURM_STEP_NODELIST": "127.0.0.[1-2]",
+            "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+            "SLURM_STEP_NUM_TASKS": "2",
+        }
+    )
+    return tf.distribute.cluster_resolver.SlurmClusterResolver(
+        port_base=port, gpus_per_node=1, gpus_per_task=1, auto_set_gpu=False
+    )
+
+
+class Pods:
+    """The part of Kubernetes' API that the resolver asks."""
+
+    def list_pod_for_all_namespaces(self, label_selector: str) -> SimpleNamespace:
+        assert label_selector == "app=train"
+        pods = [
+            SimpleNamespace(
+                metadata=SimpleNamespace(name=f"train-{index}"),
+                status=SimpleNamespace(phase="Running", host_ip=f"127.0.0.{index + 1}"),
+            )
+            for index in (1, 0)
+        ]
+        return SimpleNamespace(items=pods)
+
+
+def of_kubernetes(worker: int, port: int) -> Any:
+    resolver: Any = tf.distribute.cluster_resolver.KubernetesClusterResolver(
+        {"worker": ["app=train"]}, tf_server_port=port, override_client=Pods()
+    )
+    addresses = resolver.cluster_spec().as_dict()["worker"]
+    resolver.task_type, resolver.task_id = "worker", addresses.index(f"127.0.0.{worker + 1}:{port}")
+    return resolver
+
+
+def joined_by(scheduler: str, worker: int, port: int) -> Any:
+    os.environ.pop("TF_CONFIG", None)
+    strategy = ipu.IPUMultiWorkerStrategy({"slurm": of_slurm, "kubernetes": of_kubernetes}[scheduler](worker, port))
+    resolver = strategy.cluster_resolver
+    total = strategy.reduce("SUM", tf.constant(worker + 1.0), axis=None)
+    return strategy.world.addresses, resolver.task_type, resolver.task_id, total
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
+def test_strategy_joins_by_the_resolver_of_a_scheduler(fresh_workers: Any, scheduler: str) -> None:
+    workers = fresh_workers(2)
+    port = int(workers.addresses[0].rpartition(":")[2])  # Nobody else is given it, on the first address.
+    for worker, found in enumerate(workers.call(joined_by, scheduler, workers.each([0, 1]), port)):
+        assert found == ((f"127.0.0.1:{port}", f"127.0.0.2:{port}"), "worker", worker, 3.0)

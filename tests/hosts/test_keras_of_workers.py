@@ -110,6 +110,14 @@ def of_other_sizes() -> None:
         model.fit(x, x, batch_size=1, verbose=0)
 
 
+def of_other_shapes(inputs: int, batch: int) -> None:
+    strategy = configured(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([inputs]), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.zeros([4 * batch, inputs], "float32"), np.zeros([4 * batch, 1], "float32"), batch, verbose=0)
+
+
 def with_files(folder: str) -> dict[str, Any]:
     strategy = configured(1)
     own = Path(folder, f"worker{strategy.world.worker}")
@@ -142,9 +150,19 @@ def interrupted(folder: str, epochs: int, killed_behind: int | None) -> dict[str
         model.compile(keras.optimizers.Adam(0.05), "mse")
         # A machine of each worker's own: the folder of worker 1 is always empty.
         backup = keras.callbacks.BackupAndRestore(str(Path(folder, f"{strategy.world.worker}")))
-        callbacks = [backup, keras.callbacks.LambdaCallback(on_epoch_end=end)]
+        files = keras.callbacks.ModelCheckpoint(str(Path(folder, "{epoch}.keras")))
+        callbacks = [backup, files, keras.callbacks.LambdaCallback(on_epoch_end=end)]
         history = model.fit(x, y, BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
     return {"weights": model.get_weights(), "epochs": history.epoch}
+
+
+def resumed_from_file(folder: str, done: int, epochs: int) -> list[np.ndarray]:
+    strategy = configured(1)
+    x, y = data_for("mlp")
+    with strategy.scope():
+        model = keras.models.load_model(str(Path(folder, f"{done}.keras")))
+        model.fit(x, y, BATCH, initial_epoch=done, epochs=epochs, shuffle=False, verbose=0)
+    return model.get_weights()
 
 
 # What they answer.
@@ -187,21 +205,39 @@ def test_data_of_other_sizes_is_refused(workers: Any) -> None:
         assert "of steps, worker 0 has 2, worker 1 has 3. Give all of them the same data" in outcome.message
 
 
+def test_other_shapes_are_told(workers: Any) -> None:
+    for outcome in workers.outcomes(of_other_shapes, workers.each([13, 14]), 1):  # Kinds that no test has made known.
+        assert outcome.kinds[0] == "InvalidArgumentError"
+        assert (
+            f"worker 1 ({workers.addresses[1]}) exchanges broadcast from worker 0 of float32[14, 1]" in outcome.message
+        )
+        assert "worker 0 broadcast from worker 0 of float32[13, 1] (the initial value of `kernel`)" in outcome.message
+    for worker, outcome in enumerate(workers.outcomes(of_other_shapes, 3, workers.each([1, 2]))):
+        assert outcome.kinds[0] == "ValueError"
+        assert f"batches of worker {1 - worker} have other shapes or types than the ones here" in outcome.message
+        assert f"shape=({1 + worker}, 3)" in outcome.message
+
+
 def test_files_are_written_once(workers: Any, tmp_path: Path) -> None:
     chief, other = workers.call(with_files, str(tmp_path))
     assert chief == {"files": ["backup", "log.csv", "model.keras"], "seen": [0, 1]}
     assert other == {"files": [], "seen": [0, 1]}
 
 
-def test_a_run_whose_worker_is_killed_resumes_to_the_same_weights(fresh_workers: Any, tmp_path: Path) -> None:
-    undisturbed, _ = fresh_workers(2).call(interrupted, str(tmp_path / "undisturbed"), 4, None)
+def test_a_run_whose_worker_is_killed_resumes_to_the_same_weights(
+    workers: Any, fresh_workers: Any, tmp_path: Path
+) -> None:
+    undisturbed, _ = workers.call(interrupted, str(tmp_path / "undisturbed"), 4, None)
     assert undisturbed["epochs"] == [0, 1, 2, 3]
     folder = str(tmp_path / "disturbed")
     left, killed = fresh_workers(2).outcomes(interrupted, folder, 4, 1)
     assert killed.failed
     assert left.kinds[0] == "UnavailableError"
     assert "worker 1" in left.message
-    for resumed in fresh_workers(2).call(interrupted, folder, 4, None):
+    for resumed in workers.call(interrupted, folder, 4, None):
         assert resumed["epochs"] == [2, 3]
         for one, other in zip(resumed["weights"], undisturbed["weights"], strict=True):
+            np.testing.assert_array_equal(one, other)
+    for weights in workers.call(resumed_from_file, folder, 2, 4):
+        for one, other in zip(weights, undisturbed["weights"], strict=True):
             np.testing.assert_array_equal(one, other)

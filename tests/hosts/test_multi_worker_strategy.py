@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import hosts
+from tensorflow_ipu import _environment, hosts
 from tensorflow_ipu.multi_worker_strategy import PopDistStrategy
 
 # What the workers run.
@@ -151,6 +152,36 @@ def absent_worker(absent: int) -> None:
         strategy.reduce("SUM", tf.ones([7 + absent]), axis=None)
 
 
+def summed_of(shape: list[int]) -> None:
+    strategy = configured()
+    strategy.reduce("SUM", tf.ones(shape), axis=None)
+
+
+def replicas_of_the_environment() -> Any:
+    """Replicas here and of all, numbers of those here, and IPUs where nothing is selected."""
+    said = {"TENSORFLOW_IPU_REPLICAS": "4", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "1"}
+    os.environ.update(said)
+    try:
+        ipu.config.reset_ipu_configuration()
+        ipu.IPUConfig().configure_ipu_system()
+        strategy = ipu.IPUMultiWorkerStrategy()
+        outfeed = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            outfeed.enqueue(ipu.ops.replication_ops.replication_index())
+
+        strategy.run(program)
+        found = outfeed.dequeue()[0][::2].numpy().tolist()
+        os.environ.update({"TENSORFLOW_IPU_REPLICAS": "1", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "3"})
+        default = _environment.default_ipus()
+        os.environ.update(said)
+        return strategy.extended.replicas, strategy.num_replicas_in_sync, found, default
+    finally:
+        for name in said:
+            os.environ.pop(name)
+
+
 # What they answer.
 
 
@@ -242,6 +273,16 @@ def test_worker_that_does_not_come_is_told(fresh_workers: Any, absent: int) -> N
     assert f"worker {absent} ({pair.addresses[absent]}) did not come within 3 s" in outcome.message
 
 
+def test_workers_that_exchange_different_things_that_they_know_are_told_at_the_limit(fresh_workers: Any) -> None:
+    pair = fresh_workers(2, env={"TENSORFLOW_IPU_TIMEOUT": "3"})
+    for shape_of_all in ([1], [2]):
+        pair.call(summed_of, shape_of_all)
+    for worker, outcome in enumerate(pair.outcomes(summed_of, pair.each([[1], [2]]))):
+        assert outcome.kinds[0] == "DeadlineExceededError"
+        other = 1 - worker
+        assert f"worker {other} ({pair.addresses[other]}) exchanges sum of float32[{1 + other}]" in outcome.message
+
+
 # Alone.
 
 
@@ -265,6 +306,26 @@ def test_one_worker_is_what_one_process_is(monkeypatch: pytest.MonkeyPatch, repl
 
     assert strategy.run(program).numpy() == 4.0
     assert strategy.reduce("SUM", tf.constant(2.0), axis=None).numpy() == 2.0
+
+
+def test_workers_have_the_replicas_that_the_launcher_was_told(workers: Any) -> None:
+    assert workers.call(replicas_of_the_environment) == [(4, 8, [0, 2], 3), (4, 8, [4, 6], 3)]
+
+
+def test_other_replicas_than_the_launcher_was_told_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORFLOW_IPU_REPLICAS", "3")
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 4
+    with pytest.raises(
+        ValueError, match=r"`auto_select_ipus=\[4\]` gives `/device:IPU:0` 4 IPUs, and .* says 3 replicas"
+    ):
+        config.configure_ipu_system()
+    config.auto_select_ipus = 6  # Of two IPUs each.
+    config.configure_ipu_system()
+    assert ipu.IPUMultiWorkerStrategy(hosts.Identity(0, ("a:1",))).num_replicas_in_sync == 3
+    monkeypatch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "1")
+    with pytest.raises(ValueError, match="which need 3: leave out `auto_select_ipus`"):
+        config.configure_ipu_system()
 
 
 def test_reductions_in_programs_can_be_left_to_the_program(monkeypatch: pytest.MonkeyPatch, replicas: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,18 +70,27 @@ class Share:
         """How many steps each worker runs, of those that its data makes.
 
         Raises:
-          ValueError: Workers have data of other sizes, though they are to share it.
+          ValueError: Workers have data of other sizes, or batches of other shapes or types, though they are to share it.
         """
-        what = "how many steps the data makes"
-        of_all = exchange.all_gather(self._world, tf.constant([steps], tf.int64), what).numpy()
-        if self._deals and np.any(of_all != steps):
-            each = ", ".join(f"worker {worker} has {count}" for worker, count in enumerate(of_all.tolist()))
+        form = str(self._dataset.element_spec)
+        own = tf.constant([[steps, zlib.crc32(form.encode())]], tf.int64)
+        counts, forms = exchange.all_gather(self._world, own, "how many steps the data makes").numpy().T
+        faults = []
+        if np.any(counts != steps):
+            each = ", ".join(f"worker {worker} has {count}" for worker, count in enumerate(counts.tolist()))
+            faults.append(f"of steps, {each}")
+        others = [str(worker) for worker, other in enumerate(forms.tolist()) if other != forms[self._world.worker]]
+        if others:
+            faults.append(
+                f"batches of worker {', '.join(others)} have other shapes or types than the ones here, {form}"
+            )
+        if self._deals and faults:
             raise ValueError(
-                f"workers share the batches of their data, and must all give the same; but of steps, {each}. Give all of them"
-                " the same data; or each its own as a dataset whose options say"
+                f"workers share the batches of their data, and must all give the same; but {'; and '.join(faults)}. Give all of"
+                " them the same data; or each its own as a dataset whose options say"
                 " `experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF`"
             )
-        return int(of_all.min())
+        return int(counts.min())
 
 
 def _agreed_order(world: World) -> int | None:

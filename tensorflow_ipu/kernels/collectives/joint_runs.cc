@@ -2,11 +2,14 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/collectives/host_exchanges.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu {
 
@@ -31,16 +34,20 @@ Runs& AllRuns() {
   return *runs;
 }
 
+std::string NameOf(int64_t device, int64_t number) { return absl::StrCat("ipu:", device, ":", number); }
+
 }  // namespace
 
 std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_t device, core::Program program) {
+  // The main thread exchanges; while it is in a run it begins no further exchange.
+  const auto exchanges = core::main_thread_runs ? std::optional<int64_t>(HostExchangesBegun()) : std::nullopt;
   std::shared_ptr<core::JointRun> old;  // Goes when nothing is locked.
   std::shared_ptr<core::JointRun> run;
   {
     const core::Lock lock(AllRuns().mutex);
     Runs::OfDevice& runs = AllRuns().devices[device];
-    const std::string name = absl::StrCat("ipu:", device, ":", ++runs.begun);
-    run = std::make_shared<core::JointRun>(workers, name, std::move(program));
+    const std::string name = NameOf(device, ++runs.begun);
+    run = std::make_shared<core::JointRun>(workers, name, std::move(program), exchanges);
     runs.kept.push_back(run);
     if (runs.kept.size() > kKept) {
       old = std::move(runs.kept.front());
@@ -49,6 +56,14 @@ std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_
   }
   run->Begin();
   return run;
+}
+
+std::vector<std::string> NextJointRuns() {
+  const core::Lock lock(AllRuns().mutex);
+  std::vector<std::string> names;
+  if (AllRuns().devices.count(0) == 0) names.push_back(NameOf(0, 1));  // Of others, the first run is told at the limit.
+  for (const auto& [device, runs] : AllRuns().devices) names.push_back(NameOf(device, runs.begun + 1));
+  return names;
 }
 
 }  // namespace tensorflow_ipu

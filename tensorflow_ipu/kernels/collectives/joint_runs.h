@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tensorflow_ipu/kernels/core/joint_run.h"
 
@@ -11,6 +13,9 @@ namespace tensorflow_ipu {
 
 // Begins the next run of a device on all workers, which number them alike.
 std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_t device, core::Program program);
+
+// The names of the runs that this process has not begun and another worker may be in: of each device the next one.
+std::vector<std::string> NextJointRuns();
 
 }  // namespace tensorflow_ipu
 

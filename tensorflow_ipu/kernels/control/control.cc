@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/collectives/host_exchanges.h"
 #include "tensorflow_ipu/kernels/control/metrics.h"
 #include "tensorflow_ipu/kernels/core/crossing.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
@@ -231,6 +232,11 @@ void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
 // Has the random streams of all devices start anew from seeds that nobody knows.
 void ipu_random_forget() { tensorflow_ipu::ForgetSeeds(); }
 
+// Tells other workers what this one exchanges with them outside of programs; from the one call to the other.
+void ipu_host_exchange_begin(const char* words) { tensorflow_ipu::BeginHostExchange(words); }
+
+void ipu_host_exchange_end() { tensorflow_ipu::EndHostExchange(); }
+
 // How long a program may wait for data; 0: for ever.
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }
 
@@ -245,6 +251,7 @@ int32_t ipu_interrupt_watch(int32_t signals) {
 void ipu_interrupt_arm(int32_t forward) {
   const core::Lock lock(tensorflow_ipu::arming);
   tensorflow_ipu::armed = true;
+  tensorflow_ipu::core::main_thread_runs = true;
   tensorflow_ipu::forward_to = forward;
 }
 
@@ -258,6 +265,7 @@ void ipu_interrupt_now() {
 void ipu_interrupt_disarm() {
   const core::Lock lock(tensorflow_ipu::arming);
   tensorflow_ipu::armed = false;
+  tensorflow_ipu::core::main_thread_runs = false;
   core::interrupted = false;
 }
 

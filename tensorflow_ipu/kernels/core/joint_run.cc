@@ -29,12 +29,20 @@ std::string Ended(const Report& report, const std::string& worker, const std::st
   return worker + " failed in its run of `" + program + "`, after " + crossed + ": " + report.words;
 }
 
+std::string Elsewhere(const std::string& exchange, const std::string& worker, const std::string& program,
+                      const std::string& where, int64_t own) {
+  return worker + " did not begin this run of `" + program + "`: it waits for all workers to exchange " + exchange +
+         ", while worker " + std::to_string(own) + " waits for it in " + where +
+         ". Have all workers run the same programs, equally often.";
+}
+
 }  // namespace
 
-JointRun::JointRun(Workers workers, std::string name, Program program)
+JointRun::JointRun(Workers workers, std::string name, Program program, std::optional<int64_t> host_exchanges)
     : workers_(std::move(workers)),
       name_(std::move(name)),
       program_(std::move(program)),
+      host_exchanges_(host_exchanges),
       data_(name_ + ":" + std::to_string(program_.Digest())),
       calls_(workers_.network->NewCalls()),
       reports_(workers_.network->NewCalls()) {}
@@ -181,10 +189,16 @@ std::optional<Outcome> JointRun::Overdue(const Crossing& crossing, const std::ve
   const auto now = Clock::now();
   for (const int64_t worker : awaited) {
     const auto peer = peers_.find(worker);
-    if (peer == peers_.end() || !peer->second.ended.has_value()) continue;
+    if (peer == peers_.end()) continue;
+    const Peer& known = peer->second;
+    const bool elsewhere = known.elsewhere.has_value() && !known.begun;
+    if (!known.ended.has_value() && !elsewhere) continue;
     // What it sent before may be on its way still.
-    if (now - peer->second.ended_at < LookInterval() / 2) continue;
-    return Outcome::Unavailable(Ended(*peer->second.ended, workers_.Name(worker), program_.name, crossing.name()));
+    if (now - known.told_at < LookInterval() / 2) continue;
+    const std::string who = workers_.Name(worker);
+    return Outcome::Unavailable(elsewhere
+                                    ? Elsewhere(*known.elsewhere, who, program_.name, crossing.name(), workers_.worker)
+                                    : Ended(*known.ended, who, program_.name, crossing.name()));
   }
   if (workers_.limit.count() == 0 || now - crossing.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
@@ -218,6 +232,11 @@ void JointRun::Ask(int64_t worker) {
                               if (!outcome.ok()) return self->Lost(worker, "a collective", outcome);
                               self->Told(worker, *greeting);
                             });
+  AskForEnd(worker);
+  if (host_exchanges_.has_value()) AskForExchange(worker);
+}
+
+void JointRun::AskForEnd(int64_t worker) {
   const auto report = std::make_shared<Message>(sizeof(Report));
   workers_.network->Receive(calls_, worker, name_ + ":" + kEnd, report,
                             [weak = weak_from_this(), worker, report](const Outcome& outcome) {
@@ -226,7 +245,21 @@ void JointRun::Ask(int64_t worker) {
                               const Lock lock(self->mutex_);
                               Peer& peer = self->peers_[worker];
                               peer.ended = ValueOf<Report>(*report);
-                              peer.ended_at = Clock::now();
+                              peer.told_at = Clock::now();
+                            });
+}
+
+// The next one cannot begin before this run has ended, since this worker would have to take part.
+void JointRun::AskForExchange(int64_t worker) {
+  const auto exchange = std::make_shared<Message>(sizeof(HostExchange));
+  workers_.network->Receive(calls_, worker, HostExchange::Key(name_, *host_exchanges_ + 1), exchange,
+                            [weak = weak_from_this(), worker, exchange](const Outcome& outcome) {
+                              const auto self = weak.lock();
+                              if (self == nullptr || !outcome.ok()) return;
+                              const Lock lock(self->mutex_);
+                              Peer& peer = self->peers_[worker];
+                              peer.elsewhere = ValueOf<HostExchange>(*exchange).words;
+                              peer.told_at = Clock::now();
                             });
 }
 

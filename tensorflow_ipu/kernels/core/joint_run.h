@@ -31,8 +31,10 @@ namespace tensorflow_ipu::core {
 // Thread-safe; lives in a shared_ptr.
 class JointRun : public std::enable_shared_from_this<JointRun> {
  public:
-  // `name` is the same on all workers, and no other run has it.
-  JointRun(Workers workers, std::string name, Program program);
+  // `name` is the same on all workers, and no other run has it. `host_exchanges`: how many exchanges of the host this
+  // worker has begun, where it will begin no further one before the run has ended. A worker that waits in a later one
+  // does not come.
+  JointRun(Workers workers, std::string name, Program program, std::optional<int64_t> host_exchanges = std::nullopt);
   ~JointRun();
 
   JointRun(const JointRun&) = delete;
@@ -61,7 +63,8 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
     bool begun = false;           // It says what it runs.
     std::optional<bool> answers;  // Whether its process does; once it was asked.
     std::optional<Report> ended;
-    Clock::time_point ended_at;
+    std::optional<std::string> elsewhere;  // In which exchange of the host it waits.
+    Clock::time_point told_at;             // When either of the two was told.
   };
 
   void Lost(int64_t worker, const std::string& where, const Outcome& why);
@@ -72,6 +75,8 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
   std::string Late(int64_t worker) const IPU_REQUIRES(mutex_);
 
   void Ask(int64_t worker) IPU_EXCLUDES(mutex_);
+  void AskForEnd(int64_t worker) IPU_EXCLUDES(mutex_);
+  void AskForExchange(int64_t worker) IPU_EXCLUDES(mutex_);
   void Told(int64_t worker, const Message& greeting) IPU_EXCLUDES(mutex_);
   void AskWhether(int64_t worker) IPU_EXCLUDES(mutex_);
   void Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message);
@@ -81,6 +86,7 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
   const Workers workers_;
   const std::string name_;
   const Program program_;
+  const std::optional<int64_t> host_exchanges_;
   const std::string data_;  // What the keys of data begin with: workers whose programs differ never exchange any.
   const std::shared_ptr<Network::Calls> calls_;    // Of crossings, and questions.
   const std::shared_ptr<Network::Calls> reports_;  // Of what is ready for others.

@@ -75,6 +75,16 @@ Report Report::Of(const Outcome& how, int64_t crossed) {
   return report;
 }
 
+HostExchange HostExchange::Of(const std::string& words) {
+  HostExchange exchange{};
+  words.copy(exchange.words, kWords - 1);
+  return exchange;
+}
+
+std::string HostExchange::Key(const std::string& run, int64_t number) {
+  return run + ":host:" + std::to_string(number);
+}
+
 std::shared_ptr<Message> MessageOfText(const std::string& text) {
   auto message = std::make_shared<Message>(text.size());
   std::memcpy(message->data(), text.data(), text.size());

@@ -50,6 +50,19 @@ struct Report {
   static Report Of(const Outcome& how, int64_t crossed);
 };
 
+// What a worker exchanges with all others outside of programs, in a message of a size that all know.
+struct HostExchange {
+  static constexpr std::size_t kWords = 400;
+
+  char words[kWords];
+
+  static HostExchange Of(const std::string& words);
+
+  // The key of the message to a worker in the run of this name: exchanges of the host count from 1, and the `number`th
+  // is the same one on all workers. With the name, no message goes to a run that has ended.
+  static std::string Key(const std::string& run, int64_t number);
+};
+
 // A message that holds a plain value.
 template <typename T>
 std::shared_ptr<Message> MessageOf(const T& value);

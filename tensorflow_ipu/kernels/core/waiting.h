@@ -14,6 +14,9 @@ inline std::atomic<int64_t> wait_limit_ns{0};
 // Set from Ctrl-C until the interrupted run has ended: feeds refuse every call, so that no program goes on.
 inline std::atomic<bool> interrupted{false};
 
+// Whether Python's main thread is in a run, itself or by a thread that stands for it.
+inline std::atomic<bool> main_thread_runs{false};
+
 // Tells the processor that this thread spins.
 inline void Pause() {
 #if defined(__x86_64__)
