@@ -157,6 +157,9 @@ def test_malformed_engine_options_are_refused(text: str, message: str):
 def test_what_a_launcher_says_is_read():
     assert (_environment.local_replicas({}), _environment.ipus_per_replica({})) == (None, None)
     environ = {"TENSORFLOW_IPU_REPLICAS": "2", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "4"}
+    assert [_environment.default_ipus(some) for some in ({}, environ)] == [1, 8]
+    with pytest.raises(ValueError, match="say 2 replicas of 4 IPUs, and there are 4 IPUs: start the program with"):
+        _environment.default_ipus({**environ, "TENSORFLOW_IPU_COUNT": "4"})
     assert _environment.local_replicas(environ) == 2
     assert _environment.ipus_per_replica(environ) == 4
 

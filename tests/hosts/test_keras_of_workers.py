@@ -160,7 +160,7 @@ def resumed_from_file(folder: str, done: int, epochs: int) -> list[np.ndarray]:
     strategy = configured(1)
     x, y = data_for("mlp")
     with strategy.scope():
-        model = keras.models.load_model(str(Path(folder, f"{done}.keras")))
+        model: Any = keras.models.load_model(str(Path(folder, f"{done}.keras")))
         model.fit(x, y, BATCH, initial_epoch=done, epochs=epochs, shuffle=False, verbose=0)
     return model.get_weights()
 
