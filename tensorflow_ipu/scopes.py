@@ -151,7 +151,7 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
     if option is not None:
         _check_options("attribute_value", {option: attribute_value})
     after = None if restore_to is None else {attribute_name: restore_to}
-    with _attributed({attribute_name: attribute_value}, after):
+    with replicas.computed_by({attribute_name: attribute_value}, after):
         yield
 
 
@@ -208,7 +208,7 @@ def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
     if not isinstance(options, Mapping) or not all(isinstance(word, str) for pair in options.items() for word in pair):
         raise TypeError(f"`options` must be a dictionary whose names and values are text, but is {options!r}")
     _check_options("options", options)
-    with _attributed({_poplar_options.attribute_of(name): each for name, each in options.items()}):
+    with replicas.computed_by({_poplar_options.attribute_of(name): each for name, each in options.items()}):
         yield
 
 
@@ -235,17 +235,6 @@ def is_on_ipu() -> bool:
     `outside_compilation_scope`.
     """
     return replicas.is_tracing() and host_parts.around() is None
-
-
-def _attributed(
-    attributes: Mapping[str, str], after: Mapping[str, str] | None = None
-) -> contextlib.AbstractContextManager[None]:
-    """A block of whose instructions this is said, and of the gradients of its operations what they compute by."""
-    if not tf.executing_eagerly() and not replicas.INHERITED_ATTRIBUTES.isdisjoint(attributes):
-        graph = tf.compat.v1.get_default_graph()
-        replicas.follow_operations(graph)
-        replicas.ask_of_numbers(graph)
-    return replicas.instructions_attributed(attributes, after)
 
 
 def _check_options(argument: str, options: Mapping[str, str]) -> None:

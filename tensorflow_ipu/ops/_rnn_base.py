@@ -63,7 +63,8 @@ class PopnnRNN:
         Args:
           num_units: The size of the output.
           dtype: The type of inputs, weights and outputs: float16 or float32.
-          partials_dtype: The type in which hardware sums products up, float16 or float32. Recorded: XLA chooses here.
+          partials_dtype: The type in which products of float16 sum up: float16, or float32, which goes before
+            `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call goes before both.
           seed: The seed of the default initializer of the weights.
           weights_initializer: Gives the weights their first values; Glorot's uniform ones if omitted.
           bias_initializer: Gives the biases their first values; zeros if omitted.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.ops import _recurrence
@@ -56,7 +57,8 @@ class PopnnLSTM(PopnnRNN):
         memory, output = (tf.convert_to_tensor(each, dtype=self.dtype) for each in initial_state)
         kernel, biases = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.biases)
         step = _recurrence.lstm_step(kernel, biases, self._activation, self._gate)
-        outputs, (output, memory) = _recurrence.run(step, values, (output, memory), lengths, None)
+        with replicas.summed_in(self.partials_dtype, self.dtype):
+            outputs, (output, memory) = _recurrence.run(step, values, (output, memory), lengths, None)
         return (outputs, LSTMStateTuple(memory, output)) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> tuple[list[int], list[int]]:
@@ -116,7 +118,7 @@ class PopnnGRU(PopnnRNN):
         Args:
           num_units: The size of the output.
           dtype: float16 or float32.
-          partials_dtype: float16 or float32, recorded.
+          partials_dtype: As for `PopnnLSTM`.
           seed: The seed of the default initializer of the weights.
           weights_initializer: Gives the weights their first values.
           bias_initializer: Gives the biases theirs.
@@ -180,7 +182,8 @@ class PopnnGRU(PopnnRNN):
         step = _recurrence.gru_step(
             tf.convert_to_tensor(self.kernel), biases, self._activation, self._gate, self._reset_after
         )
-        outputs, (state,) = _recurrence.run(step, values, (state,), lengths, scores)
+        with replicas.summed_in(self.partials_dtype, self.dtype):
+            outputs, (state,) = _recurrence.run(step, values, (state,), lengths, scores)
         return (outputs, state) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> list[int]:

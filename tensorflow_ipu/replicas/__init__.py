@@ -11,15 +11,13 @@ from tensorflow_ipu.replicas._captures import (
     with_states,
 )
 from tensorflow_ipu.replicas._compile import compile_only
+from tensorflow_ipu.replicas._computed import computed_by, summed_in
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._gradients import follow_operations
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
-from tensorflow_ipu.replicas._instruction_attributes import INHERITED as INHERITED_ATTRIBUTES
-from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
 from tensorflow_ipu.replicas._numbers import Numbers, set_marker
-from tensorflow_ipu.replicas._numbers import ask as ask_of_numbers
 from tensorflow_ipu.replicas._numbers import of_device as numbers_of
 from tensorflow_ipu.replicas._program import Prepared, Target, adopt, find, is_graph_function, not_kept, trace
 from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_ipus_of_replica, set_pack_bytes
@@ -42,7 +40,6 @@ from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, number
 
 __all__ = [
     "ALL_IPUS",
-    "INHERITED_ATTRIBUTES",
     "PLAIN_NUMBERS",
     "SHARD_ATTRIBUTE",
     "Numbers",
@@ -52,9 +49,9 @@ __all__ = [
     "Target",
     "active",
     "adopt",
-    "ask_of_numbers",
     "check_size",
     "compile_only",
+    "computed_by",
     "find",
     "follow_operations",
     "hlo",
@@ -63,7 +60,6 @@ __all__ = [
     "in_plain_graph",
     "insert",
     "insert_operation",
-    "instructions_attributed",
     "ipus_of_replica",
     "ipus_or_one",
     "ipus_traced_for",
@@ -87,6 +83,7 @@ __all__ = [
     "set_pack_bytes",
     "shards_of",
     "source_of",
+    "summed_in",
     "trace",
     "tracing_program",
     "user_lines",

@@ -216,6 +216,57 @@ TEST(half_partials_lose_what_float_partials_keep) {
   CHECK_EQ(sum, 2048.0f);  // There 1 is half of the last place, and rounds to even.
 }
 
+// The result of a product with a key, whose parts are computed one after the other.
+std::vector<float> AtRandom(BlockedProducts p, const Operands& operands, const uint32_t (&key)[2], int instructions) {
+  UseInstructions(static_cast<Instructions>(instructions));
+  p.partials = Partials::kHalf, p.result = Element::kFloat, p.key = key;
+  std::vector<float> result(static_cast<std::size_t>(p.groups * p.images * p.features));
+  for (int64_t part = 0; part < p.Parts(); ++part) {
+    p.Compute(operands.left.data(), operands.right.data(), result.data(), part, part + 1);
+  }
+  UseInstructions(BestInstructions());
+  return result;
+}
+
+TEST(half_partials_with_a_key_round_at_random_and_alike_by_all_instructions) {
+  const uint32_t key[] = {3, 4}, other[] = {3, 5};
+  for (const BlockedProducts& p : {Matrices(2, 50, 300, 33), Matrices(1, 61, 70, 3)}) {
+    std::mt19937 random(11);
+    const Operands operands = OperandsOf(p, random);
+    const std::vector<float> plain = AtRandom(p, operands, key, 0);
+    for (const float one : plain) CHECK_EQ(F16::Load(F16::Store(one)), one);
+    for (int i = 1; i <= static_cast<int>(BestInstructions()); ++i) CHECK(AtRandom(p, operands, key, i) == plain);
+    CHECK(AtRandom(p, operands, other, 0) != plain);
+  }
+}
+
+TEST(half_partials_with_a_key_keep_on_average_what_float_partials_keep) {
+  // From 1024 on neighbours are 1 apart: 64 blocks add a quarter each.
+  const BlockedProducts p = Matrices(1, 40, 16 * 65, 20);
+  Operands operands{std::vector<uint16_t>(40 * 16 * 65, F16::Store(1.0f)),
+                    std::vector<uint16_t>(16 * 65 * 20, F16::Store(1.0f / 64))};
+  for (int64_t at = 0; at < 16 * 20; ++at) operands.right[at] = F16::Store(64.0f);
+  const uint32_t key[] = {1, 2};
+  const std::vector<float> sums = AtRandom(p, operands, key, 0);
+  double mean = 0, apart = 0;
+  for (const float sum : sums) mean += (sum - 1024) / 800;
+  for (std::size_t i = 1; i < sums.size(); ++i) apart += sums[i] != sums[i - 1];
+  CHECK(std::fabs(mean - 16) < 4 * std::sqrt(64 * 3.0 / 16 / 800));  // Four standard deviations.
+  CHECK(apart > 400);                                                // Elements by themselves.
+}
+
+TEST(half_partials_with_a_key_overflow_as_asked_for) {
+  BlockedProducts p = Matrices(1, 1, 32, 1);
+  const Operands operands{std::vector<uint16_t>(32, F16::Store(64.0f)), std::vector<uint16_t>(32, F16::Store(64.0f))};
+  const uint32_t key[] = {1, 2};
+  p.overflow = Overflow::kLargest;
+  CHECK_EQ(AtRandom(p, operands, key, 0)[0], 65504.0f);
+  p.overflow = Overflow::kInfinite;
+  CHECK(std::isinf(AtRandom(p, operands, key, 0)[0]));
+  p.overflow = Overflow::kNan;
+  CHECK(std::isnan(AtRandom(p, operands, key, 0)[0]));
+}
+
 TEST(floats_that_are_halves_give_the_same) {
   BlockedProducts p = Matrices(1, 9, 70, 21);
   std::mt19937 random(3);

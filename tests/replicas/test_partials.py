@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import replicas, scopes
+from tensorflow_ipu.ops.rnn_ops import PopnnGRU, PopnnLSTM
 
 BLOCK = 16
 
@@ -239,6 +240,58 @@ def test_float32_is_as_without_options() -> None:
     configured(half=True)
     [asked] = computed(tf.matmul, a, b)
     assert same(plain, asked)
+
+
+def test_half_partials_round_at_random_where_results_do() -> None:
+    """From 1024 on neighbours are 1 apart: 64 blocks add a quarter each, which none does to the nearest."""
+    config = ipu.IPUConfig()
+    config.matmuls.poplar_options = {"partialsType": "half"}
+    config.floating_point_behaviour.esr = ipu.config.StochasticRoundingBehaviour.ON
+    config.configure_ipu_system()
+    ipu.config.reset_ipu_seed(3)
+    row, columns = np.ones((1, 16 * 65), np.float16), np.full((16 * 65, 512), 1 / 64, np.float16)
+    columns[:16] = 64
+
+    def call(row: tf.Tensor, columns: tf.Tensor) -> Any:
+        with scopes.stochastic_rounding(False):
+            nearest = once = tf.matmul(row, columns)
+        for _ in tf.range(1):
+            once = tf.matmul(row, columns)
+        return nearest, tf.matmul(row, columns), once
+
+    nearest, first, second = (one.astype(np.float64) for one in computed(call, row, columns))
+    assert (nearest == 1024).all()
+    for one in (first, second):
+        assert abs(one.mean() - 1040) < 4 * np.sqrt(64 * 3 / 16 / 512)
+        assert one.std() > 2
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize("asked", [tf.float16, tf.float32])
+def test_recurrent_layers_sum_in_the_type_of_their_own(asked: tf.DType) -> None:
+    """Which goes before the configuration, and which a scope around goes before."""
+    configured(asked != tf.float16)
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        layers: list[Any] = [kind(4, tf.float16, asked, return_state=False) for kind in (PopnnLSTM, PopnnGRU)]
+        options: dict[str, Any] = {"partials_dtype": asked, "dtype": "float16", "time_major": True}
+        layers += [kind(4, **options) for kind in (ipu.keras.layers.PopnnLSTM, ipu.keras.layers.PopnnGRU)]
+
+    def call(x: tf.Tensor) -> Any:
+        own = [layer(x) for layer in layers]
+        within = []
+        for type_ in (tf.float16, tf.float32):
+            with scopes.partials_type(type_):
+                within.append([layer(x) for layer in layers])
+        return own, within
+
+    program = tf.function(call, jit_compile=True)
+    found = [one.numpy() for one in tf.nest.flatten(strategy.run(program, [tf.constant(random(2, 3, 900))]))]
+    own, half, single = (found[at : at + 4] for at in (0, 4, 8))
+    wanted, others = (half, single) if asked == tf.float16 else (single, half)
+    for one, same_type, other_type in zip(own, wanted, others, strict=True):
+        assert same(one, same_type)
+        assert not same(one, other_type)
 
 
 def test_program_without_options_is_what_it_was() -> None:

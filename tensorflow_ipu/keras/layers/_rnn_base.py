@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 
@@ -105,9 +106,10 @@ def call(
     """Calls Keras's layer, with time first where the layer has it so."""
     if inputs.shape.rank != 3:
         raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
-    results = call(
-        layer._swapped(inputs), initial_state=initial_state, mask=layer._swapped(mask), training=bool(training)
-    )
+    with replicas.summed_in(layer.partials_dtype, layer.compute_dtype):
+        results = call(
+            layer._swapped(inputs), initial_state=initial_state, mask=layer._swapped(mask), training=bool(training)
+        )
     if not layer.time_major or not layer.return_sequences:
         return results
     if not layer.return_state:

@@ -88,7 +88,8 @@ class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
           go_backwards: False.
           stateful: Whether a batch starts from the states that the one before ended with.
           unroll: False.
-          partials_dtype: The type in which hardware sums products up, float16 or float32. Recorded: XLA chooses here.
+          partials_dtype: The type in which products of float16 sum up: float16, or float32, which goes before
+            `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call goes before both.
           seed: The seed of the kernels' initializers where they have none of their own.
           time_major: Whether inputs, and outputs of all steps, are [time, batch, size], and not [batch, time, size].
           options: Options for hardware, recorded.
@@ -241,7 +242,7 @@ class PopnnGRU(_rnn_base.Popnn, keras.layers.GRU):
           unroll: False.
           reset_after: Whether the reset gate comes after the product with the recurrent kernel.
           seed: The seed of the kernels' initializers where they have none of their own.
-          partials_dtype: float16 or float32, recorded.
+          partials_dtype: As for `PopnnLSTM`.
           time_major: Whether inputs, and outputs of all steps, are [time, batch, size].
           options: Options for hardware, recorded.
           options_bwd: Options for hardware in the backward pass, recorded.

@@ -1,7 +1,9 @@
 #include "tensorflow_ipu/kernels/core/partials.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <type_traits>
 
@@ -58,6 +60,49 @@ IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to)
 }
 #endif
 
+// Random bits below those that a half has: one of its neighbours is `1 << kDropped` of them away.
+constexpr int kDropped = 13;
+constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
+
+float FloatOf(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+uint32_t BitsOf(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// A neighbour of a value in half precision, by `random` of kDropped bits; as `RoundStochastically` of precision/ has
+// it.
+float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return value;
+  float rounded = value;
+  if (magnitude < kSmallestNormalHalf) {
+    const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
+    rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
+  } else if (magnitude <= kLargestHalf + 32) {  // What is above overflows in any case.
+    rounded = FloatOf((BitsOf(value) + random) & ~((1u << kDropped) - 1));
+  }
+  if (std::fabs(rounded) <= kLargestHalf) return rounded;
+  if (overflow == Overflow::kNan) return std::numeric_limits<float>::quiet_NaN();
+  return std::copysign(overflow == Overflow::kLargest ? kLargestHalf : std::numeric_limits<float>::infinity(), value);
+}
+
+// Random bits of a partial sum: each step is one to one, and mixes what is above into what is below.
+uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
+  uint32_t x = place * 0x9e3779b9u + key[0];
+  x = (x ^ (x >> 16)) * 0x7feb352du + key[1];
+  x += block * 0x85ebca6bu;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  return x >> (32 - kDropped);
+}
+
 // What lies side by side in the order of the sum: `count` channels from `channel` on of one place of the filter.
 struct Run {
   BlockedProducts::Space spread;  // How far the place reaches into the input, with its gaps.
@@ -98,9 +143,22 @@ class Worker {
       const int64_t across = swapped ? rows : columns;
       for (int64_t column = 0; column < across; column += kTileColumns) {
         for (int64_t row = 0; row < down; row += kTileRows) {
-          tile_(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth,
-                std::min(kTileRows, down - row), product_.partials == Partials::kHalf, product_.overflow,
-                scratch_->sums + row * kSumsStride + column);
+          const int64_t tile_rows = std::min(kTileRows, down - row);
+          float* const sums = scratch_->sums + row * kSumsStride + column;
+          if (product_.key == nullptr || product_.partials == Partials::kFloat) {
+            tile_(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth, tile_rows,
+                  product_.partials == Partials::kHalf, product_.overflow, sums);
+            continue;
+          }
+          const int64_t place = image_place * product_.out_stride + group * product_.group_out + feature;
+          const int64_t down_step = swapped ? 1 : product_.out_stride;
+          const int64_t across_step = swapped ? product_.out_stride : 1;
+          for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
+            tile_(scratch_->rows + row * kDepth + begin, scratch_->columns + column * kDepth + begin * kTileColumns,
+                  std::min(kBlockOfProducts, depth - begin), tile_rows, /*half=*/false, product_.overflow, sums);
+            RoundAtRandom(place + row * down_step + column * across_step, down_step, across_step, tile_rows,
+                          (first + begin) / kBlockOfProducts, sums);
+          }
         }
       }
     }
@@ -108,6 +166,17 @@ class Worker {
   }
 
  private:
+  // Rounds a tile of partial sums behind a block; the first is at `place` of the result.
+  void RoundAtRandom(int64_t place, int64_t down_step, int64_t across_step, int64_t rows, int64_t block, float* sums) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = 0; column < kTileColumns; ++column) {
+        float& sum = sums[row * kSumsStride + column];
+        const auto at = static_cast<uint32_t>(place + row * down_step + column * across_step);
+        sum = RoundedAtRandom(sum, RandomBits(at, static_cast<uint32_t>(block), product_.key), product_.overflow);
+      }
+    }
+  }
+
   // The runs of `depth` products of a sum, from `first` on.
   void FindRuns(int64_t first, int64_t depth) {
     runs_count_ = 0;

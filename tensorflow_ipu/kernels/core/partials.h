@@ -35,7 +35,8 @@ enum class Element { kHalf, kFloat };
 //   otherwise                   the channels of all places, one place after the other, 16 at a time
 //
 // A block is added up in float, from 0 on and in order, and is added to the partial sum, which is rounded to its type:
-// to nearest, ties to even. The result is the last partial sum, rounded once to the type of the result. What lies
+// to nearest, ties to even; or, where there is a key, half partial sums to a neighbour by chance, in proportion to how
+// near each is. The chance is a function of the key, the place in `out` and the number of the block. The result is the last partial sum, rounded once to the type of the result. What lies
 // beside the input, or in a gap of it, is 0.
 struct BlockedProducts {
   using Space = std::array<int64_t, 3>;
@@ -48,6 +49,7 @@ struct BlockedProducts {
   Partials partials;
   Overflow overflow;
   Element operands, result;
+  const uint32_t* key = nullptr;  // Two words; null where partial sums are rounded to nearest.
 
   // All of it as numbers but how it is computed, for those who write it down, and back.
   static constexpr int64_t kNumbers = 31;

@@ -11,7 +11,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right,
+using KeyWord = ffi::Buffer<ffi::U32>;
+
+ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, const uint32_t* key,
                     ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
                     int64_t overflow) {
   core::BlockedProducts product = core::BlockedProducts::FromNumbers(geometry.begin());
@@ -19,6 +21,7 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   product.overflow = static_cast<core::Overflow>(overflow);
   product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
   product.result = core::Element::kFloat;
+  product.key = key;
   const HostThreads& host = HostThreads::Of(threads.num_threads());
   host.device()->parallelFor(product.Parts(), Eigen::TensorOpCost(0, 0, static_cast<double>(product.CyclesOfPart())),
                              [&](Eigen::Index first, Eigen::Index last) {
@@ -28,7 +31,20 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kMultiply, Multiply,
+ffi::Error MultiplyToNearest(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right,
+                             ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
+                             int64_t overflow) {
+  return Multiply(threads, left, right, nullptr, result, geometry, half, overflow);
+}
+
+ffi::Error MultiplyAtRandom(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, KeyWord first,
+                            KeyWord second, ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry,
+                            bool half, int64_t overflow) {
+  const uint32_t key[] = {first.typed_data()[0], second.typed_data()[0]};
+  return Multiply(threads, left, right, key, result, geometry, half, overflow);
+}
+
+XLA_FFI_DEFINE_HANDLER(kMultiply, MultiplyToNearest,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()
                            .Arg<ffi::AnyBuffer>()         // left
@@ -38,6 +54,19 @@ XLA_FFI_DEFINE_HANDLER(kMultiply, Multiply,
                            .Attr<bool>("half")
                            .Attr<int64_t>("overflow"));
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_partial_products", "Host", kMultiply);
+
+XLA_FFI_DEFINE_HANDLER(kMultiplyAtRandom, MultiplyAtRandom,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<ffi::AnyBuffer>()         // left
+                           .Arg<ffi::AnyBuffer>()         // right
+                           .Arg<KeyWord>()                // first word of the key
+                           .Arg<KeyWord>()                // second
+                           .Ret<ffi::Buffer<ffi::F32>>()  // result
+                           .Attr<ffi::Span<const int64_t>>("geometry")
+                           .Attr<bool>("half")
+                           .Attr<int64_t>("overflow"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_partial_products_at_random", "Host", kMultiplyAtRandom);
 
 }  // namespace
 }  // namespace tensorflow_ipu

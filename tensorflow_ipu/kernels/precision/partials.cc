@@ -15,6 +15,8 @@
 #include "absl/types/span.h"
 #include "tensorflow_ipu/kernels/core/partials.h"
 #include "tensorflow_ipu/kernels/precision/emit.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
+#include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/layout_util.h"
 
 namespace tensorflow_ipu::precision {
@@ -25,6 +27,8 @@ using core::BlockedProducts;
 using Axes = std::vector<int64_t>;
 
 constexpr char kTypeOfPartials[] = "ipu_partials_type";
+constexpr char kProducts[] = "ipu_partial_products";
+constexpr char kRandomProducts[] = "ipu_partial_products_at_random";
 
 // What an instruction becomes: a call of two operands in row-major order, whose result is transposed by `order` to be
 // that of the instruction.
@@ -188,7 +192,7 @@ absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::
   };
   const std::vector<xla::Shape> operands = {row_major(call.left->shape()), row_major(call.right->shape())};
   const Value made = emit.Add(xla::HloInstruction::CreateCustomCall(
-      row_major(call.result), {call.left, call.right}, "ipu_partial_products", operands,
+      row_major(call.result), {call.left, call.right}, kProducts, operands,
       absl::StrCat("{geometry = array<i64: ", absl::StrJoin(numbers, ", "), ">, half = ",
                    partials == "half" ? "true" : "false", ", overflow = ", static_cast<int>(overflow), " : i64}"),
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
@@ -212,6 +216,23 @@ absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* mod
     }
   }
   return changed;
+}
+
+bool HasHalfPartials(const xla::HloInstruction& instruction) {
+  return instruction.IsCustomCall(kProducts) &&
+         absl::StrContains(instruction.raw_backend_config_string(), "half = true");
+}
+
+Value WithRandomPartials(const Emit& emit, const xla::HloInstruction& call, Key key) {
+  std::vector<Value> operands(call.operands().begin(), call.operands().end());
+  std::vector<xla::Shape> shapes = xla::Cast<xla::HloCustomCallInstruction>(&call)->operand_shapes_with_layout();
+  for (const Value word : {key.first, key.second}) {
+    operands.push_back(word);
+    shapes.push_back(word->shape());
+  }
+  return emit.Add(xla::HloInstruction::CreateCustomCall(call.shape(), operands, kRandomProducts, shapes,
+                                                        call.raw_backend_config_string(),
+                                                        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
 }
 
 }  // namespace tensorflow_ipu::precision

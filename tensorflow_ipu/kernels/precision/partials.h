@@ -3,7 +3,10 @@
 #define TENSORFLOW_IPU_KERNELS_PRECISION_PARTIALS_H_
 
 #include "absl/status/statusor.h"
+#include "tensorflow_ipu/kernels/precision/emit.h"
 #include "tensorflow_ipu/kernels/precision/options.h"
+#include "tensorflow_ipu/kernels/precision/rounding.h"
+#include "xla/hlo/ir/hlo_instruction.h"
 #include "xla/hlo/ir/hlo_module.h"
 
 namespace tensorflow_ipu::precision {
@@ -13,6 +16,12 @@ namespace tensorflow_ipu::precision {
 // one for. A call gives the last partial sum as float32, which is then converted to the type of the result. Returns
 // whether there were any.
 absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* module);
+
+// Whether an instruction is such a call, of half partial sums.
+bool HasHalfPartials(const xla::HloInstruction& instruction);
+
+// The same call with its partial sums rounded at random, by a key of its own.
+Value WithRandomPartials(const Emit& emit, const xla::HloInstruction& call, Key key);
 
 }  // namespace tensorflow_ipu::precision
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/log/check.h"
+#include "tensorflow_ipu/kernels/precision/partials.h"
 #include "tensorflow_ipu/kernels/precision/quarter.h"
 
 namespace tensorflow_ipu::precision {
@@ -214,6 +215,12 @@ absl::Status Walk::Call(Value call, Scope* scope) {
 }
 
 void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks) {
+  if (HasRandomPartials(*operation)) {
+    const Emit emit(operation->parent(), operation);
+    const Key key = KeyOf(emit, KeyFor(*operation, scope), ++parts_);
+    CHECK_OK(Replace(operation, WithRandomPartials(emit, *operation, key)));
+    return;
+  }
   if (!Concerns(*operation)) return;
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
@@ -258,6 +265,10 @@ Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
   return IsShared(operation) ? Rounding::kStochastic : Rounding::kNearest;
 }
 
+bool Walk::HasRandomPartials(const xla::HloInstruction& operation) const {
+  return HasHalfPartials(operation) && RoundingOf(operation) != Rounding::kNearest;
+}
+
 bool Walk::Concerns(const xla::HloInstruction& operation) const {
   if (!operation.shape().IsArray()) return false;
   if (RoundsToQuarter(operation)) return RoundingOf(operation) != Rounding::kNearest;
@@ -272,7 +283,7 @@ bool Walk::Concerns(const xla::HloComputation& computation) {
   if (!is_new) return known->second;
   bool concerns = false;
   for (const xla::HloInstruction* const operation : computation.instructions()) {
-    if (Concerns(*operation)) concerns = true;
+    if (Concerns(*operation) || HasRandomPartials(*operation)) concerns = true;
     if (!Calls(operation->opcode())) continue;
     for (const xla::HloComputation* const called : operation->called_computations()) {
       concerns = Concerns(*called) || concerns;

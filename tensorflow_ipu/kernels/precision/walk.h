@@ -34,6 +34,8 @@ class Walk {
   Rounding RoundingOf(const xla::HloInstruction& operation) const;
   bool IsShared(const xla::HloInstruction& operation) const;
   Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
+  // Whether its half partial sums are to be rounded at random.
+  bool HasRandomPartials(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloComputation& computation);
 
