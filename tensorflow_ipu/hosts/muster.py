@@ -177,7 +177,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
                     failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
         if failed is None:
             ports = (port, *(callers[worker].port for worker in range(1, identity.workers)))
-            agreed = agreed._replace(ports=ports)
+            agreed = Agreed(agreed.token, ports)
         answer = {"error": failed} if failed else {"go": agreed}
         for caller in callers.values():
             _send(caller.connection, answer)
