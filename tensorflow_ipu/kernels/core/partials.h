@@ -36,8 +36,8 @@ enum class Element { kHalf, kFloat };
 //
 // A block is added up in float, from 0 on and in order, and is added to the partial sum, which is rounded to its type:
 // to nearest, ties to even; or, where there is a key, half partial sums to a neighbour by chance, in proportion to how
-// near each is. The chance is a function of the key, the place in `out` and the number of the block. The result is the last partial sum, rounded once to the type of the result. What lies
-// beside the input, or in a gap of it, is 0.
+// near each is. The chance is a function of the key, the place in `out` and the number of the block. The result is the
+// last partial sum, rounded once to the type of the result. What lies beside the input, or in a gap of it, is 0.
 struct BlockedProducts {
   using Space = std::array<int64_t, 3>;
 
