@@ -1,8 +1,8 @@
 // The custom call of a collective: brings the replica's buffers to where the replicas meet.
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
@@ -48,27 +48,32 @@ std::optional<core::DataType> TypeOf(ffi::DataType type) {
   }
 }
 
-core::Outcome Gather(ffi::RemainingArgs arguments, int64_t states, ffi::RemainingRets results,
-                     core::Contribution* contribution) {
-  contribution->reserve(results.size());
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto value = arguments.get<ffi::AnyBuffer>(states + i);
-    auto result = results.get<ffi::AnyBuffer>(i);
-    if (value.has_error()) return {core::Code::kInternal, value.error().message()};
-    if (result.has_error()) return {core::Code::kInternal, result.error().message()};
-    const std::optional<core::DataType> type = TypeOf(value->element_type());
+// What the call says, in the order in which XLA keeps attributes: that of their names.
+core::Collective CollectiveOf(const XLA_FFI_Attrs& attributes) {
+  const int64_t group_size = ScalarOf<int64_t>(attributes.attrs[0]);
+  const auto kind = static_cast<core::Kind>(ScalarOf<int64_t>(attributes.attrs[1]));
+  const bool orthogonal = ScalarOf<bool>(attributes.attrs[2]);
+  const auto reduction = static_cast<core::Reduction>(ScalarOf<int64_t>(attributes.attrs[3]));
+  const int64_t root = ScalarOf<int64_t>(attributes.attrs[4]);
+  return {kind, reduction, {group_size, orthogonal}, root};
+}
+
+core::Outcome Gather(const XLA_FFI_CallFrame& frame, int64_t states, core::Contribution* contribution) {
+  const int64_t count = frame.rets.size - 1;  // Without the state.
+  contribution->reserve(static_cast<std::size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& value = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[states + i]);
+    const auto& result = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[1 + i]);
+    const std::optional<core::DataType> type = TypeOf(static_cast<ffi::DataType>(value.dtype));
     if (!type.has_value()) return core::Outcome::InvalidArgument("A collective got a value of a type that it lacks.");
-    contribution->push_back({*type, static_cast<const std::byte*>(value->untyped_data()),
-                             static_cast<std::byte*>((*result)->untyped_data()),
-                             static_cast<int64_t>(value->element_count()),
-                             static_cast<int64_t>((*result)->element_count())});
+    contribution->push_back({*type, static_cast<const std::byte*>(value.data), static_cast<std::byte*>(result.data),
+                             ElementsOf(value), ElementsOf(result)});
   }
   return core::Outcome::Ok();
 }
 
-Reply Meet(int64_t kind, int64_t reduction, int64_t group_size, bool orthogonal, int64_t root,
-           ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+Reply Meet(const XLA_FFI_CallFrame& frame) {
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
   const core::ProgramState& at = states.used;
   static thread_local core::LookupCache<core::CallSite> cache;
   cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
@@ -78,11 +83,10 @@ Reply Meet(int64_t kind, int64_t reduction, int64_t group_size, bool orthogonal,
                                     "the `tf.function` as long as its programs run."),
             {}};
   }
-  core::Advance(states.advanced, next_state->untyped_data());
-  const core::Collective collective{
-      static_cast<core::Kind>(kind), static_cast<core::Reduction>(reduction), {group_size, orthogonal}, root};
+  core::Advance(states.advanced, static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[0])->data);
+  const core::Collective collective = CollectiveOf(frame.attrs);
   core::Contribution contribution;
-  core::Outcome gathered = Gather(arguments, states.states, results, &contribution);
+  core::Outcome gathered = Gather(frame, states.states, &contribution);
   if (!gathered.ok()) return {std::move(gathered), {}};
 
   // The last of a group to arrive has its answer at once, and so has a replica that is alone; for the others it comes.
@@ -100,17 +104,19 @@ Reply Meet(int64_t kind, int64_t reduction, int64_t group_size, bool orthogonal,
   return {core::Outcome::Ok(), std::move(future)};
 }
 
-XLA_FFI_DEFINE_HANDLER(kMeet, Meet,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("kind")
-                           .Attr<int64_t>("reduction")
-                           .Attr<int64_t>("group_size")
-                           .Attr<bool>("orthogonal")
-                           .Attr<int64_t>("root")
-                           .RemainingArgs()               // the order, if there is one, the state, and the values
-                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
-                           .RemainingRets());             // results
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_collective", "Host", kMeet);
+// XLA's questions about the handler, which its bindings answer before they call this.
+ffi::Error RefuseOtherCall(ffi::RemainingArgs /*arguments*/, ffi::RemainingRets /*results*/) {
+  return {ffi::ErrorCode::kInternal, "A collective was called in a way that this version of XLA's API does not have."};
+}
+
+XLA_FFI_DEFINE_HANDLER(kAboutMeet, RefuseOtherCall, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+
+// Arguments: the order, if there is one, the state, and the values. Results: the next state, and those of the values.
+XLA_FFI_Error* MeetFromFrame(XLA_FFI_CallFrame* frame) {
+  return IsCall(*frame) ? Return(frame, Meet(*frame)) : kAboutMeet(frame);
+}
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_collective", "Host", MeetFromFrame);
 
 }  // namespace
 }  // namespace tensorflow_ipu

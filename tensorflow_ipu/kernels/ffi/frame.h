@@ -1,6 +1,6 @@
-// What a feed's custom call is given, read from the frame of the call itself. XLA's bindings check the kind of each
-// argument and pack them into a tuple, which takes as long as all else that a feed does for a small element; so they
-// are for what is rare here (a wait, a failure, XLA's questions about the handler).
+// What the custom call of a feed or a collective is given, read from the frame of the call itself. XLA's bindings check
+// the kind of each argument and pack them into a tuple, which takes as long as all else that a feed does for a small
+// element; so they are for what is rare here (a feed's wait or failure, XLA's questions about the handler).
 #ifndef TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
 #define TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
 
@@ -21,12 +21,17 @@ struct Memory {
   std::size_t bytes;
 };
 
-// An argument or a result, which in a feed's call is always a buffer.
+inline int64_t ElementsOf(const XLA_FFI_Buffer& buffer) {
+  int64_t elements = 1;
+  for (int64_t i = 0; i < buffer.rank; ++i) elements *= buffer.dims[i];
+  return elements;
+}
+
+// An argument or a result, which in these calls is always a buffer.
 inline Memory MemoryOf(const void* buffer) {
   const auto* const at = static_cast<const XLA_FFI_Buffer*>(buffer);
-  std::size_t bytes = xla::ffi::ByteWidth(static_cast<xla::ffi::DataType>(at->dtype));
-  for (int64_t i = 0; i < at->rank; ++i) bytes *= static_cast<std::size_t>(at->dims[i]);
-  return {at->data, bytes};
+  return {at->data,
+          xla::ffi::ByteWidth(static_cast<xla::ffi::DataType>(at->dtype)) * static_cast<std::size_t>(ElementsOf(*at))};
 }
 
 // The memory of argument i, as XLA's bindings have it, or as the frame has it: for the states that a call begins with.
@@ -40,9 +45,10 @@ inline auto StatesOf(const XLA_FFI_CallFrame& frame) {
       [&frame](std::size_t i) -> const void* { return static_cast<const XLA_FFI_Buffer*>(frame.args.args[i])->data; };
 }
 
-// An attribute, which in a feed's call is always an int64.
-inline int64_t IntegerOf(const void* attribute) {
-  return *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(attribute)->value);
+// An attribute, which is a scalar of this type.
+template <typename T>
+T ScalarOf(const void* attribute) {
+  return *static_cast<const T*>(static_cast<const XLA_FFI_Scalar*>(attribute)->value);
 }
 
 // Whether the frame is that of a plain call, not one of XLA's questions.

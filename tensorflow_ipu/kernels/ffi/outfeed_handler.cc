@@ -61,7 +61,7 @@ bool EnqueueFromFrame(const XLA_FFI_CallFrame& frame) {
     (*leaves)[i].data = leaf.data;
     (*leaves)[i].bytes = leaf.bytes;
   }
-  return Enqueue(states, IntegerOf(frame.attrs.attrs[0]), *leaves, MemoryOf(frame.rets.rets[0]).data).ok();
+  return Enqueue(states, ScalarOf<int64_t>(frame.attrs.attrs[0]), *leaves, MemoryOf(frame.rets.rets[0]).data).ok();
 }
 
 // What failed has done nothing, and is tried again by way of the bindings, which tell XLA why it fails.

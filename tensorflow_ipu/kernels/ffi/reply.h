@@ -27,19 +27,20 @@ struct Reply {
   std::optional<xla::ffi::Future> future;  // Where set, it decides, not `outcome`.
 };
 
-}  // namespace tensorflow_ipu
-
-namespace xla::ffi {
-
-template <ExecutionStage stage>
-struct ResultEncoding<stage, tensorflow_ipu::Reply> {
-  static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                                                              tensorflow_ipu::Reply reply) {
-    if (reply.future.has_value()) return ResultEncoding<stage, Future>::Encode(api, ctx, std::move(*reply.future));
-    return ResultEncoding<stage, Error>::Encode(api, ctx, tensorflow_ipu::ToError(std::move(reply.outcome)));
+// Returns it to XLA from a handler that reads the frame of its call.
+inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
+  namespace ffi = xla::ffi;
+  constexpr auto kStage = ffi::ExecutionStage::kExecute;
+  if (!reply.future.has_value()) {
+    return ffi::ResultEncoding<kStage, ffi::Error>::Encode(frame->api, frame->ctx, ToError(std::move(reply.outcome)));
   }
-};
+  const std::variant<XLA_FFI_Error*, XLA_FFI_Future*> encoded =
+      ffi::ResultEncoding<kStage, ffi::Future>::Encode(frame->api, frame->ctx, std::move(*reply.future));
+  if (const auto* const error = std::get_if<XLA_FFI_Error*>(&encoded)) return *error;
+  frame->future = std::get<XLA_FFI_Future*>(encoded);
+  return nullptr;
+}
 
-}  // namespace xla::ffi
+}  // namespace tensorflow_ipu
 
 #endif  // TENSORFLOW_IPU_KERNELS_FFI_REPLY_H_
