@@ -15,6 +15,7 @@ from tensorflow_ipu.replicas._computed import computed_by, summed_in
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._gradients import follow_operations
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
+from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
 from tensorflow_ipu.replicas._numbers import Numbers, set_marker
@@ -60,6 +61,7 @@ __all__ = [
     "in_plain_graph",
     "insert",
     "insert_operation",
+    "instructions_attributed",
     "ipus_of_replica",
     "ipus_or_one",
     "ipus_traced_for",

@@ -277,7 +277,9 @@ def test_what_gradients_that_nobody_asked_for_would_take_is_not_stashed(run, str
         weight = tf.Variable(2.0)
     run(toy.numbers(4), [lambda x: x * weight, lambda x: x**3], 4, optimizer_function=toy.sgd_on)
     # The input, four bytes of it. The gradient of the exponent would take the result as well.
-    assert pipelining.last_pipeline().stage_costs[1].activation_bytes == 4
+    cost = pipelining.last_pipeline().stage_costs[1]
+    assert isinstance(cost, StageCost)
+    assert cost.activation_bytes == 4
     x = np.arange(1, 5)
     np.testing.assert_allclose(weight.numpy(), 2 - np.sum(3 * (2 * x) ** 2 * x))
 
