@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.pipelining.program import overlap, rings
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
-from tensorflow_ipu.pipelining.program.memory import Active, Memory, Within, always
+from tensorflow_ipu.pipelining.program.memory import Memory
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
@@ -73,15 +73,11 @@ class Lowering:
         steady = self._plan.section("steady")
         ramps = folded_ramps(self._plan)
         if ramps is not None:
-
-            def active(micro_batch: tf.Tensor) -> tf.Tensor:
-                return (micro_batch >= 0) & (micro_batch < micro_batches)
-
-            self._folded(steady, ramps, iterations, active)
+            self._folded(steady, ramps, iterations, micro_batches)
         else:
-            self._steps(self._plan.section("ramp up"), 0)
-            self._loop(steady, range_of=(0, iterations), active=always)
-            self._steps(self._plan.section("ramp down"), iterations * steady.advance)
+            self._steps(self._plan.section("ramp up"), 0, micro_batches)
+            self._loop(steady, (0, iterations), micro_batches, all_there=True)
+            self._steps(self._plan.section("ramp down"), iterations * steady.advance, micro_batches)
         contents = self._memory.contents
         return PassResults(
             accumulated={
@@ -94,7 +90,7 @@ class Lowering:
             captured=self._layout.by_tag(contents[CAPTURED]),
         )
 
-    def _folded(self, steady: Section, ramps: tuple[int, int], iterations: Number, active: Within) -> None:
+    def _folded(self, steady: Section, ramps: tuple[int, int], iterations: Number, micro_batches: Number) -> None:
         """Runs the steady section and the ramps, which are further iterations of it.
 
         Those in which each instruction has a micro-batch are a loop of their own within the loop, since there nothing has
@@ -104,24 +100,26 @@ class Lowering:
         before, behind = ramps
         first, end = -before, iterations + behind
         if before == 0 and self._plan.unlooped_micro_batches == behind * steady.advance:
-            self._loop(steady, (0, end), always)  # No micro-batch is in two iterations.
+            self._loop(steady, (0, end), micro_batches, all_there=True)  # No micro-batch is in two iterations.
             return
         if not self._side_by_side:
-            self._loop(steady, (first, end), active)
+            self._loop(steady, (first, end), micro_batches, all_there=False)
             return
         if isinstance(iterations, int) and iterations < before:
             self._carrying(
                 lambda iteration: iteration < end,
-                lambda iteration: self._iteration_in_pairs(steady, iteration, active),
+                lambda iteration: self._iteration_in_pairs(steady, iteration, micro_batches),
                 tf.constant(first),
             )
             return
 
         def body(iteration: tf.Tensor) -> tf.Tensor:
             iteration = self._carrying(
-                lambda at: (at >= 0) & (at < iterations), lambda at: self._iteration(steady, at, always), iteration
+                lambda at: (at >= 0) & (at < iterations),
+                lambda at: self._iteration(steady, at, micro_batches, all_there=True),
+                iteration,
             )
-            return self._iteration(steady, iteration, active)
+            return self._iteration(steady, iteration, micro_batches, all_there=False)
 
         self._carrying(lambda iteration: iteration < end, body, tf.constant(first))
 
@@ -132,26 +130,33 @@ class Lowering:
         whole = plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
         return whole and self._layout.largest_bytes() < overlap.LARGE
 
-    def _loop(self, section: Section, range_of: tuple[Number, Number], active: Active) -> None:
+    def _loop(
+        self, section: Section, range_of: tuple[Number, Number], micro_batches: Number, *, all_there: bool
+    ) -> None:
         """Runs a section as a loop over a range of iterations."""
         begin, end = range_of
         self._carrying(
             lambda iteration: iteration < end,
-            lambda iteration: self._iteration(section, iteration, active),
+            lambda iteration: self._iteration(section, iteration, micro_batches, all_there=all_there),
             tf.constant(begin),
         )
 
-    def _iteration(self, section: Section, iteration: tf.Tensor, active: Active) -> tf.Tensor:
+    def _iteration(
+        self, section: Section, iteration: tf.Tensor, micro_batches: Number, *, all_there: bool
+    ) -> tf.Tensor:
         """Runs one iteration of a section; returns the number of the next one."""
-        overlapping = active is always and self._side_by_side
         self._memory.run_steps(
-            self._operations_of(section), iteration * section.advance, active, overlapping=overlapping
+            self._operations_of(section),
+            iteration * section.advance,
+            micro_batches,
+            all_there=all_there,
+            overlapping=all_there and self._side_by_side,
         )
         return iteration + 1
 
-    def _iteration_in_pairs(self, section: Section, iteration: tf.Tensor, active: Within) -> tf.Tensor:
+    def _iteration_in_pairs(self, section: Section, iteration: tf.Tensor, micro_batches: Number) -> tf.Tensor:
         """The same with instructions that may be skipped, two at a time where both have a micro-batch."""
-        self._memory.run_in_pairs(self._operations_of(section), iteration * section.advance, active)
+        self._memory.run_in_pairs(self._operations_of(section), iteration * section.advance, micro_batches)
         return iteration + 1
 
     def _carrying(
@@ -178,9 +183,9 @@ class Lowering:
         self._memory.contents = dict(zip(keys, values, strict=True))
         return counter
 
-    def _steps(self, section: Section, base: Number) -> None:
+    def _steps(self, section: Section, base: Number, micro_batches: Number) -> None:
         """Runs the steps of a section once, with `base` added to the numbers of their micro-batches."""
-        self._memory.run_steps(self._operations_of(section), base, always, overlapping=False)
+        self._memory.run_steps(self._operations_of(section), base, micro_batches, all_there=True)
 
     def _operations_of(self, section: Section) -> Sequence[Sequence[Operation]]:
         """For each step of a section its operations."""

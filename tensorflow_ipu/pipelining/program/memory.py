@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tensorflow_ipu.pipelining.program import rings
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
 from tensorflow_ipu.pipelining.program.operations import Contents, Operation, Read
 from tensorflow_ipu.pipelining.program.overlap import Overlap
+from tensorflow_ipu.pipelining.program.turns import Turns, Wanted, When
 from tensorflow_ipu.pipelining.schedule.buffers import LINKS, Buffer
 from tensorflow_ipu.pipelining.training.accumulation import Accumulation
 
@@ -19,15 +20,8 @@ if TYPE_CHECKING:
     from tensorflow_ipu._types import Number
     from tensorflow_ipu.pipelining.program.rings import Position
 
+_Each = TypeVar("_Each")
 Values: TypeAlias = "Sequence[tf.Tensor]"
-# Whether there is a micro-batch of a number: True, or a bool scalar.
-Active: TypeAlias = "Callable[[Any], bool | tf.Tensor]"
-Within: TypeAlias = "Callable[[Any], tf.Tensor]"  # The same, always as a bool scalar.
-
-
-def always(_: object) -> bool:
-    """What is active where every instruction has a micro-batch."""
-    return True
 
 
 class Memory:
@@ -46,43 +40,56 @@ class Memory:
         self._scratch: list[Key] = []  # What goes with the end of the step.
 
     def run_steps(
-        self, steps: Sequence[Sequence[Operation]], base: Number, active: Active, *, overlapping: bool
+        self,
+        steps: Sequence[Sequence[Operation]],
+        base: Number,
+        count: Number,
+        *,
+        all_there: bool,
+        overlapping: bool = False,
     ) -> None:
         """Runs the operations of steps.
 
         Args:
           steps: For each step its operations, in the order in which they are run.
           base: What is added to the numbers of their micro-batches.
-          active: Whether there is a micro-batch of a number.
+          count: How many micro-batches there are.
+          all_there: Whether there is a micro-batch for each operation; else those are skipped that have none.
           overlapping: Whether operations may overlap; then none may be skipped.
         """
+        every = _flat(steps)
+        turns = Turns(every, base, count, () if all_there else (When(each.micro_batch) for each in every))
         self._overlap = Overlap(self._sequencer) if overlapping else None
         for operations in steps:
             for operation in operations:
-                self._run(operation, base, active)
+                self._run(operation, turns, None if all_there else turns.skipped(When(operation.micro_batch)))
             self._end_step()
         self._overlap = None
 
-    def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Number, active: Within) -> None:
-        """Runs the operations of steps, two at a time where both have a micro-batch.
+    def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Number, count: Number) -> None:
+        """Runs the operations of steps, two at a time where both have a micro-batch; those that have none are skipped.
 
         Args:
           steps: For each step its operations, in the order in which they are run.
           base: What is added to the numbers of their micro-batches.
-          active: Whether there is a micro-batch of a number: a bool scalar.
+          count: How many micro-batches there are.
         """
-        for operations in steps:
-            for at in range(0, len(operations) - 1, 2):
-                self._run_pair(operations[at], operations[at + 1], base, active)
-            if len(operations) % 2:
-                self._run(operations[-1], base, active)
+        pairs = [[operations[at : at + 2] for at in range(0, len(operations), 2)] for operations in steps]
+        turns = Turns(_flat(steps), base, count, (when for pair in _flat(pairs) for _, when in _runs(pair)))
+        for of_step in pairs:
+            for pair in of_step:
+                for together, when in _runs(pair):
+                    skipped = turns.skipped(when)
+                    if len(together) == 1:
+                        self._run(together[0], turns, skipped)
+                    else:
+                        self._run_together(together, turns, skipped)
             self._end_step()
 
-    def _run(self, operation: Operation, base: Number, active: Active) -> None:
+    def _run(self, operation: Operation, turns: Turns, skipped: tf.Tensor | None) -> None:
         """Runs an operation; what it writes to links is there as the step ends."""
-        micro_batch = base + operation.micro_batch
         for key, specs in (operation.scratch or {}).items():
-            self.contents[key] = rings.empty_ring(specs, 1)
+            [self.contents[key]] = rings.empty([(specs, 1)])
             self._scratch.append(key)
         given = [self._given(read) for read in operation.reads]
         before = [self._exchanged.get(key, self.contents[key]) for key in operation.targets]
@@ -90,27 +97,18 @@ class Memory:
 
         def flat(position: Position, reads: Values, old: Values) -> list[tf.Tensor]:
             read = dict(zip(operation.reads, _cut(reads, [len(values) for values in given]), strict=True))
-            view = _MemoryView(
-                self, micro_batch, position, read, dict(zip(operation.targets, _cut(old, widths), strict=True))
-            )
-            new = operation.body(view)
+            targets = dict(zip(operation.targets, _cut(old, widths), strict=True))
+            new = operation.body(_MemoryView(self, operation.micro_batch, turns, position, read, targets))
             return [one for key in operation.targets for one in new[key]]
 
         reads, old = _flat(given), _flat(before)
         if self._overlap is not None:
             results = self._overlap.run(reads, old, flat)
         else:
-            results = self._sequencer.once(active(micro_batch), reads, old, flat)
+            results = self._sequencer.once(skipped, reads, old, flat)
         self._keep(operation.targets, _cut(results, widths))
 
-    def _run_pair(self, first: Operation, second: Operation, base: Number, active: Within) -> None:
-        """Runs two operations at once, or the one that has a micro-batch."""
-        one, other = active(base + first.micro_batch), active(base + second.micro_batch)
-        self._run_together(one & other, [first, second], base)
-        self._run(first, base, lambda _: one & ~other)  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
-        self._run(second, base, lambda _: other & ~one)  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
-
-    def _run_together(self, active: tf.Tensor, operations: Sequence[Operation], base: Number) -> None:
+    def _run_together(self, operations: Sequence[Operation], turns: Turns, skipped: tf.Tensor) -> None:
         """Runs several operations of a step, overlapping, or skips all of them."""
         contents, exchanged = self.contents, self._exchanged
         targets = list(dict.fromkeys(key for operation in operations for key in operation.targets))
@@ -124,11 +122,11 @@ class Memory:
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
             self._overlap = Overlap(self._sequencer, position)
             for operation in operations:
-                self._run(operation, base, always)
+                self._run(operation, turns, None)
             self._overlap = None
             return [one for key in targets for one in self._exchanged.get(key, self.contents[key])]
 
-        results = self._sequencer.once(active, [], _flat(before), flat)
+        results = self._sequencer.once(skipped, [], _flat(before), flat)
         self.contents, self._exchanged = contents, exchanged
         self._keep(targets, _cut(results, widths))
 
@@ -158,10 +156,16 @@ class _MemoryView:
     """What an operation sees of the memory while it runs; see `operations.View`."""
 
     memory: Memory
-    micro_batch: Number
+    of_section: int  # The micro-batch's number there.
+    turns: Turns
     position: Position  # An int32 scalar that is 0, and not known before the operation may run.
     given: dict[Read, list[tf.Tensor]]
     before: dict[Key, list[tf.Tensor]]
+
+    @property
+    def micro_batch(self) -> tf.Tensor:
+        """The number of its micro-batch in the pass."""
+        return self.turns.number(self.of_section)
 
     def read(self, read: Read) -> list[tf.Tensor]:
         """What is read: what was given, or what is in the ring."""
@@ -170,9 +174,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return rings.read(
-            self.memory.contents[buffer], buffer.depth, _position_in(self.micro_batch, buffer) + self.position
-        )
+        return rings.read(self.memory.contents[buffer], self._place(buffer) + self.position)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -180,15 +182,20 @@ class _MemoryView:
 
     def placed(self, buffer: Buffer, old: Values, values: Values) -> list[tf.Tensor]:
         """Tensors of a buffer, or some of them, with the micro-batch's entry replaced by `values`."""
+        if buffer.depth == 1:
+            return list(values)
         overlap = self.memory._overlap
         position = self.position if overlap is None else overlap.behind_reads(buffer)
-        return rings.written(old, buffer.depth, _position_in(self.micro_batch, buffer) + position, values)
+        return rings.written(old, self._place(buffer) + position, values)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
         if self.memory._overlap is None:
             return list(values)
         return self.memory._sequencer.fence(values, self.position)[1]
+
+    def _place(self, ring: Buffer) -> tf.Tensor:
+        return self.turns.place(self.of_section, ring)
 
 
 def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: rings.Sequencer) -> Memory:
@@ -202,15 +209,23 @@ def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, seque
     """
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
-    contents |= {key: rings.empty_ring(specs, depth) for key, (specs, depth) in kept.items()}
+    contents |= dict(zip(kept, rings.empty(list(kept.values())), strict=True))
     return Memory(contents, sequencer)
 
 
-def _position_in(micro_batch: Number, ring: Buffer) -> Number:
-    return micro_batch % ring.depth  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` has no `%`.
+def _runs(pair: Sequence[Operation]) -> list[tuple[Sequence[Operation], When]]:
+    """What is run of two operations, or of one, and when."""
+    first, second = pair[0].micro_batch, pair[-1].micro_batch
+    if len(pair) == 1:
+        return [(pair, When(first))]
+    return [
+        (pair, When(first, second, Wanted.BOTH)),
+        (pair[:1], When(first, second, Wanted.FIRST_ALONE)),
+        (pair[1:], When(second, first, Wanted.FIRST_ALONE)),
+    ]
 
 
-def _flat(values: Sequence[Values]) -> list[tf.Tensor]:
+def _flat(values: Sequence[Sequence[_Each]]) -> list[_Each]:
     return [one for some in values for one in some]
 
 

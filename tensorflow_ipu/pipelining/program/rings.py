@@ -9,13 +9,13 @@ writes. At run time the token is always 0; XLA does not know that.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import xla
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._library import ops
 
 Position: TypeAlias = "int | tf.Tensor"  # An int32 scalar.
 
@@ -39,7 +39,7 @@ class Sequencer:
 
     def once(
         self,
-        active: tf.Tensor | bool,
+        skipped: tf.Tensor | None,
         reads: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         body: Callable[[Position, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
@@ -47,7 +47,7 @@ class Sequencer:
         """Runs `body` after all that was run so far and before all that will be, or skips it.
 
         Args:
-          active: Whether it is run: True, or a bool scalar.
+          skipped: An int32 scalar: 0 where it is run, 1 where it is skipped; None where it is run in any case.
           reads: Tensors that `body` uses, other than those that it reads at a position.
           before: What the results take the place of, with their shapes and types: they are made in the same memory. They
             are the results where it is skipped.
@@ -57,13 +57,13 @@ class Sequencer:
         def iteration(count: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
             # Else XLA would find that what is computed from `reads` is the same in each iteration of this loop, which it
             # does not know to have but one, and move it ahead of the loop.
-            here, *given = xla.barred([count, *reads])
+            here, *given = ops.ipu_barrier([count, *reads])
             results = body(here, given, values)
             for one, old in zip(results, values, strict=True):
                 one.set_shape(old.shape)  # The same, though not each gradient knows it.
             return (count + 1, *results)
 
-        start = self.token if active is True else self.token + tf.cast(tf.logical_not(active), tf.int32)
+        start = self.token if skipped is None else self.token + skipped
         count, *results = tf.while_loop(
             lambda count, *_: count <= self._zero, iteration, (start, *before), parallel_iterations=1
         )
@@ -80,18 +80,8 @@ class Sequencer:
         Returns:
           An int32 scalar that is 0, for the positions of what comes behind; the same tensors.
         """
-
-        def iteration(count: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            barred = xla.barred([count, *values])
-            return (barred[0] + 1, *barred[1:])
-
-        count, *values = tf.while_loop(
-            lambda count, *_: count <= self._zero,
-            iteration,
-            (tf.convert_to_tensor(behind), *values),
-            parallel_iterations=1,
-        )
-        return count - 1, values
+        found = ops.ipu_fence(self._zero, tf.convert_to_tensor(behind), list(values))
+        return found.passed, list(found.fenced)
 
 
 def opaque_zero(variables: Sequence[tf.Variable]) -> tf.Tensor:
@@ -106,34 +96,28 @@ def opaque_zero(variables: Sequence[tf.Variable]) -> tf.Tensor:
     return tf.constant(0)
 
 
-def empty_ring(specs: Sequence[tf.TensorSpec], depth: int) -> list[tf.Tensor]:
-    """Zeros for `depth` micro-batches; without the axis of the micro-batches where there is only one."""
-    return [tf.zeros(one.shape if depth == 1 else [depth, *one.shape], one.dtype) for one in specs]
+def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.Tensor]]:
+    """Zeros, all made at once: so that each has its place from the start, where equal constants are one that is copied.
+
+    Args:
+      kept: For each ring its tensors of one micro-batch, and how many micro-batches it holds.
+
+    Returns:
+      For each its tensors, without the axis of the micro-batches where there is only one.
+    """
+    shapes = [one.shape if depth == 1 else [depth, *one.shape] for specs, depth in kept for one in specs]
+    if not shapes:
+        return [[] for _ in kept]
+    dtypes = [one.dtype for specs, _ in kept for one in specs]
+    zeros = iter(ops.ipu_ring_zeros(T=dtypes, output_shapes=shapes))
+    return [list(itertools.islice(zeros, len(specs))) for specs, _ in kept]
 
 
-def read(ring: Sequence[tf.Tensor], depth: int, position: Position) -> list[tf.Tensor]:
-    """What is at a position."""
-    if depth == 1:
-        return list(ring)
-    return [_read(one, position) for one in ring]
+def read(ring: Sequence[tf.Tensor], position: Position) -> list[tf.Tensor]:
+    """What is at a position of a ring of several places."""
+    return list(ops.ipu_ring_read(list(ring), position)) if ring else []
 
 
-def written(ring: Sequence[tf.Tensor], depth: int, position: Position, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The ring with values at a position."""
-    if depth == 1:
-        return list(values)
-    return [_written(one, position, value) for one, value in zip(ring, values, strict=True)]
-
-
-def _start(tensor: tf.Tensor, position: Position) -> tf.Tensor:
-    return tf.stack([tf.cast(position, tf.int32), *[tf.constant(0)] * (tensor.shape.rank - 1)])
-
-
-def _read(ring: tf.Tensor, position: Position) -> tf.Tensor:
-    shape = [known_size(ring, axis) for axis in range(1, ring.shape.rank)]
-    there = xla.read_at(ring, _start(ring, position), tf.constant([1, *shape], tf.int32))
-    return tf.reshape(there, shape)
-
-
-def _written(ring: tf.Tensor, position: Position, value: tf.Tensor) -> tf.Tensor:
-    return xla.written_at(ring, tf.expand_dims(value, 0), _start(ring, position))
+def written(ring: Sequence[tf.Tensor], position: Position, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Such a ring with values at a position."""
+    return list(ops.ipu_ring_write(list(ring), list(values), position)) if ring else []

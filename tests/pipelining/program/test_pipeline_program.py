@@ -143,7 +143,8 @@ def test_the_memory_of_a_program_falls_as_its_plan_says_and_no_ring_is_copied_in
             assert_no_ring_is_copied_in_the_loop(hlo, pipeline.plan.stash_depth(0))
     assert found[0] > found[1] > found[2] > found[3]
     for (schedule, mode), bytes_found, bytes_predicted in zip(WAYS, found, predicted, strict=True):
-        assert bytes_found == pytest.approx(bytes_predicted, rel=0.2), (schedule, mode)
+        read = BATCH * WIDTH * 4  # What a backward pass has read of a ring is a copy of it.
+        assert bytes_found == pytest.approx(bytes_predicted + read, rel=0.2), (schedule, mode)
 
 
 def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(strategy):
@@ -152,6 +153,42 @@ def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(st
         text = compiled(strategy, program_of(strategy, count), "hlo_no_metadata")
         sizes.append(text.count("\n"))
     assert sizes[0] == sizes[1]
+
+
+def kernels_of(hlo: Any) -> set[Any]:
+    """What XLA compiles for the fusions of a program: those that are equal, but for the names in them, are one kernel."""
+    called = {
+        number
+        for part in hlo.hlo_module.computations
+        for each in part.instructions
+        if each.opcode == "fusion"
+        for number in each.called_computation_ids
+    }
+    return {_anonymous(part) for part in hlo.hlo_module.computations if part.id in called}
+
+
+def _anonymous(computation: Any) -> tuple[Any, ...]:
+    numbers = {each.id: at for at, each in enumerate(computation.instructions)}
+    return tuple(
+        (
+            each.opcode,
+            each.shape.SerializeToString(),
+            each.literal.SerializeToString(),
+            each.comparison_direction,
+            tuple(numbers[operand] for operand in each.operand_ids),
+        )
+        for each in computation.instructions
+    )
+
+
+def test_stages_that_are_alike_share_their_kernels_whatever_their_depth_in_the_pipeline(strategy):
+    few, many = (hlo_of(strategy, program_of(strategy, 24, stages, device_mapping=[0] * stages)) for stages in (3, 6))
+    computations = [len(hlo.hlo_module.computations) for hlo in (few, many)]
+    assert computations[1] > 1.5 * computations[0]
+    assert len(kernels_of(many)) <= len(kernels_of(few)) + 2
+    opcodes = [each.opcode for part in many.hlo_module.computations for each in part.instructions]
+    assert "dynamic-slice" not in opcodes
+    assert "dynamic-update-slice" not in opcodes
 
 
 @pytest.mark.parametrize("schedule", [GROUPED, INTERLEAVED])

@@ -1,0 +1,70 @@
+// The custom calls that make rings, and copy one place into them and out of them.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "tensorflow_ipu/kernels/ffi/reply.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// Where place `place` of a ring begins, which holds `bytes` in each; null where it has no such place.
+char* Place(const ffi::AnyBuffer& ring, int32_t place, std::size_t bytes) {
+  const int64_t depth = ring.dimensions().front();
+  if (place < 0 || place >= depth) return nullptr;
+  return static_cast<char*>(ring.untyped_data()) + static_cast<std::size_t>(place) * bytes;
+}
+
+ffi::Error NoSuchPlace(int32_t place) {
+  return ffi::Error::Internal("A pipeline has used place " + std::to_string(place) + " of a ring that has fewer.");
+}
+
+ffi::Error RingZeros(ffi::RemainingRets rings) {
+  for (std::size_t i = 0; i < rings.size(); ++i) {
+    const ffi::AnyBuffer ring = **rings.get<ffi::AnyBuffer>(i);
+    std::memset(ring.untyped_data(), 0, ring.size_bytes());
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error RingRead(ffi::AnyBuffer ring, ffi::Buffer<ffi::S32> place, ffi::Result<ffi::AnyBuffer> value) {
+  const char* const from = Place(ring, *place.typed_data(), value->size_bytes());
+  if (from == nullptr) return NoSuchPlace(*place.typed_data());
+  std::memcpy(value->untyped_data(), from, value->size_bytes());
+  return ffi::Error::Success();
+}
+
+// XLA was told that the result takes the memory of the ring. Where a program has lost that, there is a ring to copy.
+ffi::Error RingWrite(ffi::AnyBuffer ring, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> place,
+                     ffi::Result<ffi::AnyBuffer> written) {
+  char* const to = Place(*written, *place.typed_data(), value.size_bytes());
+  if (to == nullptr) return NoSuchPlace(*place.typed_data());
+  if (written->untyped_data() != ring.untyped_data()) {
+    std::memcpy(written->untyped_data(), ring.untyped_data(), ring.size_bytes());
+  }
+  std::memcpy(to, value.untyped_data(), value.size_bytes());
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kRingZeros, RingZeros, ffi::Ffi::Bind().RemainingRets());  // rings
+XLA_FFI_DEFINE_HANDLER(kRingRead, RingRead,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::AnyBuffer>()         // ring
+                           .Arg<ffi::Buffer<ffi::S32>>()  // place
+                           .Ret<ffi::AnyBuffer>());       // value
+XLA_FFI_DEFINE_HANDLER(kRingWrite, RingWrite,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::AnyBuffer>()         // ring
+                           .Arg<ffi::AnyBuffer>()         // value
+                           .Arg<ffi::Buffer<ffi::S32>>()  // place
+                           .Ret<ffi::AnyBuffer>());       // ring
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_zeros", "Host", kRingZeros);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_read", "Host", kRingRead);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_write", "Host", kRingWrite);
+
+}  // namespace
+}  // namespace tensorflow_ipu

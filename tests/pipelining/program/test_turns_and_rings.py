@@ -1,0 +1,104 @@
+"""The operations that a pipeline's program is made of besides its stages: turns, rings, fences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflow_ipu._library import ops
+from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program.operations import Operation, Read
+from tensorflow_ipu.pipelining.program.turns import Turns, Wanted, When
+from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
+
+COUNT = 6
+WHEN = [When(0), When(-2), When(0, -2, Wanted.BOTH), When(0, -2, Wanted.FIRST_ALONE), When(-2, 0, Wanted.FIRST_ALONE)]
+
+
+def ring(depth: int) -> Buffer:
+    return Buffer(BufferKind.ACTIVATIONS, 0, None, 0, depth)
+
+
+def operation(micro_batch: int, *depths: int) -> Operation:
+    return Operation(micro_batch, (Read(ring(depths[0])),), tuple(map(ring, depths[1:])), lambda _: {})
+
+
+def is_there(when: When, base: int) -> bool:
+    first, second = (0 <= base + number < COUNT for number in when[:2])
+    return first and (when.wanted is Wanted.FIRST or second == (when.wanted is Wanted.BOTH))
+
+
+def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_batches():
+    operations = [operation(0, 1, 3), operation(-2, 5, 3, 1)]
+
+    @tf.function(jit_compile=True)
+    def turns(base: tf.Tensor) -> list[tf.Tensor]:
+        found = Turns(operations, base, COUNT, WHEN)
+        places = [found.place(0, ring(3)), found.place(-2, ring(3)), found.place(-2, ring(5))]
+        return [found.number(0), found.number(-2), *places, *(found.skipped(when) for when in WHEN)]
+
+    for base in range(-3, COUNT + 4):
+        expected = [base, base - 2, base % 3, (base - 2) % 3, (base - 2) % 5]
+        expected += [int(not is_there(when, base)) for when in WHEN]
+        assert [int(one) for one in turns(tf.constant(base))] == expected, base
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bool, tf.int64])
+def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are_as_before(dtype):
+    specs = [tf.TensorSpec([2, 3], dtype), tf.TensorSpec([], dtype), tf.TensorSpec([0], dtype)]
+
+    @tf.function(jit_compile=True)
+    def written(place: tf.Tensor) -> list[tf.Tensor]:
+        kept, single = rings.empty([(specs, 4), (specs[:1], 1)])
+        values = [tf.cast(tf.ones(one.shape), dtype) for one in specs]
+        kept = rings.written(kept, place, values)
+        kept = rings.written(kept, 1, values)
+        return [*kept, *rings.read(kept, place), *rings.read(kept, 2), *single]
+
+    first, second, nothing, *rest = (one.numpy() for one in written(tf.constant(3)))
+    assert (first.shape, second.shape, nothing.shape) == ((4, 2, 3), (4,), (4, 0))
+    np.testing.assert_array_equal(first.astype(int), np.array([0, 1, 0, 1])[:, None, None] * np.ones([2, 3], int))
+    np.testing.assert_array_equal(second.astype(int), [0, 1, 0, 1])
+    assert [one.shape for one in rest] == [(2, 3), (), (0,)] * 2 + [(2, 3)]
+    assert [int(one.sum()) for one in rest] == [6, 1, 0, 0, 0, 0, 0]
+    assert all(one.dtype == dtype.as_numpy_dtype for one in (first, second, *rest))
+
+
+def test_large_tensors_are_written_and_read_in_their_places_too():
+    @tf.function(jit_compile=True)
+    def written(place: tf.Tensor, value: tf.Tensor) -> list[tf.Tensor]:
+        [kept] = rings.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
+        kept = rings.written(kept, place, [value])
+        return [*kept, *rings.read(kept, place), *rings.read(kept, 0)]
+
+    value = np.arange(1 << 17, dtype=np.float32).reshape(1 << 9, 1 << 8)
+    ring, there, before = written(tf.constant(2), tf.constant(value))
+    np.testing.assert_array_equal(ring, [0 * value, 0 * value, value])
+    np.testing.assert_array_equal(there, value)
+    assert not before.numpy().any()
+
+
+@pytest.mark.parametrize("place", [-1, 4])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(place, writes):
+    @tf.function(jit_compile=True)
+    def used(place: tf.Tensor) -> list[tf.Tensor]:
+        [kept] = rings.empty([([tf.TensorSpec([2], tf.float32)], 4)])
+        return rings.written(kept, place, [tf.ones([2])]) if writes else rings.read(kept, place)
+
+    with pytest.raises(tf.errors.InternalError, match=f"place {place} of a ring"):
+        used(tf.constant(place))
+
+
+def test_a_fence_and_a_barrier_pass_values_on():
+    @tf.function(jit_compile=True)
+    def passed(zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+        behind, [fenced] = rings.Sequencer(zero, zero).fence([x * 2], zero)
+        [barred] = ops.ipu_barrier([x * 3])
+        return [tf.convert_to_tensor(behind), fenced, barred]
+
+    behind, fenced, barred = passed(tf.constant(0), tf.constant([1.0, -2.0]))
+    assert int(behind) == 0
+    np.testing.assert_array_equal(fenced, [2, -4])
+    np.testing.assert_array_equal(barred, [3, -6])
