@@ -204,6 +204,22 @@ def test_micro_batches_that_stop_leave_the_weights_of_the_whole_step() -> None:
     assert (weights.numpy() == 16).all()
 
 
+def test_what_a_loop_in_the_step_had_updated_stays_and_the_message_says_so() -> None:
+    configure("oflo")
+    with ipu.IPUStrategy().scope():
+        looped, plain = tf.Variable(0.0), tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        plain.assign_add(1)
+        for _ in tf.range(3):
+            looped.assign_add(1)
+        return x * x
+
+    message = stopped(step, half(1, 300))
+    assert "as they were before that step, but for those that a loop in it had updated" in message
+    assert (looped.numpy(), plain.numpy()) == (3, 0)
+
+
 def test_a_branch_and_its_update() -> None:
     configure("div0")
     with ipu.IPUStrategy().scope():

@@ -28,7 +28,8 @@ namespace ffi = xla::ffi;
 constexpr uint32_t kInfinite = 0x7f800000;  // The bits of float32's; a NaN's are above.
 
 constexpr char kKept[] =
-    ". The variables are as they were before that step. `IPUConfig.floating_point_behaviour` says what stops a program";
+    ". The variables are as they were before that step, but for those that a loop in it had updated by then. "
+    "`IPUConfig.floating_point_behaviour` says what stops a program";
 
 uint32_t WordAt(const ffi::RemainingArgs& values, std::size_t i) {
   return *static_cast<const uint32_t*>(values.get<ffi::AnyBuffer>(i)->untyped_data());
