@@ -174,13 +174,11 @@ def worker_listens(environ: Mapping[str, str] | None = None) -> str:
     Raises:
       ValueError: The variable has a malformed value.
     """
-    text = (_raw(LISTEN_VARIABLE, environ) or "").strip().lower() or LISTEN[0]
-    if text not in LISTEN:
-        raise ValueError(
-            f"`{LISTEN_VARIABLE}={text}` is neither `address` nor `all`; set it to `all` for workers that listen on"
-            " all interfaces of their machine, or unset it for those that listen on their own address alone"
-        )
-    return text
+    advice = (
+        "set it to `all` for workers that listen on all interfaces of their machine, or unset it for those that listen on"
+        " their own address alone"
+    )
+    return _one_of_two(LISTEN_VARIABLE, LISTEN, advice, environ)
 
 
 def transport(environ: Mapping[str, str] | None = None) -> str:
@@ -189,13 +187,8 @@ def transport(environ: Mapping[str, str] | None = None) -> str:
     Raises:
       ValueError: The variable has a malformed value.
     """
-    text = (_raw(TRANSPORT_VARIABLE, environ) or "").strip().lower() or TRANSPORTS[0]
-    if text not in TRANSPORTS:
-        raise ValueError(
-            f"`{TRANSPORT_VARIABLE}={text}` is neither `sockets` nor `grpc`; set it to `grpc` for messages by TensorFlow's"
-            " server alone, or unset it for connections of their own"
-        )
-    return text
+    advice = "set it to `grpc` for messages by TensorFlow's server alone, or unset it for connections of their own"
+    return _one_of_two(TRANSPORT_VARIABLE, TRANSPORTS, advice, environ)
 
 
 def data_port(environ: Mapping[str, str] | None = None) -> int:
@@ -343,6 +336,14 @@ def _truth(name: str, value: object) -> bool:
 
 def _raw(variable: str, environ: Mapping[str, str] | None) -> str | None:
     return (os.environ if environ is None else environ).get(variable)
+
+
+def _one_of_two(variable: str, choices: tuple[str, str], advice: str, environ: Mapping[str, str] | None) -> str:
+    """A variable that holds one of two words; the first where it is unset."""
+    text = (_raw(variable, environ) or "").strip().lower() or choices[0]
+    if text not in choices:
+        raise ValueError(f"`{variable}={text}` is neither `{choices[0]}` nor `{choices[1]}`; {advice}")
+    return text
 
 
 def _positive_int(variable: str, default: int, environ: Mapping[str, str] | None) -> int:

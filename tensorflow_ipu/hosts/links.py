@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu import _environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
-from tensorflow_ipu.hosts.muster import Agreed, address_of, name_of, split
+from tensorflow_ipu.hosts.muster import Agreed, address_of, name_of, read_part, split, take_in
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -140,11 +140,7 @@ class Links:
                     for key, _ in selector.select(left):
                         connection: Any = key.fileobj
                         if connection is listener:
-                            with contextlib.suppress(OSError):
-                                accepted = listener.accept()[0]
-                                accepted.setblocking(False)
-                                unread[accepted] = b""
-                                selector.register(accepted, selectors.EVENT_READ)
+                            take_in(listener, selector, unread)
                             continue
                         if _read(connection, unread):
                             continue
@@ -184,14 +180,8 @@ def _called(identity: Identity, worker: int, agreed: Agreed, end: float) -> sock
 
 def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool:
     """Reads what there is of who connects, and returns whether more is to come."""
-    try:
-        part = connection.recv(_HELLO.size - len(unread[connection]))
-    except BlockingIOError:
-        return True
-    except OSError:
-        part = b""
-    unread[connection] += part
-    return bool(part) and len(unread[connection]) < _HELLO.size
+    part = read_part(connection, unread, _HELLO.size - len(unread[connection]))
+    return part is None or (bool(part) and len(unread[connection]) < _HELLO.size)
 
 
 def _worker_of(hello: bytes, token: str) -> int | None:

@@ -165,11 +165,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
                 for key, _ in selector.select(min(left, 1.0)):
                     connection: Any = key.fileobj
                     if connection is listener:
-                        with contextlib.suppress(OSError):
-                            accepted, _ = listener.accept()
-                            accepted.setblocking(False)
-                            unread[accepted] = b""
-                            selector.register(accepted, selectors.EVENT_READ)
+                        take_in(listener, selector, unread)
                         continue
                     if _read(connection, unread):
                         continue
@@ -189,16 +185,31 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
     return agreed
 
 
-def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool:
-    """Reads what there is, and returns whether more is to come."""
+def take_in(listener: socket.socket, selector: selectors.BaseSelector, unread: dict[socket.socket, bytes]) -> None:
+    """Accepts who connects, if somebody still does, and has the selector tell what is said; nothing is read yet."""
+    with contextlib.suppress(OSError):
+        accepted, _ = listener.accept()
+        accepted.setblocking(False)
+        unread[accepted] = b""
+        selector.register(accepted, selectors.EVENT_READ)
+
+
+def read_part(connection: socket.socket, unread: dict[socket.socket, bytes], most: int) -> bytes | None:
+    """Reads what there is, up to so many bytes, behind what is unread: empty at the end; None where nothing came."""
     try:
-        part = connection.recv(65536)
+        part = connection.recv(most)
     except BlockingIOError:
-        return True
+        return None
     except OSError:
         part = b""
     unread[connection] += part
-    return bool(part) and b"\n" not in part and len(unread[connection]) < _LONGEST
+    return part
+
+
+def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool:
+    """Reads what there is, and returns whether more is to come."""
+    part = read_part(connection, unread, 65536)
+    return part is None or (bool(part) and b"\n" not in part and len(unread[connection]) < _LONGEST)
 
 
 def _note_caller(identity: Identity, connection: socket.socket, text: bytes, callers: dict[int, _Caller]) -> str | None:
