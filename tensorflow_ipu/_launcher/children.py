@@ -24,6 +24,7 @@ _TO_INTERRUPT = 10.0
 # How many lines of a process that failed are shown once more.
 _SHOWN = 20
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a process.
 
 
@@ -77,11 +78,24 @@ class Child:
         return True
 
     def end(self) -> None:
-        """Ends it, and what it started, at once."""
+        """Ends it, and what it started, at once; none of them runs when this returns."""
         if self.process.returncode is None:
             self.send(signal.SIGKILL)  # Before it is waited for: its number is its own until then.
             self.process.wait()
             self.seconds = time.monotonic() - self.since
+            self._await_group()
+
+    def _await_group(self) -> None:
+        """Waits for what it had started, which are the launcher's own children since it ended.
+
+        A signal is only sent when `killpg` returns: its receiver may still run. What changed its user cannot be ended
+        by this one, so there is a limit.
+        """
+        limit = time.monotonic() + _TO_END
+        with suppress(ChildProcessError):  # No more of them.
+            while time.monotonic() < limit:
+                if os.waitpid(-self.process.pid, os.WNOHANG)[0] == 0:
+                    time.sleep(0.001)
 
     def fate(self) -> str:
         """How it ended, as the end of a sentence."""
@@ -95,7 +109,8 @@ class Children:
     """All of them."""
 
     def __init__(self) -> None:
-        """Takes over the signals that end the launcher, for good."""
+        """Takes over the signals that end the launcher, and what its children leave behind, for good."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._failed: Child | None = None

@@ -21,13 +21,15 @@ from tensorflow_ipu import __main__
 from tensorflow_ipu._launcher import plan
 from tensorflow_ipu._launcher.lines import Lines
 
-# Runs the launcher's processes in an interpreter without TensorFlow: each runs the same code.
-_DRIVER = f"""
-import sys, types
+# The launcher in an interpreter without TensorFlow.
+_LAUNCHER = f"""
+import os, sys, types
 package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
 package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
 from tensorflow_ipu._launcher import children
-import os
+"""
+# Each of its processes runs the same code.
+_DRIVER = f"""{_LAUNCHER}
 children._TO_SAY, children._TO_END = 0.5, 1.0
 count = int(sys.argv[1])
 command = [sys.executable, "-c", sys.argv[2]]
@@ -191,6 +193,28 @@ def test_what_a_process_started_ends_with_it(launch, tmp_path):
     )
     assert status == 0
     assert not Path(f"/proc/{out[0].split()[1]}/exe").exists()
+
+
+def test_nothing_that_a_process_started_runs_when_that_is_said():
+    # They were sent a signal, and could be seen for a while after it: longer where they held much memory.
+    held = "import time; held = bytearray(b'x') * (200 << 20); print(len(held), flush=True); time.sleep(1000)"
+    code = f"""
+        import subprocess, sys
+        started = [subprocess.Popen([sys.executable, "-c", {held!r}], stdout=subprocess.PIPE) for _ in range(2)]
+        for process in started:
+            process.stdout.readline()
+        print(*[process.pid for process in started], flush=True)
+    """
+    driver = f"""{_LAUNCHER}
+children.Children()
+child = children.Child(0, [sys.executable, "-c", {textwrap.dedent(code)!r}], os.environ)
+numbers = child.process.stdout.readline().split()
+os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+assert child.has_ended()
+print(len(numbers), [os.path.exists(b"/proc/" + number) for number in numbers])
+"""
+    done = subprocess.run([sys.executable, "-c", driver], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout == "2 [False, False]\n"
 
 
 def test_line_that_was_written_over_is_shown_as_it_ends():
