@@ -115,4 +115,20 @@ def __getattr__(name: str) -> _Any:
         return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
     if name in __all__:
         return _importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`{_where_else(name)}")
+
+
+def _where_else(name: str) -> str:
+    """Where a module of the SDK's `ipu` is, for one who looks for it here, as the end of a sentence."""
+    if name.startswith("_"):
+        return ""
+    names = _importlib.import_module(f"{__name__}.compat._names")
+    old = f"tensorflow.python.ipu.{name}"
+    homes = names.homes(old) if names.module_exists(old) else []
+    if not homes:
+        return ""
+    return (
+        f": what the SDK's `ipu.{name}` has is in {', '.join(f'`{home}`' for home in homes)}, and `from"
+        f" tensorflow.python.ipu import {name}` works after `tensorflow_ipu.compat.install()` and in a script that"
+        " `python -m tensorflow_ipu` runs"
+    )

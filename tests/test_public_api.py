@@ -138,3 +138,20 @@ def test_arguments_have_the_names_the_order_and_the_defaults_of_the_original(nam
     signature = inspect.signature(value)
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     assert str(inspect.Signature(bare)) == " ".join(SIGNATURES[name].split())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "custom_ops",
+            "in `tensorflow_ipu.ops.custom_ops`, and `from tensorflow.python.ipu import custom_ops` works after",
+        ),
+        ("ipu_infeed_queue", "in `tensorflow_ipu.feeds`, and"),
+        ("ipu_estimator", "has no attribute `ipu_estimator`$"),
+        ("nothing", "has no attribute `nothing`$"),
+    ],
+)
+def test_a_module_of_the_original_that_is_looked_for_is_told(name, words):
+    with pytest.raises(AttributeError, match=words):
+        getattr(ipu, name)

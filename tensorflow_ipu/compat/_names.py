@@ -54,6 +54,12 @@ def target(module: str, name: str) -> Target | None:
     return MODULES[ALIASES.get(module, module)].names.get(name)
 
 
+def homes(module: str) -> list[str]:
+    """The modules of this package that have the names of an old module, sorted."""
+    targets = MODULES[ALIASES.get(module, module)].names.values()
+    return sorted({target.partition(":")[0] for target in targets if not isinstance(target, Absent)})
+
+
 def existing(module: str) -> list[str]:
     """The names of an old module that can be used, and its modules that have any such name, sorted."""
     full = ALIASES.get(module, module)

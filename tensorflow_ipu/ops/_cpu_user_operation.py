@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -107,17 +108,30 @@ def compile_user_operation(
     Raises:
       ValueError: There is no compiler, or it does not compile the files: the message has its words.
     """
-    files = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    files = [os.fspath(file) for file in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
+    if not files:
+        raise ValueError("`sources` must be the path of a C++ file, or several, but is empty")
     for file in files:
+        if "\n" in file:
+            raise ValueError(
+                f"`sources` must be paths of C++ files, but `{file.strip().splitlines()[0]}`... is code: write it to a file"
+            )
         if not Path(file).is_file():
-            raise ValueError(f"`sources` must be paths of C++ files, but `{os.fspath(file)}` is none")
+            raise ValueError(f"`sources` must be paths of C++ files, but `{file}` is none")
     folder = tempfile.mkdtemp(prefix="ipu_user_operation_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     library = Path(folder, f"lib{Path(files[0]).stem}.so")
     # TensorFlow's wheels, and so this package, have the strings and lists of the newer ABI.
-    compiler = [os.environ.get("CXX") or "g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-D_GLIBCXX_USE_CXX11_ABI=1"]
+    compiler = [
+        *shlex.split(os.environ.get("CXX") or "g++"),
+        "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-D_GLIBCXX_USE_CXX11_ABI=1",
+    ]
     try:
-        command = [*compiler, *flags, *(os.fspath(file) for file in files), "-o", str(library)]
+        command = [*compiler, *flags, *files, "-o", str(library)]
         subprocess.run(command, check=True, capture_output=True, text=True)
     except FileNotFoundError as exc:
         raise ValueError(

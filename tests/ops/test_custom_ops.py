@@ -141,6 +141,10 @@ def test_faults_are_named(library: str, strategy: Any, tmp_path: Path) -> None:
         compile_user_operation([wrong])
     with pytest.raises(ValueError, match="must be paths of C\\+\\+ files, but `nowhere.cc` is none"):
         compile_user_operation("nowhere.cc")
+    with pytest.raises(ValueError, match="but `#include <vector>`... is code: write it to a file"):
+        compile_user_operation("\n#include <vector>\n" + 300 * "// long\n")
+    with pytest.raises(ValueError, match="`sources` must be the path of a C\\+\\+ file, or several, but is empty"):
+        compile_user_operation([])
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return strategy.run(tf.function(lambda: cpu_user_operation(*args, **kwargs)))
