@@ -298,11 +298,19 @@ def _gradient(op: tf.Operation, gradient: Gradient | None) -> list[Gradient | No
     with host_part("outside_gradient") if replicas.is_tracing() else contextlib.nullcontext():
         of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
         found = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
+        found = [one if one is None else _shaped(one, tensor) for one, tensor in zip(found, of_numbers, strict=True)]
     known = {id(tensor): one for tensor, one in zip(of_numbers, found, strict=True)}
     return [None, *(known.get(id(tensor)) for tensor in part.passed_inside)]
 
 
 tf.no_gradient("IpuHostCall")
+
+
+def _shaped(gradient: Gradient, tensor: tf.Tensor) -> Gradient:
+    """A gradient of the shape of its tensor: where a `tf.py_function` leaves TensorFlow, it is a single zero."""
+    if isinstance(gradient, tf.Tensor) and gradient.op.type == "EagerPyFunc":
+        return tf.broadcast_to(gradient, tf.shape(tensor))
+    return gradient
 
 
 def _is_variable(source: tf.Tensor) -> bool:

@@ -119,6 +119,20 @@ def test_calls_keep_the_order_of_queues(strategy: Any) -> None:
     assert seen == [1, 1, 1]
 
 
+def test_a_function_that_leaves_tensorflow_has_a_gradient_of_zero(strategy: Any) -> None:
+    # TensorFlow gives one zero for it, whatever the shape, which the program refused.
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with outside():
+                y = tf.ensure_shape(tf.py_function(lambda a: 2 * a.numpy(), [x], tf.float32), [3])
+            z = x * y
+        return tape.gradient(z, x)
+
+    np.testing.assert_array_equal(strategy.run(program, (X,)), 2 * X)
+
+
 def test_gradients_flow_through_in_tapes_loops_and_graphs(strategy: Any) -> None:
     def cube(x: Any) -> Any:
         with outside("cube"):
