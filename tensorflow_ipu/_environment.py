@@ -1,14 +1,13 @@
-"""Every environment variable that the package reads, typed."""
+"""What environment variables say of the system, typed; `_worker_environment.py` has those of workers."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from tensorflow_ipu import _variables
 
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
@@ -18,39 +17,17 @@ TRACES_VARIABLE = "TENSORFLOW_IPU_KEEP_TRACES"
 ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
 VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
-TF_CONFIG_VARIABLE = "TF_CONFIG"
-TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
-LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
-TRANSPORT_VARIABLE = "TENSORFLOW_IPU_TRANSPORT"
-DATA_PORT_VARIABLE = "TENSORFLOW_IPU_DATA_PORT"
-REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
-IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
 DEFAULT_DEVICES = 8
 DEFAULT_COUNT = 64
-DEFAULT_TIMEOUT = 60.0
-
-# The first is the default.
-LISTEN = ("address", "all")
-TRANSPORTS = ("sockets", "grpc")
-# A day: what is above was meant in another unit.
-MOST_SECONDS = 86400
 
 # No machine had more, and a replica is a thread.
 MOST_IPUS = 65536
 # TensorFlow makes each device anew for each session.
-_MOST = {
-    DEVICES_VARIABLE: 1024,
-    COUNT_VARIABLE: MOST_IPUS,
-    REPLICAS_VARIABLE: MOST_IPUS,
-    IPUS_PER_REPLICA_VARIABLE: MOST_IPUS,
-    DATA_PORT_VARIABLE: 65535,
-}
+_MOST = {DEVICES_VARIABLE: 1024, COUNT_VARIABLE: MOST_IPUS}
 
-_TRUE = frozenset({"", "1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
 _AUTO_REPORT = "autoReport."
 _EXAMPLE = '{"autoReport.all":"true","autoReport.directory":"reports"}'
 # Any of these asks for a report; the others say what is in one, and a prediction has what it has.
@@ -101,7 +78,7 @@ def registered_devices() -> int:
     Raises:
       ValueError: The variable has a malformed value, or one above 1024.
     """
-    return _positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, None)
+    return _variables.positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, _MOST[DEVICES_VARIABLE], None)
 
 
 def ipu_count(environ: Mapping[str, str] | None = None) -> int:
@@ -110,7 +87,7 @@ def ipu_count(environ: Mapping[str, str] | None = None) -> int:
     Raises:
       ValueError: The variable has a malformed value, or one above 65536.
     """
-    return _positive_int(COUNT_VARIABLE, DEFAULT_COUNT, environ)
+    return _variables.positive_int(COUNT_VARIABLE, DEFAULT_COUNT, _MOST[COUNT_VARIABLE], environ)
 
 
 def way_out(variable: str, wanted: int) -> str:
@@ -131,108 +108,7 @@ def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
     Raises:
       ValueError: The variable has a malformed value.
     """
-    text = (_raw(HOST_KERNELS_VARIABLE, environ) or "").strip().lower()
-    if text in _FALSE:
-        return False
-    if text not in _TRUE:
-        raise ValueError(
-            f"`{HOST_KERNELS_VARIABLE}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `1`"
-        )
-    return True
-
-
-def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
-    """What `TF_CONFIG` says of the cluster that this process is a task of; None where it is unset or empty."""
-    text = _raw(TF_CONFIG_VARIABLE, environ)
-    return text if text and not text.isspace() else None
-
-
-def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
-    """How many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset.
-
-    Raises:
-      ValueError: The variable is no positive number.
-    """
-    text = (_raw(TIMEOUT_VARIABLE, environ) or "").strip()
-    if not text:
-        return DEFAULT_TIMEOUT
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MOST_SECONDS:
-        raise ValueError(
-            f"`{TIMEOUT_VARIABLE}={text}` is no number of seconds above 0 and up to {MOST_SECONDS}; set it to one, or"
-            f" unset it for {DEFAULT_TIMEOUT:g}"
-        )
-    return seconds
-
-
-def worker_listens(environ: Mapping[str, str] | None = None) -> str:
-    """Where workers listen (`TENSORFLOW_IPU_LISTEN`): `address`, the worker's own, where unset; or `all` interfaces.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
-    advice = (
-        "set it to `all` for workers that listen on all interfaces of their machine, or unset it for those that listen on"
-        " their own address alone"
-    )
-    return _one_of_two(LISTEN_VARIABLE, LISTEN, advice, environ)
-
-
-def transport(environ: Mapping[str, str] | None = None) -> str:
-    """By what programs of several workers send messages (`TENSORFLOW_IPU_TRANSPORT`): `sockets` where unset; or `grpc`.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
-    advice = "set it to `grpc` for messages by TensorFlow's server alone, or unset it for connections of their own"
-    return _one_of_two(TRANSPORT_VARIABLE, TRANSPORTS, advice, environ)
-
-
-def data_port(environ: Mapping[str, str] | None = None) -> int:
-    """The port of this worker's own connections (`TENSORFLOW_IPU_DATA_PORT`); 0 where the system chooses.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65535.
-    """
-    return _positive_int(DATA_PORT_VARIABLE, 0, environ)
-
-
-def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:
-    """How many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65536.
-    """
-    return _positive_int(REPLICAS_VARIABLE, 0, environ) or None
-
-
-def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
-    """How many IPUs each replica has (`TENSORFLOW_IPU_IPUS_PER_REPLICA`); None where that is left to programs.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65536.
-    """
-    return _positive_int(IPUS_PER_REPLICA_VARIABLE, 0, environ) or None
-
-
-def default_ipus(environ: Mapping[str, str] | None = None) -> int:
-    """How many IPUs the device has that there is where programs select none: as many as its replicas need.
-
-    Raises:
-      ValueError: `TENSORFLOW_IPU_REPLICAS` or `TENSORFLOW_IPU_IPUS_PER_REPLICA` has a malformed value, or they need more
-        IPUs than there are.
-    """
-    replicas, each = local_replicas(environ), ipus_per_replica(environ)
-    wanted = (replicas or 1) * (each or 1)
-    if wanted > ipu_count(environ):
-        raise ValueError(
-            f"`{REPLICAS_VARIABLE}` and `{IPUS_PER_REPLICA_VARIABLE}` say {replicas or 1} replicas of {each or 1} IPUs, and"
-            f" there are {ipu_count(environ)} IPUs: {way_out(COUNT_VARIABLE, wanted)}"
-        )
-    return wanted
+    return _variables.switch(HOST_KERNELS_VARIABLE, True, environ)
 
 
 def keeps_traces(environ: Mapping[str, str] | None = None) -> bool:
@@ -241,10 +117,7 @@ def keeps_traces(environ: Mapping[str, str] | None = None) -> bool:
     Raises:
       ValueError: The variable has a malformed value.
     """
-    text = (_raw(TRACES_VARIABLE, environ) or "0").strip().lower()
-    if text not in _FALSE | _TRUE:
-        raise ValueError(f"`{TRACES_VARIABLE}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `0`")
-    return text in _TRUE
+    return _variables.switch(TRACES_VARIABLE, False, environ)
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:
@@ -256,7 +129,7 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
     Raises:
       ValueError: A variable has a malformed value.
     """
-    text = (_raw(LOG_LEVEL_VARIABLE, environ) or "").strip()
+    text = _variables.text_of(LOG_LEVEL_VARIABLE, environ)
     if text:
         if text.upper() in LOG_LEVELS:
             return text.upper()
@@ -264,7 +137,7 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
             f"`{LOG_LEVEL_VARIABLE}={text}` is no level; set it to one of {', '.join(f'`{one}`' for one in LOG_LEVELS)}, or"
             " unset it"
         )
-    text = (_raw(VLOG_VARIABLE, environ) or "").strip()
+    text = _variables.text_of(VLOG_VARIABLE, environ)
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
@@ -278,7 +151,7 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
     Raises:
       ValueError: The quoting is unbalanced, or a known flag has a value that it cannot take.
     """
-    text = _raw(FLAGS_VARIABLE, environ) or ""
+    text = _variables.text_of(FLAGS_VARIABLE, environ)
     try:
         words = shlex.split(text)
     except ValueError as exc:
@@ -310,10 +183,10 @@ def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
     Raises:
       ValueError: The variable is no JSON object, or one of its options for reports is not known or has a wrong value.
     """
-    text = _raw(ENGINE_VARIABLE, environ)
-    if not text or text.isspace():
+    text = _variables.text_of(ENGINE_VARIABLE, environ)
+    if not text:
         return None
-    options = json_object(ENGINE_VARIABLE, text, _EXAMPLE)
+    options = _variables.json_object(ENGINE_VARIABLE, text, _EXAMPLE)
     asked = {name.removeprefix(_AUTO_REPORT): value for name, value in options.items() if name.startswith(_AUTO_REPORT)}
     unknown = sorted(set(asked) - _OTHER_REPORT_OPTIONS - set(_REPORTING))
     if unknown:
@@ -334,42 +207,10 @@ def _truth(name: str, value: object) -> bool:
     return text == "true"
 
 
-def _raw(variable: str, environ: Mapping[str, str] | None) -> str | None:
-    return (os.environ if environ is None else environ).get(variable)
-
-
-def _one_of_two(variable: str, choices: tuple[str, str], advice: str, environ: Mapping[str, str] | None) -> str:
-    """A variable that holds one of two words; the first where it is unset."""
-    text = (_raw(variable, environ) or "").strip().lower() or choices[0]
-    if text not in choices:
-        raise ValueError(f"`{variable}={text}` is neither `{choices[0]}` nor `{choices[1]}`; {advice}")
-    return text
-
-
-def _positive_int(variable: str, default: int, environ: Mapping[str, str] | None) -> int:
-    most = _MOST[variable]
-    text = (_raw(variable, environ) or "").strip()
-    if not text:
-        return default
-    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
-    if not digits:
-        raise ValueError(
-            f"`{variable}={text}` is not a positive whole number; set it to a number from 1 to {most}, or unset it"
-            f"{f' for {default}' if default else ''}"
-        )
-    # By its length first: Python reads no number of thousands of digits.
-    if len(digits) > len(str(most)) or int(digits) > most:
-        raise ValueError(
-            f"`{variable}={text if len(text) < 40 else text[:20] + '...'}` is too high; set it to a number from 1 to"
-            f" {most}, or unset it{f' for {default}' if default else ''}"
-        )
-    return int(digits)
-
-
 def _switch(word: str, value: str) -> bool:
-    if value.lower() in _TRUE:
+    if value.lower() in _variables.TRUE | {""}:
         return True
-    if value.lower() in _FALSE:
+    if value.lower() in _variables.FALSE:
         return False
     raise ValueError(f"`{word}` in `{FLAGS_VARIABLE}` is neither on nor off; write `true`, `false` or no value")
 
@@ -384,23 +225,3 @@ def _categories(word: str, value: str) -> set[str]:
             f" write a comma-separated list of {', '.join(sorted(_SYNTHETIC_CATEGORIES))}"
         )
     return names
-
-
-def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
-    """The JSON object that a variable holds.
-
-    Args:
-      variable: Its name.
-      text: What it holds.
-      example: What it could hold, for the message.
-
-    Raises:
-      ValueError: It holds no JSON, or none of an object.
-    """
-    try:
-        found = json.loads(text)
-    except ValueError as exc:
-        raise ValueError(f"`{variable}={text}` is no JSON ({exc}); write it as in `{example}`") from exc
-    if not isinstance(found, dict):
-        raise ValueError(f"`{variable}={text}` is no JSON object; write it as in `{example}`")
-    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu import _worker_environment
 from tensorflow_ipu._extended import IPUExtended, reduction
 from tensorflow_ipu.hosts import World, exchange
 from tensorflow_ipu.ops import random_streams, reductions
@@ -148,7 +148,7 @@ class WorkerExtended(IPUExtended):
             return self._counted
         if self._ipus_per_replica is not None:
             return max(1, self.ipus // self._ipus_per_replica)
-        said = _environment.local_replicas()
+        said = _worker_environment.local_replicas()
         return said if said is not None and self.ipus % said == 0 else self.ipus
 
     @contextlib.contextmanager

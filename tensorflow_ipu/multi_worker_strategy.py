@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, hosts, replicas
+from tensorflow_ipu import _worker_environment, hosts, replicas
 from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._worker_extended import WorkerExtended
 from tensorflow_ipu.hosts import shards
@@ -95,7 +95,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)
         if ipus_per_replica is not None and (not is_int(ipus_per_replica) or ipus_per_replica < 1):
             raise ValueError(f"`ipus_per_replica` must be a positive whole number, but is {ipus_per_replica!r}")
-        self._ipus_per_replica = ipus_per_replica or _environment.ipus_per_replica()
+        self._ipus_per_replica = ipus_per_replica or _worker_environment.ipus_per_replica()
         self.bytes_per_pack = 0
         if communication_options is not None:
             self.bytes_per_pack, seconds = _checked_options(communication_options)

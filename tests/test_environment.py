@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu import _environment, _worker_environment
 from tensorflow_ipu._environment import PoplarFlags, host_kernels, ipu_count, poplar_flags, report_directory
 
 
@@ -155,15 +155,15 @@ def test_malformed_engine_options_are_refused(text: str, message: str):
 
 
 def test_what_a_launcher_says_is_read():
-    assert (_environment.local_replicas({}), _environment.ipus_per_replica({})) == (None, None)
+    assert (_worker_environment.local_replicas({}), _worker_environment.ipus_per_replica({})) == (None, None)
     environ = {"TENSORFLOW_IPU_REPLICAS": "2", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "4"}
-    assert [_environment.default_ipus(some) for some in ({}, environ)] == [1, 8]
+    assert [_worker_environment.default_ipus(some) for some in ({}, environ)] == [1, 8]
     with pytest.raises(ValueError, match="say 2 replicas of 4 IPUs, and there are 4 IPUs: start the program with"):
-        _environment.default_ipus({**environ, "TENSORFLOW_IPU_COUNT": "4"})
-    assert _environment.local_replicas(environ) == 2
-    assert _environment.ipus_per_replica(environ) == 4
+        _worker_environment.default_ipus({**environ, "TENSORFLOW_IPU_COUNT": "4"})
+    assert _worker_environment.local_replicas(environ) == 2
+    assert _worker_environment.ipus_per_replica(environ) == 4
 
 
 def test_malformed_number_of_replicas_is_refused():
     with pytest.raises(ValueError, match="`TENSORFLOW_IPU_REPLICAS=none` is not .* from 1 to 65536, or unset it$"):
-        _environment.local_replicas({"TENSORFLOW_IPU_REPLICAS": "none"})
+        _worker_environment.local_replicas({"TENSORFLOW_IPU_REPLICAS": "none"})

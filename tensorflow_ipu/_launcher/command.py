@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu import _environment, _worker_environment
 from tensorflow_ipu._launcher import children, plan
 
 _USAGE = """\
@@ -189,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         type=_seconds,
         help="after how many seconds a worker gives up waiting for the others, where the script does not say;"
-        f" {_environment.DEFAULT_TIMEOUT:g} by default",
+        f" {_worker_environment.DEFAULT_TIMEOUT:g} by default",
     )
     parser.add_argument("--force", action="store_true", help="as without `run`: run a script that needs missing names")
     parser.add_argument("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
@@ -210,9 +210,9 @@ def _port(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        return _environment.worker_timeout({_environment.TIMEOUT_VARIABLE: text or "0"})
+        return _worker_environment.worker_timeout({_worker_environment.TIMEOUT_VARIABLE: text or "0"})
     except ValueError:
-        most = _environment.MOST_SECONDS
+        most = _worker_environment.MOST_SECONDS
         raise argparse.ArgumentTypeError(
             f"`{text}` is no time; write a number of seconds above 0 and up to {most}"
         ) from None

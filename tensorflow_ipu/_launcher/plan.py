@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu import _environment, _worker_environment
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 2222  # Where TensorFlow's own examples have their servers.
@@ -45,11 +45,11 @@ class Plan:
         config = {"cluster": cluster, "task": {"type": "worker", "index": worker}}
         found = {"TF_CONFIG": json.dumps(config)}
         if self.local_replicas is not None:
-            found[_environment.REPLICAS_VARIABLE] = str(self.local_replicas)
+            found[_worker_environment.REPLICAS_VARIABLE] = str(self.local_replicas)
         if self.ipus_per_replica is not None:
-            found[_environment.IPUS_PER_REPLICA_VARIABLE] = str(self.ipus_per_replica)
+            found[_worker_environment.IPUS_PER_REPLICA_VARIABLE] = str(self.ipus_per_replica)
         if self.timeout is not None:
-            found[_environment.TIMEOUT_VARIABLE] = f"{self.timeout:g}"
+            found[_worker_environment.TIMEOUT_VARIABLE] = f"{self.timeout:g}"
         wanted = (self.local_replicas or 1) * (self.ipus_per_replica or 1)
         if wanted > count:
             found[_environment.COUNT_VARIABLE] = str(wanted)

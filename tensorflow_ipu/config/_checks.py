@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu import _environment, _poplar_options
+from tensorflow_ipu import _environment, _poplar_options, _worker_environment
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.config import _selection
 from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
@@ -95,12 +95,12 @@ def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[
         )
     if counts:
         _check_replicas(config, counts[0], faults)
-    return counts or [_environment.default_ipus()]
+    return counts or [_worker_environment.default_ipus()]
 
 
 def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
     """Whether the first device has the IPUs for as many replicas as the environment says."""
-    replicas, each = _environment.local_replicas(), _environment.ipus_per_replica()
+    replicas, each = _worker_environment.local_replicas(), _worker_environment.ipus_per_replica()
     if replicas is None:
         return
     wanted = replicas * (each or 1)
@@ -110,8 +110,8 @@ def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
     faults.add(
         ValueError,
         f"`{name}={list(_selection.as_tuple(getattr(config, name)))}` gives `/device:IPU:0` {ipus} IPUs, and"
-        f" `{_environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which need"
-        f" {wanted}: leave out `{name}`, or run with other `--replicas`",
+        f" `{_worker_environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which"
+        f" need {wanted}: leave out `{name}`, or run with other `--replicas`",
     )
 
 

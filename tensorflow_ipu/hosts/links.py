@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu import _worker_environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
 from tensorflow_ipu.hosts.muster import Agreed, address_of, name_of, read_part, split, take_in
@@ -44,10 +44,10 @@ def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket | 
     Raises:
       ClusterError: The port that `TENSORFLOW_IPU_DATA_PORT` asks for cannot be had.
     """
-    if _environment.transport() != "sockets":
+    if _worker_environment.transport() != "sockets":
         yield None
         return
-    port = _environment.data_port()
+    port = _worker_environment.data_port()
     address = address_of(identity, everywhere)
     with socket.socket(socket.AF_INET6 if len(address) == 4 else socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,8 +57,8 @@ def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket | 
         except OSError as exc:
             raise ClusterError(
                 f"{name_of(identity, identity.worker)}, this process, cannot listen at {address[0]}, port {port}, for the"
-                f" messages of programs: {exc}. `{_environment.DATA_PORT_VARIABLE}` names another port, and"
-                f" `{_environment.TRANSPORT_VARIABLE}=grpc` does without"
+                f" messages of programs: {exc}. `{_worker_environment.DATA_PORT_VARIABLE}` names another port, and"
+                f" `{_worker_environment.TRANSPORT_VARIABLE}=grpc` does without"
             ) from exc
         listener.setblocking(False)
         yield listener
@@ -173,7 +173,7 @@ def _called(identity: Identity, worker: int, agreed: Agreed, end: float) -> sock
     except OSError as exc:
         raise _NoLinkError(
             f"{name_of(identity, worker)} cannot be reached at port {agreed.ports[worker]}: {exc}. Have firewalls let it"
-            f" pass; `{_environment.DATA_PORT_VARIABLE}` makes it another one"
+            f" pass; `{_worker_environment.DATA_PORT_VARIABLE}` makes it another one"
         ) from exc
     return connection
 
