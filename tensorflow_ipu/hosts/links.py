@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu import _worker_environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
-from tensorflow_ipu.hosts.muster import Agreed, address_of, name_of, read_part, split, take_in
+from tensorflow_ipu.hosts.muster import Agreed, address_of, name_of, names_of, read_part, split, take_in
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -135,7 +135,7 @@ class Links:
                 while missing:
                     left = end - time.monotonic()
                     if left <= 0:
-                        names = " and ".join(name_of(identity, one) for one in sorted(missing))
+                        names = names_of(identity, missing)
                         raise _NoLinkError(f"{names} did not come to port {port_of(listener)} of this worker")
                     for key, _ in selector.select(left):
                         connection: Any = key.fileobj

@@ -14,7 +14,7 @@ import secrets
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from tensorflow_ipu import _worker_environment
@@ -68,6 +68,11 @@ class _Addressed(Protocol):
 def name_of(workers: _Addressed, worker: int) -> str:
     """A worker in words, with its address."""
     return f"worker {worker} ({workers.addresses[worker]})"
+
+
+def names_of(workers: _Addressed, numbers: Iterable[int]) -> str:
+    """Several workers in words, in the order of their numbers."""
+    return " and ".join(name_of(workers, worker) for worker in sorted(numbers))
 
 
 @contextlib.contextmanager
@@ -157,10 +162,8 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
             while len(callers) < identity.workers - 1 and failed is None:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    missing = [name_of(identity, one) for one in range(1, identity.workers) if one not in callers]
-                    failed = (
-                        f"{' and '.join(missing)} did not come within {seconds:g} s: start all workers, or wait longer"
-                    )
+                    missing = names_of(identity, set(range(1, identity.workers)) - callers.keys())
+                    failed = f"{missing} did not come within {seconds:g} s: start all workers, or wait longer"
                     break
                 for key, _ in selector.select(min(left, 1.0)):
                     connection: Any = key.fileobj

@@ -195,9 +195,7 @@ def f8_conv_1d(
     Raises:
       ValueError: `data_format` is another.
     """
-    if data_format not in ("NWC", "NCW"):
-        raise ValueError(f"`data_format` must be 'NWC' or 'NCW', but is `{data_format!r}`")
-    return _convolution(inputs, filters, strides, padding, data_format, dilations, name)
+    return _convolution(inputs, filters, strides, padding, ("NWC", "NCW"), data_format, dilations, name)
 
 
 def f8_conv_2d(
@@ -210,9 +208,7 @@ def f8_conv_2d(
     name: str = "f8_conv_2d",
 ) -> tf.Tensor:
     """Convolves pictures of eight bits: "NHWC" or "NCHW". See `f8_conv_1d`."""
-    if data_format not in ("NHWC", "NCHW"):
-        raise ValueError(f"`data_format` must be 'NHWC' or 'NCHW', but is `{data_format!r}`")
-    return _convolution(inputs, filters, strides, padding, data_format, dilations, name)
+    return _convolution(inputs, filters, strides, padding, ("NHWC", "NCHW"), data_format, dilations, name)
 
 
 def f8_conv_3d(
@@ -225,9 +221,7 @@ def f8_conv_3d(
     name: str = "f8_conv_3d",
 ) -> tf.Tensor:
     """Convolves volumes of eight bits: "NDHWC" or "NCDHW". See `f8_conv_1d`."""
-    if data_format not in ("NDHWC", "NCDHW"):
-        raise ValueError(f"`data_format` must be 'NDHWC' or 'NCDHW', but is `{data_format!r}`")
-    return _convolution(inputs, filters, strides, padding, data_format, dilations, name)
+    return _convolution(inputs, filters, strides, padding, ("NDHWC", "NCDHW"), data_format, dilations, name)
 
 
 def _convolution(
@@ -235,10 +229,14 @@ def _convolution(
     filters: QuarterTensor | TensorLike,
     strides: int | Sequence[int],
     padding: str | Sequence[Sequence[int]],
+    formats: tuple[str, str],
     data_format: str,
     dilations: int | Sequence[int],
     name: str,
 ) -> tf.Tensor:
+    """A convolution whose `data_format` must be one of `formats`, channels last or first."""
+    if data_format not in formats:
+        raise ValueError(f"`data_format` must be {formats[0]!r} or {formats[1]!r}, but is `{data_format!r}`")
     rank = len(data_format)
     with tf.name_scope(name):
         images, kernel = _wide(inputs), _wide(filters)

@@ -1,8 +1,11 @@
 """What recurrent layers of the IPU add to Keras's own."""
 
+# The arguments of methods are IPU TensorFlow's, in other names and another order than Keras's.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -13,14 +16,105 @@ from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, Initializer, Nested, Shape
-    from tensorflow_ipu.keras.layers.rnn import PopnnGRU, PopnnLSTM
+    from tensorflow_ipu._types import Config, DTypeLike, Initializer, Nested, Shape
 
 _PARTIALS = (tf.float16, tf.float32)
 
+# What Keras's layers can do otherwise, and those of the IPU cannot.
+_FIXED: dict[str, object] = {
+    "use_bias": True,
+    "kernel_regularizer": None,
+    "recurrent_regularizer": None,
+    "bias_regularizer": None,
+    "activity_regularizer": None,
+    "kernel_constraint": None,
+    "recurrent_constraint": None,
+    "bias_constraint": None,
+    "recurrent_dropout": 0,
+    "implementation": 2,
+    "go_backwards": False,
+    "unroll": False,
+}
 
-class Popnn:
+
+class Popnn(keras.layers.RNN):
     """What both layers add to Keras's own: the order of dimensions, seeds, and options for hardware."""
+
+    def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
+        """Makes the weights for inputs of this shape."""
+        super().build(self._batch_major(inputs_shape), initial_state_shape)
+
+    def call(
+        self,
+        inputs: tf.Tensor,
+        mask: tf.Tensor | None = None,
+        training: bool | None = None,
+        initial_state: Nested = None,
+    ) -> Nested:
+        """Computes the layer.
+
+        Args:
+          inputs: A tensor [batch, time, size]; with `time_major`, [time, batch, size].
+          mask: Which steps of time count, booleans of the first two dimensions of `inputs`.
+          training: Whether to drop inputs.
+          initial_state: The state to start from: of `PopnnLSTM` the output and the state of the cell, of `PopnnGRU` the
+            output alone, each [batch, units]. None: zeros.
+
+        Returns:
+          The last output [batch, units], or with `return_sequences` all outputs, in the order of dimensions of `inputs`.
+          With `return_state` a list of this and of the state after the last step.
+
+        Raises:
+          ValueError: `inputs` has not three dimensions.
+        """
+        if inputs.shape.rank != 3:
+            raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
+        with replicas.summed_in(self.partials_dtype, self.compute_dtype):
+            results = super().call(
+                self._swapped(inputs), initial_state=initial_state, mask=self._swapped(mask), training=bool(training)
+            )
+        return self._of_outputs(results, self._swapped)
+
+    def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
+        """The shapes of the results."""
+        shapes = super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
+        return self._of_outputs(shapes, self._batch_major)
+
+    def get_config(self) -> Config:
+        """The arguments to make the layer anew."""
+        return {**super().get_config(), **self._recorded()}
+
+    def _check(
+        self,
+        partials_dtype: DTypeLike,
+        time_major: object,
+        options: Mapping[str, object],
+        **fixed: object,
+    ) -> None:
+        """Refuses what the layer does not have, all at once.
+
+        Args:
+          partials_dtype: The type of partial sums.
+          time_major: Whether time comes first.
+          options: Options for hardware, by the names of their arguments.
+          **fixed: Arguments that have one value alone, that in `_FIXED`.
+        """
+        faults = Faults()
+        for name, value in fixed.items():
+            if value != _FIXED[name]:
+                kind = type(self).__name__
+                faults.add(
+                    ValueError,
+                    f"`{kind}` has no `{name}={value!r}`, only `{name}={_FIXED[name]!r}`;"
+                    f" `keras.layers.{kind.removeprefix('Popnn')}` runs on the IPU too, and has it",
+                )
+        if tf.as_dtype(partials_dtype) not in _PARTIALS:
+            faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{partials_dtype!r}`")
+        note_bool("time_major", time_major, faults)
+        for name, value in options.items():
+            if value is not None and not isinstance(value, Mapping):
+                faults.add(TypeError, f"`{name}` must be a dict, but is `{value!r}`")
+        faults.raise_any()
 
     def _record(
         self,
@@ -60,31 +154,14 @@ class Popnn:
             return tensor
         return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
 
-
-def check(
-    layer: object,
-    kind: str,
-    fixed: Mapping[str, tuple[object, object]],
-    partials_dtype: DTypeLike,
-    time_major: object,
-    **options: object,
-) -> None:
-    """Refuses what the layer does not have, all at once."""
-    faults = Faults()
-    for name, (value, only) in fixed.items():
-        if value != only:
-            faults.add(
-                ValueError,
-                f"`{type(layer).__name__}` has no `{name}={value!r}`, only `{name}={only!r}`; `keras.layers.{kind}` runs"
-                " on the IPU too, and has it",
-            )
-    if tf.as_dtype(partials_dtype) not in _PARTIALS:
-        faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{partials_dtype!r}`")
-    note_bool("time_major", time_major, faults)
-    for name, value in options.items():
-        if value is not None and not isinstance(value, Mapping):
-            faults.add(TypeError, f"`{name}` must be a dict, but is `{value!r}`")
-    faults.raise_any()
+    def _of_outputs(self, results: Any, swapped: Callable[[Any], Any]) -> Any:
+        """The results of Keras's layer with the outputs of all steps `swapped`, where time comes first; states stay."""
+        if not self.time_major or not self.return_sequences:
+            return results
+        if not self.return_state:
+            return swapped(results)
+        outputs, *states = results
+        return swapped(outputs), *states
 
 
 def seeded(initializer: Initializer, seed: int | None) -> Any:
@@ -93,36 +170,3 @@ def seeded(initializer: Initializer, seed: int | None) -> Any:
     if seed is None or not isinstance(initializer, str) or "seed" not in found.get_config():
         return found
     return type(found).from_config({**found.get_config(), "seed": seed})
-
-
-def call(
-    layer: PopnnLSTM | PopnnGRU,
-    call: Nested,
-    inputs: tf.Tensor,
-    initial_state: Nested,
-    mask: tf.Tensor | None,
-    training: bool | None,
-) -> Nested:
-    """Calls Keras's layer, with time first where the layer has it so."""
-    if inputs.shape.rank != 3:
-        raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
-    with replicas.summed_in(layer.partials_dtype, layer.compute_dtype):
-        results = call(
-            layer._swapped(inputs), initial_state=initial_state, mask=layer._swapped(mask), training=bool(training)
-        )
-    if not layer.time_major or not layer.return_sequences:
-        return results
-    if not layer.return_state:
-        return layer._swapped(results)
-    outputs, *states = results
-    return layer._swapped(outputs), *states
-
-
-def output_shape(layer: PopnnLSTM | PopnnGRU, shape: Nested) -> Nested:
-    """The shape of the outputs, of what Keras's layer says."""
-    if not layer.time_major or not layer.return_sequences:
-        return shape
-    if not layer.return_state:
-        return layer._batch_major(shape)
-    outputs, *states = shape
-    return layer._batch_major(outputs), *states

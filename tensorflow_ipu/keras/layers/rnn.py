@@ -1,6 +1,6 @@
 """Recurrent layers with the names and arguments that they have on the IPU."""
 
-# The arguments of methods are IPU TensorFlow's, in other names and another order than Keras's.
+# The arguments of inherited methods are IPU TensorFlow's, in other names and another order than Keras's.
 # pyright: reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu.keras.layers import _rnn_base
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Activation, Config, Constraint, DTypeLike, Initializer, Nested, Regularizer, Shape
+    from tensorflow_ipu._types import Activation, Constraint, DTypeLike, Initializer, Regularizer
 
 __all__ = ["PopnnGRU", "PopnnLSTM"]
 
@@ -100,15 +100,14 @@ class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
           ValueError: An option that the layer does not have is asked for.
           TypeError: `time_major` is no bool, or `options` no dict.
         """
-        fixed = {
-            "use_bias": (use_bias, True), "kernel_regularizer": (kernel_regularizer, None),
-            "recurrent_regularizer": (recurrent_regularizer, None), "bias_regularizer": (bias_regularizer, None),
-            "activity_regularizer": (activity_regularizer, None), "kernel_constraint": (kernel_constraint, None),
-            "recurrent_constraint": (recurrent_constraint, None), "bias_constraint": (bias_constraint, None),
-            "recurrent_dropout": (recurrent_dropout, 0), "implementation": (implementation, 2),
-            "go_backwards": (go_backwards, False), "unroll": (unroll, False),
-        }  # fmt: skip
-        _rnn_base.check(self, "LSTM", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
+        self._check(
+            partials_dtype, time_major, {"options": options, "options_bwd": options_bwd},
+            use_bias=use_bias, kernel_regularizer=kernel_regularizer, recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint, recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint, recurrent_dropout=recurrent_dropout, implementation=implementation,
+            go_backwards=go_backwards, unroll=unroll,
+        )  # fmt: skip
         super().__init__(
             units,
             activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
@@ -127,40 +126,6 @@ class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
         )
         self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
 
-    def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
-        """Makes the weights for inputs of this shape."""
-        super().build(self._batch_major(inputs_shape), initial_state_shape)
-
-    def call(
-        self,
-        inputs: tf.Tensor,
-        mask: tf.Tensor | None = None,
-        training: bool | None = None,
-        initial_state: Nested = None,
-    ) -> Nested:
-        """Computes the layer.
-
-        Args:
-          inputs: A tensor [batch, time, size]; with `time_major`, [time, batch, size].
-          mask: Which steps of time count, booleans of the first two dimensions of `inputs`.
-          training: Whether to drop inputs.
-          initial_state: The output and the state of the cell to start from, each [batch, units]. None: zeros.
-
-        Returns:
-          The last output [batch, units], or with `return_sequences` all outputs, in the order of dimensions of `inputs`.
-          With `return_state` a list of this, the last output, and the state of the cell.
-
-        Raises:
-          ValueError: `inputs` has not three dimensions.
-        """
-        return _rnn_base.call(self, super().call, inputs, initial_state, mask, training)
-
-    def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
-        """The shapes of the results."""
-        return _rnn_base.output_shape(
-            self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
-        )
-
     def get_bias(self) -> tf.Tensor:
         """The bias, a tensor with a row for each gate: [4, units], in the order input, forget, cell, output."""
         return tf.reshape(tf.convert_to_tensor(self.cell.bias), [4, self.units])
@@ -168,10 +133,6 @@ class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
     def state_shape(self, batch_size: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """The shapes of the two states."""
         return (batch_size, self.units), (batch_size, self.units)
-
-    def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
-        return {**super().get_config(), **self._recorded()}
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
@@ -248,15 +209,14 @@ class PopnnGRU(_rnn_base.Popnn, keras.layers.GRU):
           options_bwd: Options for hardware in the backward pass, recorded.
           **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
         """
-        fixed = {
-            "use_bias": (use_bias, True), "kernel_regularizer": (kernel_regularizer, None),
-            "recurrent_regularizer": (recurrent_regularizer, None), "bias_regularizer": (bias_regularizer, None),
-            "activity_regularizer": (activity_regularizer, None), "kernel_constraint": (kernel_constraint, None),
-            "recurrent_constraint": (recurrent_constraint, None), "bias_constraint": (bias_constraint, None),
-            "recurrent_dropout": (recurrent_dropout, 0), "implementation": (implementation, 2),
-            "go_backwards": (go_backwards, False), "unroll": (unroll, False),
-        }  # fmt: skip
-        _rnn_base.check(self, "GRU", fixed, partials_dtype, time_major, options=options, options_bwd=options_bwd)
+        self._check(
+            partials_dtype, time_major, {"options": options, "options_bwd": options_bwd},
+            use_bias=use_bias, kernel_regularizer=kernel_regularizer, recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint, recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint, recurrent_dropout=recurrent_dropout, implementation=implementation,
+            go_backwards=go_backwards, unroll=unroll,
+        )  # fmt: skip
         super().__init__(
             units,
             activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
@@ -275,30 +235,6 @@ class PopnnGRU(_rnn_base.Popnn, keras.layers.GRU):
         )
         self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
 
-    def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
-        """Makes the weights for inputs of this shape."""
-        super().build(self._batch_major(inputs_shape), initial_state_shape)
-
-    def call(
-        self,
-        inputs: tf.Tensor,
-        mask: tf.Tensor | None = None,
-        training: bool | None = None,
-        initial_state: Nested = None,
-    ) -> Nested:
-        """Computes the layer. See `PopnnLSTM.call`; the state is the output alone."""
-        return _rnn_base.call(self, super().call, inputs, initial_state, mask, training)
-
-    def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
-        """The shapes of the results."""
-        return _rnn_base.output_shape(
-            self, super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
-        )
-
     def state_shape(self, batch_size: int) -> tuple[int, int]:
         """The shape of the state."""
         return batch_size, self.units
-
-    def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
-        return {**super().get_config(), **self._recorded()}

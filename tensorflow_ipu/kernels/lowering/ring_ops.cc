@@ -1,9 +1,10 @@
 // `IpuRingZeros`, `IpuRingRead` and `IpuRingWrite`: buffers that hold the same for several micro-batches, and one place
 // of them.
 //
-// Reads and writes are custom calls, one a tensor. As slices of XLA's, each would be a kernel for XLA to compile, and
-// one for each depth of a ring: nothing would be shared by stages that differ in that alone, which those of a pipeline
-// do. One call for all tensors of a ring would have all of their values in memory at once.
+// Reads and writes of what is below 64 KiB are custom calls, one a tensor: a slice of XLA's is a kernel to compile, and
+// one for each depth of a ring, where the stages of a pipeline differ in their depths alone. One call for all tensors of
+// a ring would have all of their values in memory at once. What is larger is read and written by slices: XLA computes a
+// value straight into its place, and reads it from there, where a call copies it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
