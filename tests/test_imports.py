@@ -205,16 +205,6 @@ def test_plans_and_reports_import_no_tensorflow(room):
                     waiting.append(path)
 
 
-def test_no_two_classes_of_pipelining_have_one_name():
-    names = [
-        node.name.lstrip("_")
-        for file in (ROOT / "pipelining").rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ClassDef)
-    ]
-    assert {name for name in names if names.count(name) > 1} == set()
-
-
 def test_kernels_are_reached_through_the_one_door_alone():
     doors = [
         str(file.relative_to(ROOT))

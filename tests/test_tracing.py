@@ -136,7 +136,7 @@ def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out() -> None:
     memory = Memory(0, 0, 0, 0, 0, 2**30)
     report = Report("p", system_of("GC200"), 1, (row, tiny, row), (memory,), (), overlaps_host=False)
     recording = _tracepoints.Recording()
-    recording.spans.append(_tracepoints.Span(_tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
+    recording.spans.append(_tracepoints.Tracepoint(_tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
     chrome = Chrome(0, ["runs", _prediction.process_of(report)])
     add_runs(chrome, recording)
     _prediction.add(chrome, report, recording)

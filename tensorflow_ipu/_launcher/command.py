@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace, script: Sequence[str]) -> int:
     held = plan.hold_ports(instances, options.port)
     try:
         addresses = tuple(f"{plan.LOOPBACK}:{one.getsockname()[1]}" for one in held)
-        cluster = plan.Plan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
+        cluster = plan.LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
         count = _environment.ipu_count()
         environments = [
             {**os.environ, "PYTHONUNBUFFERED": "1", **cluster.variables(worker, count)} for worker in range(instances)
@@ -90,7 +90,7 @@ def _print_hosts(options: argparse.Namespace, script: Sequence[str]) -> int:
     port = plan.DEFAULT_PORT if options.port is None else options.port
     addresses = plan.addresses_of(hosts, instances, port)
     local_replicas = _local_replicas(options.replicas, instances)
-    cluster = plan.Plan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
+    cluster = plan.LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
     for worker, address in enumerate(addresses):
         command = ["python", "-m", "tensorflow_ipu", *_passed_on(options), *script]
         # What each host offers is not known here.

@@ -19,7 +19,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """A cluster.
 
     Attributes:

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import importlib
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -66,6 +67,11 @@ class Patch:
     def is_known(self) -> bool:
         """Whether it was said by what it is replaced."""
         return self._make is not None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the modules that it is in are imported already."""
+        return all(place.partition(":")[0] in sys.modules for place in self.places)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

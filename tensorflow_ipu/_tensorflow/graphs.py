@@ -65,7 +65,12 @@ def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
     """
     while graph is not None:
         yield graph
-        graph = getattr(graph, "outer_graph", None)
+        graph = enclosing(graph)
+
+
+def enclosing(graph: tf.Graph) -> tf.Graph | None:
+    """The graph in which that of a function is traced; None for one that is no function's. See `around`."""
+    return getattr(graph, "outer_graph", None)
 
 
 def being_traced() -> Iterator[FunctionGraph]:
@@ -154,6 +159,14 @@ def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
     return getattr(graph, "_functions", {})
 
 
+def function_graph(graph: tf.Graph, name: str) -> FunctionGraph | None:
+    """The graph of the function that `graph` itself holds by this name; None if it holds none, or one of no Python graph.
+
+    Stands on the `graph` of what `functions_in` has, TensorFlow's runtime functions, which have no public class.
+    """
+    return getattr(functions_in(graph).get(name), "graph", None)
+
+
 def function_named(graph: tf.Graph, name: str) -> Any:
     """The function that an operation of `graph` calls by this name; None if there is none, or it has no Python graph.
 
@@ -186,7 +199,7 @@ def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
             continue
         seen.add(id(graph))
         graphs.append(graph)
-        called = (getattr(function, "graph", None) for function in functions_in(graph).values())
+        called = (function_graph(graph, name) for name in functions_in(graph))
         waiting += [graph for graph in called if graph is not None]
     return graphs
 

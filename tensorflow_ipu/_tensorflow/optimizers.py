@@ -1,7 +1,8 @@
-"""What optimizers of TensorFlow 1 (`tf.compat.v1.train`) keep to themselves: their settings, and their slots."""
+"""What optimizers that are not Keras 3's keep to themselves: settings and slots of TensorFlow 1's, the class of Keras 2's."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,3 +32,13 @@ def take_over_slots(
     """
     known = kept.setdefault((*place, optimizer._name), (optimizer._slots, optimizer._non_slot_dict))
     optimizer._slots, optimizer._non_slot_dict = known
+
+
+def keras_2_class() -> type | None:
+    """The base class of optimizers of the Keras 2 that is left in TensorFlow; None where nobody has imported that.
+
+    Stands on the module that has it, as `old_keras` does, and is looked up among those that are imported: to import it
+    takes a while, and who has such an optimizer has done so. When it is gone, so are those optimizers.
+    """
+    module = sys.modules.get("tensorflow.python.keras.optimizer_v2.optimizer_v2")
+    return None if module is None else module.OptimizerV2

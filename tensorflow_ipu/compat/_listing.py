@@ -26,7 +26,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedName:
     """A name of the API.
 
     Attributes:
@@ -47,7 +47,7 @@ class Entry:
         return f"{self.module}.{self.name}" if self.name else self.module
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ListedName]:
     """All names of `ipu`, `keras.ipu` and the packages beside, and all options of `IPUConfig`, by module and name."""
     found = [
         _entry(module, name, target)
@@ -56,7 +56,9 @@ def entries() -> list[Entry]:
         for name, target in old.names.items()
     ]
     found += [
-        Entry(_short(module), "", State.CANNOT, reason) for module, reason in _names.GONE.items() if _is_listed(module)
+        ListedName(_short(module), "", State.CANNOT, reason)
+        for module, reason in _names.GONE.items()
+        if _is_listed(module)
     ]
     return sorted([*found, *_options()], key=lambda entry: (entry.module, entry.name.lower()))
 
@@ -85,30 +87,30 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _entry(module: str, name: str, target: Target) -> Entry:
+def _entry(module: str, name: str, target: Target) -> ListedName:
     if isinstance(target, Absent):
         state = State.NOT_YET if target.reason == NOT_YET else State.CANNOT
-        return Entry(_short(module), name, state, target.reason)
+        return ListedName(_short(module), name, state, target.reason)
     what = _effects.recorded(target)
     if what is not None:
-        return Entry(_short(module), name, State.RECORDED, what)
+        return ListedName(_short(module), name, State.RECORDED, what)
     home, _, attribute = target.partition(":")
-    return Entry(_short(module), name, State.WORKS, f"{home}.{attribute}")
+    return ListedName(_short(module), name, State.WORKS, f"{home}.{attribute}")
 
 
-def _options() -> Iterator[Entry]:
+def _options() -> Iterator[ListedName]:
     config = IPUConfig()
     for option in config.to_dict():
         effect = config.get_attribute_metadata(option).effect
         what = _effects.of_option(effect.name if effect is not None else "")
         name = f"IPUConfig.{option}"
         if what is None:
-            yield Entry(_short(_CONFIG), name, State.WORKS, f"tensorflow_ipu.config.{name}")
+            yield ListedName(_short(_CONFIG), name, State.WORKS, f"tensorflow_ipu.config.{name}")
         else:
-            yield Entry(_short(_CONFIG), name, State.RECORDED, what)
+            yield ListedName(_short(_CONFIG), name, State.RECORDED, what)
 
 
-def _words_of_row(entry: Entry) -> str:
+def _words_of_row(entry: ListedName) -> str:
     if entry.state in (State.WORKS, State.NOT_YET):
         return entry.state.value
     return f"{entry.state.value}: {entry.words}"

@@ -9,7 +9,7 @@ from tensorflow_ipu.config._checks import check_host_device, resolve
 from tensorflow_ipu.config._enums import SelectionOrder
 from tensorflow_ipu.config._metadata import Effect
 from tensorflow_ipu.config._selection import as_tuple
-from tensorflow_ipu.config._tree import Category, Option, Section
+from tensorflow_ipu.config._tree import Category, Option, Subcategory
 from tensorflow_ipu.config.categories.compiler import Optimizations, Scheduling
 from tensorflow_ipu.config.categories.libraries import Convolutions, Matmuls, Pooling, Slices
 from tensorflow_ipu.config.categories.machine import DeviceConnection, Experimental, IOTiles, IPUModel
@@ -66,18 +66,18 @@ class IPUConfig(Category):
         hint=_SELECTION,
         canonical=as_tuple,
     )
-    convolutions = Section(Convolutions)
-    device_connection = Section(DeviceConnection)
-    slices = Section(Slices)
-    experimental = Section(Experimental)
-    floating_point_behaviour = Section(FloatingPointBehaviour)
-    io_tiles = Section(IOTiles)
-    ipu_model = Section(IPUModel)
-    matmuls = Section(Matmuls)
-    norms = Section(Norms)
-    optimizations = Section(Optimizations)
-    pooling = Section(Pooling)
-    scheduling = Section(Scheduling)
+    convolutions = Subcategory(Convolutions)
+    device_connection = Subcategory(DeviceConnection)
+    slices = Subcategory(Slices)
+    experimental = Subcategory(Experimental)
+    floating_point_behaviour = Subcategory(FloatingPointBehaviour)
+    io_tiles = Subcategory(IOTiles)
+    ipu_model = Subcategory(IPUModel)
+    matmuls = Subcategory(Matmuls)
+    norms = Subcategory(Norms)
+    optimizations = Subcategory(Optimizations)
+    pooling = Subcategory(Pooling)
+    scheduling = Subcategory(Scheduling)
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class DeviceSeed:
     identical_replicas: bool
 
 
-class System:
+class ConfiguredSystem:
     """The configured system. Thread-safe.
 
     Two locks: `_changing` is held by whoever reconfigures, through all waiting, so that changes do not
@@ -222,7 +222,7 @@ def _of_device(values: tuple[_T, ...], ordinal: int) -> _T:
     return values[ordinal]
 
 
-_system = System()
+_system = ConfiguredSystem()
 
 configure = _system.configure
 reset = _system.reset

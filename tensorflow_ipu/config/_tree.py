@@ -95,7 +95,7 @@ class Option(Generic[T]):
         )
 
 
-class Section(Generic[C]):
+class Subcategory(Generic[C]):
     """A category below another: a descriptor that can be read and not assigned."""
 
     def __init__(self, category: type[C]) -> None:
@@ -107,10 +107,10 @@ class Section(Generic[C]):
         self.name = name
 
     @overload
-    def __get__(self, instance: None, owner: type) -> Section[C]: ...
+    def __get__(self, instance: None, owner: type) -> Subcategory[C]: ...
     @overload
     def __get__(self, instance: Category, owner: type) -> C: ...
-    def __get__(self, instance: Category | None, owner: type) -> Section[C] | C:
+    def __get__(self, instance: Category | None, owner: type) -> Subcategory[C] | C:
         return self if instance is None else vars(instance)[self.name]
 
     def __set__(self, instance: Category, value: object) -> NoReturn:
@@ -128,7 +128,7 @@ class Section(Generic[C]):
 
 
 class Category:
-    """A node of the tree: its `Option`s and `Section`s are its attributes, and it takes no others."""
+    """A node of the tree: its `Option`s and `Subcategory`s are its attributes, and it takes no others."""
 
     __hash__ = None  # type: ignore[assignment]  # Mutable, so what is equal now need not be equal later.
 
@@ -138,7 +138,7 @@ class Category:
         state = vars(self)
         state["_prefix"] = prefix
         for name, member in members_of(type(self)).items():
-            below = isinstance(member, Section)
+            below = isinstance(member, Subcategory)
             state[name] = member.category(f"{prefix}{name}.") if below else copy.deepcopy(member.default)
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
@@ -156,7 +156,7 @@ class Category:
         category: Category = self
         *parents, last = attr.split(".")
         for parent in parents:
-            if not isinstance(members_of(type(category)).get(parent), Section):
+            if not isinstance(members_of(type(category)).get(parent), Subcategory):
                 self._refuse(attr)
             category = getattr(category, parent)
         if last not in members_of(type(category)):
@@ -276,20 +276,20 @@ def prefix_of(category: Category) -> str:
     return vars(category)["_prefix"]
 
 
-def members_of(category: type[Category]) -> dict[str, Option[Any] | Section[Any]]:
+def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[Any]]:
     """The options and sections of a category and its base classes by name, in the order of their declaration."""
     return {
         name: member
         for cls in reversed(category.__mro__)
         for name, member in vars(cls).items()
-        if isinstance(member, (Option, Section))
+        if isinstance(member, (Option, Subcategory))
     }
 
 
 def options_of(category: Category) -> Iterator[tuple[str, Option[Any], Category]]:
     """Each option of a category and of those below: its full name, the option, and the category that holds it."""
     for name, member in members_of(type(category)).items():
-        if isinstance(member, Section):
+        if isinstance(member, Subcategory):
             yield from options_of(getattr(category, name))
         else:
             yield prefix_of(category) + name, member, category

@@ -77,7 +77,7 @@ class Engine:
         self._stopped = False
         self._failure: BaseException = RuntimeError()  # Where it was stopped.
         self._infeeds: list[Any] = []
-        self._results: list[stored_feeds.Results] = []
+        self._results: list[stored_feeds.StoredResults] = []
         used = [other._application.ipus for other in list(_engines) if other._device == device and not other._stopped]
         if ipus > 1 and sum(used) + application.ipus > ipus:  # A program does not end, and shares its IPUs with none.
             raise RuntimeError(
@@ -152,7 +152,7 @@ class Engine:
         if kind == "order":
             return stored_feeds.order(self._device)
         if kind == "outfeed":
-            self._results.append(stored_feeds.Results(argument, self._device))
+            self._results.append(stored_feeds.StoredResults(argument, self._device))
             return self._results[-1].state
         if kind == "infeed":
             specs = tuple(tf.TensorSpec(spec.shape, spec.dtype) for spec in stored_feeds.specs_of(argument["elements"]))
@@ -219,7 +219,7 @@ class Engine:
         except BaseException as exc:
             self._end(exc)
 
-    def _rows(self, results: stored_feeds.Results) -> Iterator[list[np.ndarray]]:
+    def _rows(self, results: stored_feeds.StoredResults) -> Iterator[list[np.ndarray]]:
         """What has come from an outfeed, a list an element."""
         rows = [row.numpy() for row in results.take(_PATIENCE_US)]
         if not rows or not len(rows[0]):

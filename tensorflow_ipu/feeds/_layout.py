@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 # What a program can hand to the host. float64 is missing on an IPU, and strings and such in a program.
 _REFUSED = (tf.float64, tf.complex64, tf.complex128, tf.string, tf.resource, tf.variant)
 
-_layouts: dict[int, Layout] = {}
+_layouts: dict[int, ElementLayout] = {}
 
 
-class Layout:
+class ElementLayout:
     """How the elements of an outfeed are put together.
 
     Attributes:
@@ -55,7 +55,7 @@ class Layout:
         return tf.nest.pack_sequence_as(self.nested, tensors)
 
 
-def of(tensors: Nested) -> tuple[Layout, list[tf.Tensor]]:
+def of(tensors: Nested) -> tuple[ElementLayout, list[tf.Tensor]]:
     """The layout of an element that is being enqueued, and its flat tensors.
 
     Args:
@@ -84,10 +84,10 @@ def of(tensors: Nested) -> tuple[Layout, list[tf.Tensor]]:
     if not flat:
         raise ValueError(f"`tensors` must hold at least one tensor, but is {tensors!r}")
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in flat]
-    return note(Layout(tf.nest.pack_sequence_as(tensors, specs))), flat
+    return note(ElementLayout(tf.nest.pack_sequence_as(tensors, specs))), flat
 
 
-def note(layout: Layout) -> Layout:
+def note(layout: ElementLayout) -> ElementLayout:
     """The layout by which this process knows elements of this one's number from now on."""
     return _layouts.setdefault(layout.number, layout)
 
@@ -101,6 +101,6 @@ def paths(nested: Nested, path: tuple[object, ...] = ()) -> list[tuple[tuple[obj
     return [(path, nested)]
 
 
-def numbered(number: int) -> Layout:
+def numbered(number: int) -> ElementLayout:
     """The layout of a number that came back from a program of this process."""
     return _layouts[number]

@@ -127,8 +127,8 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_outfeed_drop)
         self._feed.queue = weakref.ref(self)
         self._handle: tf.Tensor | None = None
-        self._layout: _layout.Layout | None = None  # Of the latest trace that captured the queue.
-        self._held: _layout.Layout | None = None  # Of what programs have enqueued: the same for all of it.
+        self._layout: _layout.ElementLayout | None = None  # Of the latest trace that captured the queue.
+        self._held: _layout.ElementLayout | None = None  # Of what programs have enqueued: the same for all of it.
         self._reading = threading.Lock()
         self._unread = Unread()  # Guarded by the lock.
         self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
@@ -178,7 +178,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         layout = self._current_layout()
         return None if layout is None else layout.nested
 
-    def _current_layout(self) -> _layout.Layout | None:
+    def _current_layout(self) -> _layout.ElementLayout | None:
         """The elements' layout: that of the elements that have come, else that of the latest trace."""
         if self._held is None and self._feed is not None:
             number = native.ipu_outfeed_layout(self._feed.number)
@@ -294,7 +294,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 raise StopIteration
             return layout.pack(self._unread.pop())
 
-    def _rows(self, layout: _layout.Layout) -> list[list[tf.Tensor]]:
+    def _rows(self, layout: _layout.ElementLayout) -> list[list[tf.Tensor]]:
         """Takes the first few elements: a tensor for each leaf of each."""
         rows = None
         if self._feed is not None and layout.row_reader is not None:
@@ -305,7 +305,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         """Whether another thread may be in a program that enqueues, or about to trace one."""
         return active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
-    def _chunk(self, layout: _layout.Layout) -> int:
+    def _chunk(self, layout: _layout.ElementLayout) -> int:
         """How many elements an iteration takes at once."""
         assert self._feed is not None
         bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_lanes(self._feed.number))
@@ -314,7 +314,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
     def _patience_us(self) -> int:
         return _PATIENCE_US if active() and threading.get_ident() != self._enqueuing_thread else 0
 
-    def _take(self, layout: _layout.Layout, most: int | None = None) -> list[tf.Tensor]:
+    def _take(self, layout: _layout.ElementLayout, most: int | None = None) -> list[tf.Tensor]:
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"

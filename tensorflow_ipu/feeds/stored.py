@@ -50,7 +50,7 @@ def infeed_of(dataset: tf.data.Dataset, device: str) -> tuple[IPUInfeedQueue, tf
     return queue, queue._feed.state(device)
 
 
-class Results:
+class StoredResults:
     """An outfeed in the place of a stored program's.
 
     Attributes:
@@ -107,7 +107,7 @@ def layouts_of(library: bytes) -> list[Any]:
 def note_layouts(layouts: Sequence[Any]) -> None:
     """Has this process know these structures, as if it had traced programs that enqueue them."""
     for nested in layouts:
-        _layout.note(_layout.Layout(nested))
+        _layout.note(_layout.ElementLayout(nested))
 
 
 def specs_of(elements: Sequence[Mapping[str, Any]]) -> list[tf.TensorSpec]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu import _worker_environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
-from tensorflow_ipu.hosts.muster import Agreed, address_of, name_of, names_of, read_part, split, take_in
+from tensorflow_ipu.hosts.muster import Muster, address_of, name_of, names_of, read_part, split, take_in
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -91,7 +91,7 @@ class Links:
         for connection in self._sockets.values():
             connection.close()
 
-    def make(self, identity: Identity, listener: socket.socket | None, agreed: Agreed, seconds: float) -> None:
+    def make(self, identity: Identity, listener: socket.socket | None, agreed: Muster, seconds: float) -> None:
         """Connects this worker with all others, if it can; else a warning in the log says why.
 
         Args:
@@ -160,7 +160,7 @@ class _NoLinkError(Exception):
     """A worker cannot be reached, in words."""
 
 
-def _called(identity: Identity, worker: int, agreed: Agreed, end: float) -> socket.socket:
+def _called(identity: Identity, worker: int, agreed: Muster, end: float) -> socket.socket:
     """A connection to a worker that listens.
 
     Raises:

@@ -27,7 +27,7 @@ _LONGEST = 1 << 20  # Bytes of a message: 1,000 addresses are 30,000.
 _REST = 2.0  # Seconds that an answer may take beyond the limit, since worker 0 began to wait at another time.
 
 
-class Agreed(NamedTuple):
+class Muster(NamedTuple):
     """What all workers know once they have met.
 
     Attributes:
@@ -39,7 +39,7 @@ class Agreed(NamedTuple):
     ports: tuple[int, ...]
 
 
-def muster(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Agreed:
+def muster(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Muster:
     """Returns when all workers are there.
 
     Args:
@@ -146,7 +146,7 @@ class _Caller(NamedTuple):
     port: int
 
 
-def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Agreed:
+def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Muster:
     """Worker 0: waits for all others, then lets them go on.
 
     Raises:
@@ -155,7 +155,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
     callers: dict[int, _Caller] = {}
     unread: dict[socket.socket, bytes] = {}
     failed: str | None = None
-    agreed = Agreed(secrets.token_hex(16), ())
+    agreed = Muster(secrets.token_hex(16), ())
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -176,7 +176,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
                     failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
         if failed is None:
             ports = (port, *(callers[worker].port for worker in range(1, identity.workers)))
-            agreed = Agreed(agreed.token, ports)
+            agreed = Muster(agreed.token, ports)
         answer = {"error": failed} if failed else {"go": agreed}
         for caller in callers.values():
             _send(caller.connection, answer)
@@ -267,7 +267,7 @@ def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Agreed:
+def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Muster:
     """Another worker: calls worker 0 until it answers, and waits for its word.
 
     Raises:
@@ -305,7 +305,7 @@ def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -
         if "error" in answer:
             raise ClusterError(answer["error"])
         token, ports = answer["go"]
-        return Agreed(token, tuple(ports))
+        return Muster(token, tuple(ports))
     raise ClusterError(
         f"{chief} could not be reached by worker {identity.worker} within {seconds:g} s: {reason}. Start all workers, or wait"
         " longer"

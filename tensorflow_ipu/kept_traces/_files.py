@@ -18,7 +18,7 @@ _SUFFIX = ".ipu_trace"  # As `core/file_cache.cc` has it, which removes what was
 _DIGEST_SIZE = 20
 
 
-class Entry(NamedTuple):
+class KeptTrace(NamedTuple):
     """What is kept of a trace.
 
     Attributes:
@@ -55,7 +55,7 @@ class Result:
     number: int
 
 
-def read(folder: str, name: str) -> Entry | None:
+def read(folder: str, name: str) -> KeptTrace | None:
     """The entry of a name; None where there is none, or one that was damaged."""
     path = Path(folder, name + _SUFFIX)
     try:
@@ -65,12 +65,12 @@ def read(folder: str, name: str) -> Entry | None:
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return Entry(*pickle.loads(body))
+        return KeptTrace(*pickle.loads(body))
     except OSError:
         return None
 
 
-def write(folder: str, name: str, entry: Entry) -> bool:
+def write(folder: str, name: str, entry: KeptTrace) -> bool:
     """Writes an entry, whole or not at all; returns whether it did: a full disk is no error."""
     body = pickle.dumps(tuple(entry))
     unfinished = Path(folder, f"{name}{_SUFFIX}.{os.getpid()}.{threading.get_ident()}.tmp")

@@ -103,7 +103,7 @@ class Tracing:
         after = self._reached()
         captured, variables = _captured.places_of(program, after)
         library = definitions.definitions_of(program)
-        entry = _files.Entry(
+        entry = _files.KeptTrace(
             functions=library,
             attributes=definitions.attributes_of(program),
             captured=captured,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
 
-    class Arguments:
+    class CallArguments:
         """What the package uses of the arguments of a call."""
 
         args: tuple[Nested, ...]
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         """What it uses of `keras.src.ops.node.Node`, a call of a layer or an operation of Keras."""
 
         operation: keras.Operation
-        arguments: Arguments
+        arguments: CallArguments
         input_tensors: list[Any]  # Symbols, with their history.
         outputs: list[keras.KerasTensor]
         is_input: bool

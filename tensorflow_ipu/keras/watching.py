@@ -14,8 +14,9 @@ from tensorflow_ipu.keras import _keras_internals as internals
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.strategy import IPUStrategyV1
 
-__all__ = ["Step", "Watched", "build", "strategy_of_model", "update", "watched_step", "weights_of"]
+__all__ = ["Watched", "WatchedStep", "build", "strategy_of_model", "update", "watched_step", "weights_of"]
 
 
 class Watched(NamedTuple):
@@ -32,7 +33,7 @@ class Watched(NamedTuple):
     tensor: tf.Tensor
 
 
-class Step(NamedTuple):
+class WatchedStep(NamedTuple):
     """What a step of training computed.
 
     Attributes:
@@ -50,13 +51,15 @@ class Step(NamedTuple):
     weight_gradients: Sequence[tf.Tensor | None]
 
 
-def strategy_of_model(model: keras.Model) -> Any:
+def strategy_of_model(model: keras.Model) -> IPUStrategyV1 | None:
     """The strategy in whose scope a model was made; None where it was made in none of an IPU's."""
     extension = vars(model).get("_ipu_extension")
     return None if extension is None else extension.strategy
 
 
-def watched_step(model: keras.Model, batch: Nested, half: bool, scale: float = 1.0, single: Sequence[str] = ()) -> Step:
+def watched_step(
+    model: keras.Model, batch: Nested, half: bool, scale: float = 1.0, single: Sequence[str] = ()
+) -> WatchedStep:
     """A step of training in float32 or float16, without its update. It is called where a function is traced.
 
     Args:
@@ -75,7 +78,9 @@ def watched_step(model: keras.Model, batch: Nested, half: bool, scale: float = 1
         variables = [tf_variable(weight) for weight in model.trainable_variables]
         made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
     gradients = [None if one is None else tf.convert_to_tensor(one) for one in made]
-    return Step(loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :])
+    return WatchedStep(
+        loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :]
+    )
 
 
 def build(model: keras.Model, batch: Nested) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorflow_ipu import _poplar_options
 from tensorflow_ipu.machine._grids import Grid, best_grid
-from tensorflow_ipu.machine._hlo import Operation
+from tensorflow_ipu.machine._hlo import HloInstruction
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._opcodes import (
     ELEMENTWISE,
@@ -51,7 +51,7 @@ class Cost:
 _NOTHING = Cost()
 
 
-def cost_of(operation: Operation, machine: Machine, proportion: float, fused: bool = False) -> Cost:
+def cost_of(operation: HloInstruction, machine: Machine, proportion: float, fused: bool = False) -> Cost:
     """Costs one operation, with its data spread evenly over the tiles.
 
     Args:
@@ -74,7 +74,7 @@ def cost_of(operation: Operation, machine: Machine, proportion: float, fused: bo
     return _move(operation, machine)
 
 
-def grid_of(operation: Operation, machine: Machine, proportion: float) -> Grid:
+def grid_of(operation: HloInstruction, machine: Machine, proportion: float) -> Grid:
     """How a product is divided among the tiles, by its own options where it has any (`scopes.poplar_options`)."""
     own = operation.attribute(_poplar_options.attribute_of(_poplar_options.PROPORTION))
     partials = operation.attribute(_poplar_options.attribute_of(_poplar_options.PARTIALS))
@@ -83,7 +83,7 @@ def grid_of(operation: Operation, machine: Machine, proportion: float) -> Grid:
     return best_grid(product, machine, proportion if own is None else float(own), 2 if halved else 4)
 
 
-def _is_view(operation: Operation) -> bool:
+def _is_view(operation: HloInstruction) -> bool:
     """Whether an operation leaves all elements as they are: a transpose in their order, a conversion in their type."""
     if operation.opcode == "convert":
         return operation.shape.dtype == operation.operands[0].shape.dtype
@@ -94,7 +94,7 @@ def _is_view(operation: Operation) -> bool:
     return moved == sorted(moved)
 
 
-def _product(operation: Operation, machine: Machine, proportion: float) -> Cost:
+def _product(operation: HloInstruction, machine: Machine, proportion: float) -> Cost:
     product = operation.product
     grid = grid_of(operation, machine, proportion)
     return Cost(
@@ -106,7 +106,7 @@ def _product(operation: Operation, machine: Machine, proportion: float) -> Cost:
     )
 
 
-def _elementwise(operation: Operation, machine: Machine, fused: bool) -> Cost:
+def _elementwise(operation: HloInstruction, machine: Machine, fused: bool) -> Cost:
     shape = operation.shape
     item = max([shape.item_bytes, *(each.shape.item_bytes for each in operation.operands)], default=4)
     rate = machine.functions(item) if operation.opcode in FUNCTIONS else machine.elements(item)
@@ -114,7 +114,7 @@ def _elementwise(operation: Operation, machine: Machine, fused: bool) -> Cost:
     return Cost(elements / rate, sync=0.0 if fused else machine.sync_cycles, flops=shape.elements)
 
 
-def _reduction(operation: Operation, machine: Machine) -> Cost:
+def _reduction(operation: HloInstruction, machine: Machine) -> Cost:
     source, result = operation.operands[0].shape, operation.shape
     elements = source.elements
     if operation.opcode in WINDOWED:
@@ -128,7 +128,7 @@ def _reduction(operation: Operation, machine: Machine) -> Cost:
     )
 
 
-def _sort(operation: Operation, machine: Machine) -> Cost:
+def _sort(operation: HloInstruction, machine: Machine) -> Cost:
     """A bitonic network: log2(n) * (log2(n) + 1) / 2 rounds, each of which exchanges all and compares it."""
     source = operation.operands[0].shape
     longest = max(source.dimensions, default=1)
@@ -143,7 +143,7 @@ def _sort(operation: Operation, machine: Machine) -> Cost:
     )
 
 
-def _move(operation: Operation, machine: Machine) -> Cost:
+def _move(operation: HloInstruction, machine: Machine) -> Cost:
     opcode = operation.opcode
     moved = sum(each.shape.bytes for each in operation.operands[1:]) if opcode in UPDATING else operation.shape.bytes
     bytes_of_tile = moved / machine.compute_tiles

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorflow_ipu.machine._hlo import Operation
+from tensorflow_ipu.machine._hlo import HloInstruction
 from tensorflow_ipu.machine._opcodes import ELEMENTWISE
 
 _VIEWS = frozenset({"reshape", "bitcast", "transpose"})
 
 
-def fused_operations(operations: Sequence[Operation], root: Operation) -> frozenset[Operation]:
+def fused_operations(operations: Sequence[HloInstruction], root: HloInstruction) -> frozenset[HloInstruction]:
     """The elementwise operations whose results only operations use of which they are a part.
 
     These are elementwise operations of as many elements: the machine's compiler makes one expression of such a tree,
@@ -33,9 +33,9 @@ def fused_operations(operations: Sequence[Operation], root: Operation) -> frozen
     return frozenset(fused | _reduced_conversions(operations, root))
 
 
-def _reduced_conversions(operations: Sequence[Operation], root: Operation) -> set[Operation]:
+def _reduced_conversions(operations: Sequence[HloInstruction], root: HloInstruction) -> set[HloInstruction]:
     """The conversions that only reductions read, be it through views."""
-    found: dict[Operation, bool] = {}  # Whether only reductions were seen to read it.
+    found: dict[HloInstruction, bool] = {}  # Whether only reductions were seen to read it.
     for operation in reversed(operations):
         for operand in operation.operands:
             reduced = operation.opcode == "reduce" or (operation.opcode in _VIEWS and found.get(operation, False))

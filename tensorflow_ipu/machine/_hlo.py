@@ -61,7 +61,7 @@ def _item_bytes(dtype: str) -> int:
 
 
 @dataclass(eq=False)
-class Operation:
+class HloInstruction:
     """One instruction of a computation.
 
     Attributes:
@@ -77,7 +77,7 @@ class Operation:
     name: str
     opcode: str
     shape: Shape
-    operands: tuple[Operation, ...]
+    operands: tuple[HloInstruction, ...]
     called: tuple[Computation, ...]
     scope: str
     number: int
@@ -145,8 +145,8 @@ class Computation:
     """
 
     name: str
-    operations: tuple[Operation, ...]
-    root: Operation
+    operations: tuple[HloInstruction, ...]
+    root: HloInstruction
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Product:
         return self.groups * self.rows * self.columns * self.depth
 
 
-def _dot(operation: Operation) -> Product:
+def _dot(operation: HloInstruction) -> Product:
     numbers = operation._proto.dot_dimension_numbers
     left, right = (operand.shape for operand in operation.operands)
     groups = math.prod(left.dimensions[at] for at in numbers.lhs_batch_dimensions)
@@ -183,7 +183,7 @@ def _dot(operation: Operation) -> Product:
     return Product(max(1, groups), left.elements // share, right.elements // share, max(1, depth), item)
 
 
-def _convolution(operation: Operation) -> Product:
+def _convolution(operation: HloInstruction) -> Product:
     numbers = operation._proto.convolution_dimension_numbers
     image, kernel = (operand.shape for operand in operation.operands)
     groups = max(1, operation._proto.feature_group_count) * max(1, operation._proto.batch_group_count)
@@ -235,12 +235,12 @@ def _halved(shape: Shape) -> Shape:
 
 
 def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
-    operations: dict[int, Operation] = {}
+    operations: dict[int, HloInstruction] = {}
     for each in proto.instructions:
         called = tuple(known[number] for number in each.called_computation_ids)
         if each.opcode == "while" and called[0].root.shape.dtype == "pred":
             called = called[::-1]
-        operations[each.id] = Operation(
+        operations[each.id] = HloInstruction(
             name=each.name,
             opcode=each.opcode,
             shape=_shape(each.shape),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tensorflow_ipu.machine._hlo import Operation, Shape
+from tensorflow_ipu.machine._hlo import HloInstruction, Shape
 from tensorflow_ipu.machine._system import System
 
 INFEED = "ipu_infeed_dequeue"
@@ -33,12 +33,12 @@ _KINDS: tuple[tuple[str, Callable[[int], float]], ...] = (
 _GATHER = next(number for number, (name, _) in enumerate(_KINDS) if name == "all-gather")
 
 
-def collective_kind(operation: Operation) -> str:
+def collective_kind(operation: HloInstruction) -> str:
     """What a collective does, such as `all-reduce`."""
     return _KINDS[operation.attributes.get("kind", 0)][0]
 
 
-def collective_seconds(operation: Operation, system: System, replicas: int) -> float:
+def collective_seconds(operation: HloInstruction, system: System, replicas: int) -> float:
     """The time of a collective in a ring of the replicas of its groups.
 
     Of `n` replicas each sends `2 * (n - 1) / n` of an all-reduce's bytes, in `2 * (n - 1)` steps, each of which takes a
@@ -78,7 +78,7 @@ def _ring_seconds(kind: int, size: float, ranks: int, system: System) -> float:
     return seconds
 
 
-def host_bytes(operation: Operation) -> int:
+def host_bytes(operation: HloInstruction) -> int:
     """The bytes that a feed's call passes between host and chip, without the states of queues and of their order."""
     if operation.target == INFEED:
         return _data_bytes(operation.shape.parts)

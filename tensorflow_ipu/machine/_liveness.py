@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tensorflow_ipu.machine._costs import grid_of
 from tensorflow_ipu.machine._fusion import fused_operations
-from tensorflow_ipu.machine._hlo import Computation, Operation, Shape
+from tensorflow_ipu.machine._hlo import Computation, HloInstruction, Shape
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._opcodes import FREE, IN_PLACE, NAMING, PRODUCTS
 from tensorflow_ipu.machine._schedule import frugal_order
@@ -16,7 +16,7 @@ from tensorflow_ipu.machine._sharding import Placement
 
 
 @dataclass(eq=False)
-class Buffer:
+class HeldBuffer:
     """A place in memory: what it holds, how many bytes, and whether the caller gave it, who then counts it."""
 
     name: str
@@ -37,7 +37,7 @@ class Peak:
     """
 
     bytes: int
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[HeldBuffer, ...]
     temporary: int
     profile: tuple[int, ...] = ()
 
@@ -45,7 +45,7 @@ class Peak:
 _NOTHING = Peak(0, (), 0)
 
 # Of an array its buffers (none for a constant), of a tuple what its elements are.
-_Value: TypeAlias = "tuple[Buffer, ...] | list[_Value]"
+_Value: TypeAlias = "tuple[HeldBuffer, ...] | list[_Value]"
 
 
 def peak_of(
@@ -85,13 +85,13 @@ class _Liveness:
             key=lambda peak: peak.bytes,
         )
 
-    def _walk_in(self, operations: Sequence[Operation], root: Operation) -> Peak:
+    def _walk_in(self, operations: Sequence[HloInstruction], root: HloInstruction) -> Peak:
         last, last_of_element = _last_uses(operations, root)
         fused = fused_operations(operations, root)
-        values: dict[Operation, _Value] = {}
+        values: dict[HloInstruction, _Value] = {}
         # A buffer stays for as long as the last operation that uses a value in it.
-        ends: dict[Buffer, int] = {}
-        begins: dict[int, list[Buffer]] = {}
+        ends: dict[HeldBuffer, int] = {}
+        begins: dict[int, list[HeldBuffer]] = {}
         for at, operation in enumerate(operations):
             if operation in fused:  # What uses it reads what it reads.
                 value = tuple(dict.fromkeys(buffer for each in operation.operands for buffer in _flat(values[each])))
@@ -104,10 +104,10 @@ class _Liveness:
                     if buffer not in ends and not buffer.given:
                         begins.setdefault(at, []).append(buffer)
                     ends[buffer] = max(ends.get(buffer, at), end, last_of_element.get((operation, number), at))
-        finished: dict[int, list[Buffer]] = {}
+        finished: dict[int, list[HeldBuffer]] = {}
         for buffer, end in ends.items():
             finished.setdefault(end, []).append(buffer)
-        alive: dict[Buffer, None] = {}  # In the order of their begin.
+        alive: dict[HeldBuffer, None] = {}  # In the order of their begin.
         total, best = 0, Peak(0, (), 0)
         profile: list[int] = []
         for at, operation in enumerate(operations):
@@ -127,7 +127,7 @@ class _Liveness:
                     total -= buffer.bytes
         return replace(best, profile=tuple(profile))
 
-    def _inside(self, operation: Operation) -> Peak:
+    def _inside(self, operation: HloInstruction) -> Peak:
         """What an operation has in memory while it runs, beside operands and result."""
         if operation.called and operation.opcode in ("while", "call", "conditional"):
             return max((self.peak(called) for called in operation.called), key=lambda peak: peak.bytes)
@@ -140,10 +140,12 @@ class _Liveness:
             temporary += grid_of(operation, self._machine, self._proportion).temporary_bytes
         return Peak(temporary, (), temporary) if temporary else _NOTHING
 
-    def _is_here(self, operation: Operation) -> bool:
+    def _is_here(self, operation: HloInstruction) -> bool:
         return self._placement is None or self._ipu in self._placement.of(operation)
 
-    def _value(self, operation: Operation, values: dict[Operation, _Value], ends: dict[Buffer, int], at: int) -> _Value:
+    def _value(
+        self, operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[HeldBuffer, int], at: int
+    ) -> _Value:
         opcode, operands = operation.opcode, operation.operands
         if opcode in ("constant", "iota"):
             return ()
@@ -171,7 +173,7 @@ class _Liveness:
                     return (buffer,)
         return _new(operation, operation.shape)
 
-    def _written(self, loop: Operation, value: _Value) -> _Value:
+    def _written(self, loop: HloInstruction, value: _Value) -> _Value:
         """The places in which a loop has its values: those that it is given, but for constants and what only names others."""
         if not isinstance(value, list):
             return _written(loop, value, loop.shape)
@@ -183,15 +185,15 @@ class _Liveness:
 
 
 def _last_uses(
-    operations: Sequence[Operation], root: Operation
-) -> tuple[dict[Operation, int], dict[tuple[Operation, int], int]]:
+    operations: Sequence[HloInstruction], root: HloInstruction
+) -> tuple[dict[HloInstruction, int], dict[tuple[HloInstruction, int], int]]:
     """At which operation each result is used last, whole, and each element of the tuples among them."""
-    last: dict[Operation, int] = {}
+    last: dict[HloInstruction, int] = {}
     for at, operation in enumerate(operations):
         if operation.opcode != "get-tuple-element":
             last.update(dict.fromkeys(operation.operands, at))
     last[root] = len(operations)
-    elements: dict[tuple[Operation, int], int] = {}
+    elements: dict[tuple[HloInstruction, int], int] = {}
     for operation in operations:
         if operation.opcode == "get-tuple-element":
             key = operation.operands[0], operation.number
@@ -199,28 +201,30 @@ def _last_uses(
     return last, elements
 
 
-def _new(operation: Operation, shape: Shape, given: bool = False, elsewhere: bool = False) -> _Value:
+def _new(operation: HloInstruction, shape: Shape, given: bool = False, elsewhere: bool = False) -> _Value:
     if shape.dtype == "tuple":
         return [_new(operation, part, given, elsewhere) for part in shape.parts]
-    return (Buffer(operation.title, 0 if elsewhere else shape.bytes, given),)
+    return (HeldBuffer(operation.title, 0 if elsewhere else shape.bytes, given),)
 
 
-def _written(operation: Operation, value: _Value, shape: Shape) -> _Value:
+def _written(operation: HloInstruction, value: _Value, shape: Shape) -> _Value:
     if isinstance(value, list):
         return [_written(operation, *each) for each in zip(value, shape.parts, strict=True)]
     return value if len(value) == 1 and value[0].bytes == shape.bytes else _new(operation, shape)
 
 
-def _chosen(operation: Operation, values: dict[Operation, _Value], ends: dict[Buffer, int], at: int) -> _Value:
+def _chosen(
+    operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[HeldBuffer, int], at: int
+) -> _Value:
     """The places in which a choice between branches leaves its results.
 
     What a branch hands on as it was given, as that of an update that is left out hands on all variables, stays where it
     is: the other branches write their results there.
     """
     found: list[_Value] = []
-    taken: set[Buffer] = set()
+    taken: set[HeldBuffer] = set()
     for number, part in enumerate(operation.shape.parts):
-        place: Buffer | None = None
+        place: HeldBuffer | None = None
         for branch, operand in zip(operation.called, operation.operands[1:], strict=True):
             given, element = values[operand], _handed_on(branch, number)
             if element is None or not isinstance(given, list):
@@ -244,7 +248,7 @@ def _handed_on(branch: Computation, number: int) -> int | None:
     return result.number if of_parameter else None
 
 
-def _flat(value: _Value) -> Sequence[Buffer]:
+def _flat(value: _Value) -> Sequence[HeldBuffer]:
     if isinstance(value, tuple):
         return value
     return [buffer for part in value for buffer in _flat(part)]

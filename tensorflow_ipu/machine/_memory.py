@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorflow_ipu.machine._hlo import Computation, Operation
+from tensorflow_ipu.machine._hlo import Computation, HloInstruction
 from tensorflow_ipu.machine._liveness import peak_of
 from tensorflow_ipu.machine._machine import Machine
 from tensorflow_ipu.machine._opcodes import FREE
@@ -108,7 +108,7 @@ def memory_of(
       ipu: Whose memory it is then.
     """
 
-    def is_here(operation: Operation) -> bool:
+    def is_here(operation: HloInstruction) -> bool:
         return placement is None or ipu in placement.of(operation)
 
     machine = system.machine
@@ -163,7 +163,7 @@ def _thinned(profile: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple((at, profile[at]) for at in places)
 
 
-def _constants_and_kinds(program: Computation, is_here: Callable[[Operation], bool]) -> tuple[int, int]:
+def _constants_and_kinds(program: Computation, is_here: Callable[[HloInstruction], bool]) -> tuple[int, int]:
     """Bytes of all constants of an IPU, and how many operations differ in kind or shapes: others share code."""
     constants, kinds = 0, set()
     todo, seen = [program], {program}

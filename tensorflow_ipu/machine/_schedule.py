@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from tensorflow_ipu.machine._fusion import fused_operations
-from tensorflow_ipu.machine._hlo import Computation, Operation
+from tensorflow_ipu.machine._hlo import Computation, HloInstruction
 from tensorflow_ipu.machine._opcodes import FREE, IN_PLACE, NAMING
 
 # A constant is there anyway; what a tuple names is elsewhere; a loop works in place, and so do most branches.
@@ -14,7 +14,7 @@ _PLACELESS = FREE | {"while", "conditional"}
 _FEW_READERS = 16
 
 
-def frugal_order(computation: Computation) -> tuple[Operation, ...]:
+def frugal_order(computation: Computation) -> tuple[HloInstruction, ...]:
     """Orders operations so that each result is made late and dropped early.
 
     Where all that still read some data can run, and leave less behind than the data take, they run next; else the one
@@ -43,7 +43,7 @@ class _Scheduler:
             for operation in self._operations
         }
         # For each piece of data the operations that are still to read it, and how many of these cannot run yet.
-        self._readers: dict[Operation, dict[Operation, None]] = {}
+        self._readers: dict[HloInstruction, dict[HloInstruction, None]] = {}
         for operation, read in self._reads.items():
             for base in read:
                 self._readers.setdefault(base, {})[operation] = None
@@ -52,20 +52,20 @@ class _Scheduler:
         self._works = {each for each in self._operations if bases[each] in ((each,), ())}
         self._own = {each: self._own_bytes(each) if bases[each] == (each,) else 0 for each in self._operations}
         self._left = self._left_bytes()
-        self._ready: list[tuple[bool, int, Operation]] = []
-        self._urgent: set[Operation] = set()
+        self._ready: list[tuple[bool, int, HloInstruction]] = []
+        self._urgent: set[HloInstruction] = set()
 
-    def order(self) -> tuple[Operation, ...]:
+    def order(self) -> tuple[HloInstruction, ...]:
         """The order."""
         missing = {operation: len(set(operation.operands)) for operation in self._operations}
-        users: dict[Operation, list[Operation]] = {}
+        users: dict[HloInstruction, list[HloInstruction]] = {}
         for operation in self._operations:
             for operand in set(operation.operands):
                 users.setdefault(operand, []).append(operation)
         for operation, count in missing.items():
             if not count:
                 self._can_run(operation)
-        order: dict[Operation, None] = {}
+        order: dict[HloInstruction, None] = {}
         while self._ready:
             _, _, operation = heapq.heappop(self._ready)
             if operation in order:
@@ -82,17 +82,17 @@ class _Scheduler:
                 self._look_at(base)
         return tuple(order)
 
-    def _can_run(self, operation: Operation) -> None:
+    def _can_run(self, operation: HloInstruction) -> None:
         self._push(operation)
         for base in self._reads[operation]:
             self._waiting[base] -= 1
             self._look_at(base)
 
-    def _push(self, operation: Operation) -> None:
+    def _push(self, operation: HloInstruction) -> None:
         later = self._own[operation] > 0 and operation not in self._urgent
         heapq.heappush(self._ready, (later, self._needed[operation], operation))
 
-    def _look_at(self, base: Operation) -> None:
+    def _look_at(self, base: HloInstruction) -> None:
         """Has those that still read some data run next, if all of them can and that frees as much as they leave."""
         readers = self._readers[base]
         if self._waiting[base] or not self._own[base] or not 0 < len(readers) <= _FEW_READERS:
@@ -106,7 +106,7 @@ class _Scheduler:
                 self._urgent.add(reader)
                 self._push(reader)
 
-    def _own_bytes(self, operation: Operation) -> int:
+    def _own_bytes(self, operation: HloInstruction) -> int:
         """What a result takes of memory that nobody else has: none where the caller holds it, or an operand it alone uses."""
         size = operation.shape.bytes
         if _is_given(operation):
@@ -115,9 +115,9 @@ class _Scheduler:
         lone = any(sum(each in self._works for each in self._readers[base]) == 1 for base in given)
         return 0 if operation.opcode in IN_PLACE and lone else size
 
-    def _left_bytes(self) -> dict[Operation, int]:
+    def _left_bytes(self) -> dict[HloInstruction, int]:
         """What each operation leaves in memory, when that has run which alone reads its result, and needs nothing else."""
-        left: dict[Operation, int] = {}
+        left: dict[HloInstruction, int] = {}
         for operation in reversed(self._operations):
             left[operation] = self._own[operation]
             readers = [each for each in self._readers.get(operation, ()) if each in self._works]
@@ -128,19 +128,19 @@ class _Scheduler:
         return left
 
 
-def _is_given(operation: Operation) -> bool:
+def _is_given(operation: HloInstruction) -> bool:
     """Whether the caller holds a result: a parameter, or an element of one."""
     while operation.opcode == "get-tuple-element":
         operation = operation.operands[0]
     return operation.opcode == "parameter"
 
 
-def _by_need(computation: Computation) -> list[Operation]:
+def _by_need(computation: Computation) -> list[HloInstruction]:
     """The order in which a result asks for its operands, those at the end of the longest chains first."""
-    depths: dict[Operation, int] = {}
+    depths: dict[HloInstruction, int] = {}
     for operation in computation.operations:
         depths[operation] = 1 + max((depths[operand] for operand in operation.operands), default=0)
-    order: dict[Operation, None] = {}
+    order: dict[HloInstruction, None] = {}
     for root in (computation.root, *computation.operations):  # What nothing needs comes last.
         stack = [(root, False)]
         while stack:
@@ -155,10 +155,10 @@ def _by_need(computation: Computation) -> list[Operation]:
     return list(order)
 
 
-def _bases(computation: Computation) -> dict[Operation, tuple[Operation, ...]]:
+def _bases(computation: Computation) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
     """For each operation those in whose memory its result is: itself, if it has memory of its own or is given."""
     fused = fused_operations(computation.operations, computation.root)
-    bases: dict[Operation, tuple[Operation, ...]] = {}
+    bases: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
     for operation in computation.operations:
         if operation in fused:
             bases[operation] = tuple(dict.fromkeys(base for each in operation.operands for base in bases[each]))

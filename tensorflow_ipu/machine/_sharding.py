@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorflow_ipu.machine._hlo import Computation, Operation
+from tensorflow_ipu.machine._hlo import Computation, HloInstruction
 
 # What `scopes.ipu_shard` says of instructions: numbers of IPUs with blanks between them, -1 for all.
 ATTRIBUTE = "ipu_shard"
@@ -33,19 +33,19 @@ class Placement:
         """
         self._ipus = ipus
         self._shards = shards or {}
-        self._of: dict[Operation, tuple[int, ...]] = {}
+        self._of: dict[HloInstruction, tuple[int, ...]] = {}
         self._placed: set[Computation] = set()
         self._place(program, None)
 
-    def of(self, operation: Operation) -> tuple[int, ...]:
+    def of(self, operation: HloInstruction) -> tuple[int, ...]:
         """The IPUs that an operation runs on, and has its result on."""
         return self._of.get(operation, (0,))
 
-    def of_element(self, operation: Operation, number: int) -> tuple[int, ...]:
+    def of_element(self, operation: HloInstruction, number: int) -> tuple[int, ...]:
         """The IPUs that have an element of what an operation gives."""
         return self._element(operation, number) or (0,)
 
-    def received(self, operation: Operation) -> list[Operation]:
+    def received(self, operation: HloInstruction) -> list[HloInstruction]:
         """The operands of an operation that other IPUs have, and send."""
         if operation.opcode in _STRUCTURE:
             return []
@@ -59,7 +59,7 @@ class Placement:
             and not set(self.of(operand)) & set(here)
         ]
 
-    def carried_over(self, loop: Operation) -> list[tuple[tuple[int, ...], Operation]]:
+    def carried_over(self, loop: HloInstruction) -> list[tuple[tuple[int, ...], HloInstruction]]:
         """What the body of a `while` leaves on other IPUs than the next iteration uses it on, with those."""
         root = loop.called[0].root
         if root.opcode != "tuple":
@@ -71,7 +71,7 @@ class Placement:
         if computation in self._placed:
             return
         self._placed.add(computation)
-        users: dict[Operation, list[Operation]] = {}
+        users: dict[HloInstruction, list[HloInstruction]] = {}
         for operation in computation.operations:
             for operand in operation.operands:
                 users.setdefault(operand, []).append(operation)
@@ -89,7 +89,7 @@ class Placement:
         for operation in computation.operations:
             self._of.setdefault(operation, (0,))
 
-    def _said(self, operation: Operation) -> tuple[int, ...] | None:
+    def _said(self, operation: HloInstruction) -> tuple[int, ...] | None:
         text = operation.attribute(ATTRIBUTE)
         numbers = list(map(int, text.split())) if text else self._by_name(operation.scope)
         return tuple(range(self._ipus)) if _ALL in numbers else tuple(numbers) or None
@@ -117,7 +117,9 @@ class Placement:
             if found:
                 self._of[operation] = found
 
-    def _by_users(self, operation: Operation, users: Mapping[Operation, list[Operation]]) -> tuple[int, ...] | None:
+    def _by_users(
+        self, operation: HloInstruction, users: Mapping[HloInstruction, list[HloInstruction]]
+    ) -> tuple[int, ...] | None:
         for user in users.get(operation, ()):
             if user.opcode != "tuple":
                 if user in self._of:
@@ -130,7 +132,7 @@ class Placement:
                     return found
         return None
 
-    def _element(self, operation: Operation, number: int) -> tuple[int, ...] | None:
+    def _element(self, operation: HloInstruction, number: int) -> tuple[int, ...] | None:
         if operation.opcode == "tuple":
             return self._of.get(operation.operands[number])
         if operation.opcode == "while":
@@ -147,7 +149,7 @@ class Placement:
         return None if operation.opcode == "parameter" else self._of.get(_passed(operation, number) or operation)
 
 
-def _passed(operation: Operation, number: int) -> Operation | None:
+def _passed(operation: HloInstruction, number: int) -> HloInstruction | None:
     """What a call of the host gives back in an element of its result, such as a collective of many: each stays where it is."""
     if operation.opcode != "custom-call":
         return None

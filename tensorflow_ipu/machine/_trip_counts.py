@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.machine._hlo import Computation, Operation
+from tensorflow_ipu.machine._hlo import Computation, HloInstruction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,21 +28,21 @@ class Frame:
     """
 
     computation: Computation
-    arguments: tuple[Operation, ...] | None = None
+    arguments: tuple[HloInstruction, ...] | None = None
     caller: Frame | None = None
-    loop: Operation | None = None
+    loop: HloInstruction | None = None
 
-    def enter(self, operation: Operation, computation: Computation) -> Frame:
+    def enter(self, operation: HloInstruction, computation: Computation) -> Frame:
         """The frame of a computation that an operation of this frame calls."""
         loop = operation if operation.opcode == "while" else None
         return Frame(computation, operation.operands, self, loop)
 
 
 # Where a value comes from: an operation, the frame that it is in, and which element of its tuple, if it is one.
-_Origin = tuple[Operation, Frame, int | None]
+_Origin = tuple[HloInstruction, Frame, int | None]
 
 
-def _origin(operation: Operation, frame: Frame) -> _Origin:
+def _origin(operation: HloInstruction, frame: Frame) -> _Origin:
     """Follows a value through tuples, calls and what passes scalars on, to where it is made."""
     while True:
         if operation.opcode == "get-tuple-element":
@@ -62,7 +62,7 @@ def _origin(operation: Operation, frame: Frame) -> _Origin:
             return operation, frame, None
 
 
-def _constant(operation: Operation, frame: Frame) -> int | None:
+def _constant(operation: HloInstruction, frame: Frame) -> int | None:
     """The value of a whole number, where the program says it."""
     source, frame, element = _origin(operation, frame)
     if source.opcode == "constant":
@@ -85,7 +85,7 @@ _FOLDED: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def _constant_of_loop(source: Operation, frame: Frame, element: int) -> int | None:
+def _constant_of_loop(source: HloInstruction, frame: Frame, element: int) -> int | None:
     """The value of an element that a loop carries and never changes, or after the loop, that it counts in."""
     if source.opcode == "while":  # After the loop.
         body = frame.enter(source, source.called[0])
@@ -96,7 +96,7 @@ def _constant_of_loop(source: Operation, frame: Frame, element: int) -> int | No
     return None
 
 
-def _end(loop: Operation, frame: Frame, body: Frame, element: int) -> int | None:
+def _end(loop: HloInstruction, frame: Frame, body: Frame, element: int) -> int | None:
     """What a loop has counted in an element: by which the loop of its gradients goes back."""
     begin, step, trips = _begin(body, element), _step(body, element), trip_count(loop, frame)
     return None if begin is None or step is None or trips is None else begin + step * trips
@@ -114,7 +114,7 @@ def _begin(body: Frame, element: int) -> int | None:
     return _constant_of_loop(source, frame, element)
 
 
-def _root_element(body: Frame, element: int) -> tuple[Operation, Frame] | None:
+def _root_element(body: Frame, element: int) -> tuple[HloInstruction, Frame] | None:
     """What an iteration makes of an element that the loop carries."""
     source, frame, nested = _origin(body.computation.root, body)
     if source.opcode != "tuple" or nested is not None:
@@ -148,7 +148,7 @@ def _step(body: Frame, element: int) -> int | None:
     return None
 
 
-def trip_count(loop: Operation, frame: Frame) -> int | None:
+def trip_count(loop: HloInstruction, frame: Frame) -> int | None:
     """How often a `while` runs its body; at most, where a part of its condition is not known before it runs.
 
     Args:
@@ -162,7 +162,7 @@ def trip_count(loop: Operation, frame: Frame) -> int | None:
     return _bound(condition.computation.root, condition, body)
 
 
-def _bound(operation: Operation, condition: Frame, body: Frame) -> int | None:
+def _bound(operation: HloInstruction, condition: Frame, body: Frame) -> int | None:
     """After how many iterations this part of a condition becomes false, if it is known."""
     source, frame, element = _origin(operation, condition)
     if element is not None:
@@ -180,7 +180,7 @@ def _bound(operation: Operation, condition: Frame, body: Frame) -> int | None:
     return _compared(right, _MIRRORED[source.direction], left, frame, body) if found is None else found
 
 
-def _compared(counter: Operation, direction: str, limit: Operation, frame: Frame, body: Frame) -> int | None:
+def _compared(counter: HloInstruction, direction: str, limit: HloInstruction, frame: Frame, body: Frame) -> int | None:
     source, inner, element = _origin(counter, frame)
     if source.opcode != "parameter" or element is None or inner.loop is not body.loop:
         return None

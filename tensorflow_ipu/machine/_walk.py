@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tensorflow_ipu.machine import _links
 from tensorflow_ipu.machine._costs import cost_of
 from tensorflow_ipu.machine._fusion import fused_operations
-from tensorflow_ipu.machine._hlo import Computation, Operation
+from tensorflow_ipu.machine._hlo import Computation, HloInstruction
 from tensorflow_ipu.machine._opcodes import FREE, HOLDERS
 from tensorflow_ipu.machine._sharding import Placement
 from tensorflow_ipu.machine._system import System
@@ -106,7 +106,7 @@ class Walk:
             return []
         fused = fused_operations(frame.computation.operations, frame.computation.root)
         rows: list[OperationTime] = []
-        sent: set[tuple[Operation, tuple[int, ...]]] = set()
+        sent: set[tuple[HloInstruction, tuple[int, ...]]] = set()
         for operation in frame.computation.operations:
             opcode = operation.opcode
             if self._placement is not None:
@@ -130,7 +130,7 @@ class Walk:
                 rows += self._operation(operation, count, operation in fused)
         return rows
 
-    def _loop(self, loop: Operation, frame: Frame, count: int) -> list[OperationTime]:
+    def _loop(self, loop: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         trips = trip_count(loop, frame)
         name = loop.title
         if trips is None:
@@ -153,13 +153,13 @@ class Walk:
         ] = None
         return 1
 
-    def _branches(self, operation: Operation, frame: Frame, count: int) -> list[OperationTime]:
+    def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
         dearest = max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
         self.notes[f"branch `{operation.title}`: taken to run the dearest of its {len(branches)} ways"] = None
         return dearest
 
-    def _call(self, operation: Operation, count: int) -> list[OperationTime]:
+    def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:
         target = operation.target
         if target in _links.IDLE_CALLS:
             return []
@@ -173,12 +173,12 @@ class Walk:
             return [self._row(operation, _links.collective_kind(operation), count, links=seconds)] if seconds else []
         return self._operation(operation, count, False, f"`{target}`")
 
-    def _between_ipus(self, sent: Operation, to: tuple[int, ...], count: int) -> OperationTime:
+    def _between_ipus(self, sent: HloInstruction, to: tuple[int, ...], count: int) -> OperationTime:
         """The row of a result that another IPU uses."""
         seconds = sent.shape.bytes / self._system.link_bytes_per_second + self._system.link_latency_seconds
         return replace(self._row(sent, "inter-ipu-copy", count, links=seconds), ipu=to[0])
 
-    def _operation(self, operation: Operation, count: int, fused: bool, name: str = "") -> list[OperationTime]:
+    def _operation(self, operation: HloInstruction, count: int, fused: bool, name: str = "") -> list[OperationTime]:
         machine = self._system.machine
         cost = cost_of(operation, machine, self._proportion, fused)
         if not cost.known:
@@ -189,7 +189,7 @@ class Walk:
         parts = {"compute": cost.compute / hertz, "exchange": cost.exchange / hertz, "sync": cost.sync / hertz}
         return [self._row(operation, operation.opcode, count, cost.plan, flops=cost.flops, **parts)]
 
-    def _row(self, operation: Operation, kind: str, count: int, plan: str = "", **each: float) -> OperationTime:
+    def _row(self, operation: HloInstruction, kind: str, count: int, plan: str = "", **each: float) -> OperationTime:
         """The row of an operation that runs so many times, given what it takes each time."""
         ipu = 0 if self._placement is None else self._placement.of(operation)[0]
         source = self._lines.get(operation.scope, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
 
@@ -127,6 +129,5 @@ def on_ipu() -> bool:
 
 
 def _outermost_name(graph: tf.Graph) -> str:
-    while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
-        graph = graph.outer_graph
-    return getattr(graph, "name", "a graph")
+    *_, outermost = itertools.takewhile(lambda one: one is graph or one.building_function, graphs.around(graph))
+    return getattr(outermost, "name", "a graph")

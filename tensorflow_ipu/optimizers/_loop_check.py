@@ -35,7 +35,7 @@ def note(optimizer: str, num_mini_batches: int) -> None:
 def _check(graph: graphs.FunctionGraph) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
     # The loop may be in the function around, whose turn is yet to come.
-    if not graphs.is_function(graph.outer_graph):
+    if not graphs.is_function(graphs.enclosing(graph)):
         for demand in _outside_loops(graph, {}):
             raise _outside(demand)
 

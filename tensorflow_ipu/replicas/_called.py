@@ -30,11 +30,8 @@ def functions_of(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[g
 
 def function_of(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph | None:
     """The graph of the function of a name that operations of a graph can call; None where there is none."""
-    for one in graphs.around(graph):
-        function = graphs.functions_in(one).get(name)
-        if function is not None:
-            return getattr(function, "graph", None)
-    return None
+    found = (graphs.function_graph(one, name) for one in graphs.around(graph))
+    return next((function for function in found if function is not None), None)
 
 
 def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[tuple[str, tf.Operation]]:

@@ -56,7 +56,7 @@ def is_told_how(graph: tf.Graph, operation: tf.Operation) -> bool:
     """Whether an operation says how it computes, or is in a loop or a function that is traced where that is said."""
     if inherited_from(operation):
         return True
-    said = (graphs.attribute_now(_ATTRIBUTE, one) for one in graphs.around(getattr(graph, "outer_graph", None)))
+    said = (graphs.attribute_now(_ATTRIBUTE, one) for one in graphs.around(graphs.enclosing(graph)))
     return any(_inherited(one) for one in said if one is not None)
 
 

@@ -169,7 +169,7 @@ def _transform(graph: graphs.FunctionGraph) -> None:
     mark = _mark_of(graph)
     if mark is not None:
         _ranges.leave_out(graph)
-        if graph.outer_graph is _around.graph and not functions.initializes_variables(graph):
+        if graphs.enclosing(graph) is _around.graph and not functions.initializes_variables(graph):
             _numbers.finish(graph, mark.kind.numbers)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tensorflow_ipu.config import DeviceConnectionType, IPUConfig, IpuOptions
 from tensorflow_ipu.config._checks import resolve
-from tensorflow_ipu.config._state import DeviceSeed, System
+from tensorflow_ipu.config._state import ConfiguredSystem, DeviceSeed
 from tensorflow_ipu.errors import NotConfiguredError
 
 
@@ -23,7 +23,7 @@ def _records(*ipus: int, connection: DeviceConnectionType = DeviceConnectionType
 
 
 def test_unconfigured_system_has_one_device_of_one_ipu():
-    system = System()
+    system = ConfiguredSystem()
     assert system.ipus() == (1,)
     assert system.ipus_of_device(0) == 1
     assert system.connection_type(0) is DeviceConnectionType.ALWAYS
@@ -33,7 +33,7 @@ def test_unconfigured_system_has_one_device_of_one_ipu():
 
 @pytest.mark.parametrize("ordinal", [2, -1])
 def test_device_that_does_not_exist_is_refused(ordinal: int):
-    system = System()
+    system = ConfiguredSystem()
     system.configure(_records(1, 2))
     for ask in (system.ipus_of_device, system.connection_type, system.device_seed):
         with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{ordinal}` does not exist.*`/device:IPU:1`"):
@@ -44,18 +44,18 @@ def test_device_that_does_not_exist_is_refused(ordinal: int):
 
 def test_second_device_of_an_unconfigured_system_is_refused_with_the_way_out():
     with pytest.raises(NotConfiguredError, match=r"only `/device:IPU:0`.*`IPUConfig.auto_select_ipus` at least 2"):
-        System().ipus_of_device(1)
+        ConfiguredSystem().ipus_of_device(1)
 
 
 def test_connection_type_is_that_of_the_configuration():
-    system = System()
+    system = ConfiguredSystem()
     system.configure(_records(1, connection=DeviceConnectionType.NEVER))
     assert system.connection_type(0) is DeviceConnectionType.NEVER
 
 
 def test_listener_hears_of_every_change():
     heard: list[tuple[int, ...]] = []
-    system = System()
+    system = ConfiguredSystem()
     system.set_device_listener(lambda ipus, _: heard.append(tuple(ipus)))
     system.configure(_records(2, 4))
     system.configure(_records(2, 4))
@@ -73,7 +73,7 @@ def test_listener_that_fails_leaves_the_configuration_as_it_was():
         if tuple(ipus) == (2,):
             raise OSError("no")
 
-    system = System()
+    system = ConfiguredSystem()
     system.set_device_listener(fail)
     with pytest.raises(OSError, match="no"):
         system.configure(_records(2))
@@ -84,7 +84,7 @@ def test_listener_that_fails_leaves_the_configuration_as_it_was():
 
 def test_other_configuration_resets_with_a_warning(caplog: pytest.LogCaptureFixture):
     events: list[str] = []
-    system = System()
+    system = ConfiguredSystem()
     system.on_idle_wait(lambda: events.append(f"wait {system.ipus()}"))
     with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
         system.configure(_records(2))
@@ -97,7 +97,7 @@ def test_other_configuration_resets_with_a_warning(caplog: pytest.LogCaptureFixt
 
 def test_same_configuration_again_waits_for_nothing():
     waits: list[int] = []
-    system = System()
+    system = ConfiguredSystem()
     system.configure(_records(2))
     system.on_idle_wait(lambda: waits.append(1))
     system.configure(_records(2), reset_configuration=False)
@@ -105,7 +105,7 @@ def test_same_configuration_again_waits_for_nothing():
 
 
 def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
-    system = System()
+    system = ConfiguredSystem()
     system.configure(_records(2))
     waiting, idle = threading.Event(), threading.Event()
 
@@ -127,7 +127,7 @@ def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
 
 
 def test_changes_of_several_threads_do_not_interleave():
-    system = System()
+    system = ConfiguredSystem()
     busy = threading.Lock()
     clashes: list[str] = []
 
@@ -157,7 +157,7 @@ def test_changes_of_several_threads_do_not_interleave():
 
 
 def test_seed_belongs_to_its_device_and_goes_with_the_configuration():
-    system = System()
+    system = ConfiguredSystem()
     system.configure(_records(1, 1))
     system.set_device_seed(1, DeviceSeed(42, True))
     assert system.device_seed(0) is None

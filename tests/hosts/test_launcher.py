@@ -294,7 +294,7 @@ def test_ports_are_held_until_they_are_given_back():
 
 
 def test_more_ipus_are_offered_where_the_replicas_need_them():
-    variables = plan.Plan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
+    variables = plan.LaunchPlan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
     del variables["TF_CONFIG"]
     assert variables == {
         "TENSORFLOW_IPU_REPLICAS": "40",
@@ -302,7 +302,7 @@ def test_more_ipus_are_offered_where_the_replicas_need_them():
         "TENSORFLOW_IPU_TIMEOUT": "5",
         "TENSORFLOW_IPU_COUNT": "80",
     }
-    assert list(plan.Plan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
+    assert list(plan.LaunchPlan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
 
 
 def test_help_is_there_and_loads_no_tensorflow(tmp_path):

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow_ipu import hosts
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, join
-from tensorflow_ipu.hosts.muster import Agreed, muster
+from tensorflow_ipu.hosts.muster import Muster, muster
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.
@@ -36,7 +36,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[Agreed]:
+def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[Muster]:
     return pool.submit(muster, Identity(worker, tuple(addresses)), seconds, False)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation as StepAccumulation
+from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation as StepAccumulation
 from tensorflow_ipu.keras.optimizers.accumulated_step import accumulated_step
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 from tensorflow_ipu.optimizers.parts import Accumulator, accumulated
-from tensorflow_ipu.pipelining.training.accumulation import Accumulation as PipelineAccumulation
+from tensorflow_ipu.pipelining.training.accumulation import StepAccumulation as PipelineAccumulation
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32)
 EXPECTED = {Method.SUM: GRADIENTS.sum(0), Method.MEAN: GRADIENTS.mean(0), Method.RUNNING_MEAN: GRADIENTS.mean(0)}

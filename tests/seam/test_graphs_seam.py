@@ -82,7 +82,12 @@ def test_functions_that_a_graph_calls_are_found() -> None:
     program: Any = tf.function(lambda x: inner(x) * 2.0).get_concrete_function(SCALAR)
     [name] = graphs.functions_in(program.graph)
     assert graphs.function_named(program.graph, name).name.decode() == name
-    assert len(graphs.graphs_of(program)) == 2
+    inside = graphs.function_graph(program.graph, name)
+    assert inside is not None
+    assert graphs.graphs_of(program) == [program.graph, inside]
+    assert graphs.function_graph(program.graph, "of no function") is None
+    assert graphs.enclosing(inside) is program.graph
+    assert graphs.enclosing(tf.Graph()) is None
     other = graphs.FunctionGraph("other")
     graphs.hold_function(other, graphs.function_named(program.graph, name))
     assert name in graphs.functions_in(other)

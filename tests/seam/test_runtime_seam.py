@@ -278,6 +278,7 @@ def test_old_keras_has_its_optimizers() -> None:
     from tensorflow.python.keras.optimizer_v2 import gradient_descent
 
     assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
+    assert optimizers.keras_2_class() is old_keras.Optimizer
 
 
 def test_datasets_are_sharded_by_their_options() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorflow_ipu.config._enums import MergeRemoteBuffersBehaviour, SchedulingAlgorithm
 from tensorflow_ipu.config._metadata import Effect
-from tensorflow_ipu.config._tree import Category, Option, Section
+from tensorflow_ipu.config._tree import Category, Option, Subcategory
 
 
 class Math(Category):
@@ -24,7 +24,7 @@ class Math(Category):
 class Optimizations(Category):
     """What the compiler may do to a program."""
 
-    math = Section(Math)
+    math = Subcategory(Math)
     prefetch_data_streams = Option(
         True, "Whether the host fetches the next data while the IPU works on the last.", effect=Effect.MODEL
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorflow_ipu.config._enums import DeviceConnectionType
 from tensorflow_ipu.config._metadata import Effect
-from tensorflow_ipu.config._tree import Category, Option, Section
+from tensorflow_ipu.config._tree import Category, Option, Subcategory
 
 _VERSIONS = ("ipu1", "ipu2", "ipu21")
 
@@ -94,4 +94,4 @@ class Experimental(Category):
         " drift apart: what all replicas compute alike they round alike.",
         effect=Effect.ACTS,
     )
-    multi_replica_distribution = Section(MultiReplicaDistribution)
+    multi_replica_distribution = Subcategory(MultiReplicaDistribution)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorflow_ipu.config._enums import StochasticRoundingBehaviour
 from tensorflow_ipu.config._metadata import Effect
-from tensorflow_ipu.config._tree import Category, Option, Section
+from tensorflow_ipu.config._tree import Category, Option, Subcategory
 
 
 class FloatingPointBehaviour(Category):
@@ -59,4 +59,4 @@ class Norms(Category):
         False,
         "Whether the mean is subtracted before the variance is computed, which is slower and loses fewer digits.",
     )
-    experimental = Section(NormsExperimental)
+    experimental = Subcategory(NormsExperimental)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.keras.options import printing
-from tensorflow_ipu.keras.options.accumulation import AccumulationOptions
+from tensorflow_ipu.keras.options.accumulation import GradientAccumulationOptions
 from tensorflow_ipu.keras.options.pipelining import PipeliningOptions
 from tensorflow_ipu.keras.options.queues import InfeedOptions, OutfeedOptions
 from tensorflow_ipu.keras.options.replication import ReplicationOptions
@@ -58,7 +58,7 @@ class OptionMethods:
           ValueError: An argument is out of range, or set by the model.
           TypeError: An argument is unknown, or of a wrong kind.
         """
-        group = AccumulationOptions.checked(
+        group = GradientAccumulationOptions.checked(
             gradient_accumulation_steps_per_replica,
             gradient_accumulation_reduction_method,
             use_v2_gradient_accumulation_optimizer,

@@ -18,7 +18,7 @@ def look_past_ipus() -> None:
     the CPU and behave as ever; those of the scope are compiled whatever they ask for. Does nothing where Keras is not
     imported; TensorFlow imports it by itself.
     """
-    if "keras.src.trainers.trainer" in sys.modules:
+    if patches.JIT_COMPILE_AUTO.is_loaded:
         patches.JIT_COMPILE_AUTO.apply_for_good()
 
 

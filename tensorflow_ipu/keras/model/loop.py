@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras.data.elements import Elements
-from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation, accumulated_step
+from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.keras.pipeline.program import PipelinedModel
 
 # Takes a batch, returns what a step of Keras does: logs, or predictions.
@@ -38,7 +38,7 @@ class Loop:
         strategy: IPUStrategyV1,
         name: str,
         step: Step,
-        accumulation: Accumulation | None = None,
+        accumulation: StepAccumulation | None = None,
         pipelined: PipelinedModel | None = None,
     ) -> None:
         """Makes programs of `step`.

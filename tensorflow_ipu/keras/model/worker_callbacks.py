@@ -12,6 +12,7 @@ from tensorflow_ipu.hosts import World, exchange
 from tensorflow_ipu.keras import _keras_internals as internals
 
 if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
 
 _WRITING = (
@@ -23,7 +24,7 @@ _WRITING = (
 _HOOKS = [name for name in vars(keras.callbacks.Callback) if name.startswith("on_")]
 
 
-def written_once(callbacks: Any, strategy: IPUStrategyV1) -> Any:
+def written_once(callbacks: Nested, strategy: IPUStrategyV1) -> Nested:
     """The callbacks that `fit` is given, those of Keras that write files in a form that writes on worker 0 alone.
 
     Args:

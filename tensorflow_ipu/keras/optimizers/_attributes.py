@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_number
+
 if TYPE_CHECKING:
     import keras
 
@@ -92,7 +94,7 @@ def number(name: str, value: object) -> float:
       TypeError: It is none.
       ValueError: It is infinite or no number at all.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         raise TypeError(f"`{name}` is a variable of programs, and must be a number, but is {value!r}")
     if not math.isfinite(value):
         raise ValueError(f"`{name}` must be finite, but is {value!r}")

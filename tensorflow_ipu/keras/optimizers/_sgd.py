@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu._checks import is_number
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
           ValueError: A value is out of range.
         """
         kind = slot_type("momentum_accum_dtype", momentum_accum_dtype)
-        if (
-            isinstance(velocity_scaling, bool)
-            or not isinstance(velocity_scaling, (int, float))
-            or not velocity_scaling > 0
-        ):
+        if not is_number(velocity_scaling) or not velocity_scaling > 0:
             raise ValueError(f"`velocity_scaling` must be a number above 0, but is {velocity_scaling!r}")
         super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
         self._momentum_dtype = kind

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Accumulation:
+class StepAccumulation:
     """How gradients are accumulated.
 
     Attributes:
@@ -34,7 +34,9 @@ class Accumulation:
     dtype: DTypeOf = None
 
 
-def accumulated_step(model: keras.Model, step: Callable[[], None], accumulation: Accumulation) -> Callable[[], None]:
+def accumulated_step(
+    model: keras.Model, step: Callable[[], None], accumulation: StepAccumulation
+) -> Callable[[], None]:
     """Makes a function, to be traced, that runs `step` several times and then updates the weights once.
 
     Args:

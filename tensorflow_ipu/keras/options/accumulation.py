@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorflow_ipu._faults import Faults
-from tensorflow_ipu.keras.optimizers.accumulated_step import Accumulation
+from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation
 from tensorflow_ipu.keras.options import checks
 from tensorflow_ipu.keras.options.option_group import OptionGroup
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 @dataclass(frozen=True)
-class AccumulationOptions(OptionGroup):
+class GradientAccumulationOptions(OptionGroup):
     """How `fit` accumulates gradients. All but the first two and `dtype` change nothing in the emulator."""
 
     title: ClassVar[str] = "gradient accumulation options"
@@ -48,17 +48,17 @@ class AccumulationOptions(OptionGroup):
     verify_usage: bool = True
 
     @property
-    def plan(self) -> Accumulation | None:
+    def plan(self) -> StepAccumulation | None:
         """How gradients are accumulated; None where each step updates the weights."""
         steps = self.gradient_accumulation_steps_per_replica
         if steps is None or steps == 1:
             return None
-        return Accumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
+        return StepAccumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
 
     @classmethod
     def checked(
         cls, steps: int | None, method: Method | str, use_v2: bool, kwargs: Mapping[str, Any]
-    ) -> AccumulationOptions:
+    ) -> GradientAccumulationOptions:
         """The options that the arguments of `set_gradient_accumulation_options` say.
 
         Raises:

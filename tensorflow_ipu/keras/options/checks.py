@@ -18,7 +18,7 @@ NORMALIZATION = {
 }
 
 
-def check_steps(steps: Any, faults: Faults) -> int | None:
+def check_steps(steps: object, faults: Faults) -> int | None:
     """Checks `gradient_accumulation_steps_per_replica`, and gives it as an int or None."""
     if steps is None:
         return None

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
-from tensorflow_ipu.keras.options.accumulation import AccumulationOptions
+from tensorflow_ipu.keras.options.accumulation import GradientAccumulationOptions
 from tensorflow_ipu.keras.options.option_group import OptionGroup
 from tensorflow_ipu.keras.options.pipelining import PipeliningOptions
 from tensorflow_ipu.keras.options.queues import InfeedOptions, OutfeedOptions
 from tensorflow_ipu.keras.options.replication import ReplicationOptions
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 
-_Reducing = TypeVar("_Reducing", AccumulationOptions, PipeliningOptions)
+_Reducing = TypeVar("_Reducing", GradientAccumulationOptions, PipeliningOptions)
 
 
 @dataclass
 class Options:
     """What the `set_...` methods of a model have set."""
 
-    accumulation: AccumulationOptions = field(default_factory=AccumulationOptions)
+    accumulation: GradientAccumulationOptions = field(default_factory=GradientAccumulationOptions)
     pipelining: PipeliningOptions = field(default_factory=PipeliningOptions)
     infeed: InfeedOptions = field(default_factory=InfeedOptions)
     outfeed: OutfeedOptions = field(default_factory=OutfeedOptions)
@@ -33,7 +33,7 @@ class Options:
             if isinstance(getattr(self, one.name), OptionGroup):
                 yield one.name, getattr(self, one.name)
 
-    def set_accumulation(self, group: AccumulationOptions) -> None:
+    def set_accumulation(self, group: GradientAccumulationOptions) -> None:
         """Sets a group, and for pipelines the reduction method that it has: the latest call says it for both."""
         self.accumulation = group
         self.pipelining = _reducing_by(group.gradient_accumulation_reduction_method, self.pipelining)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.arguments.given import Given
 from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
@@ -53,8 +54,7 @@ def checked_options(given: Given, stages: int | None, faults: Faults) -> Pipelin
     if update is not None and not isinstance(update, PipelineStageOptions):
         faults.add(TypeError, f"`weight_update_poplar_options` must be a `PipelineStageOptions`, but is {update!r}")
     for name in (*_THREE_STATE, "replicated_optimizer_state_sharding"):
-        if getattr(given, name) is not None and not isinstance(getattr(given, name), bool):
-            faults.add(TypeError, f"`{name}` must be True, False or None, but is {getattr(given, name)!r}")
+        note_bool(name, getattr(given, name), faults, optional=True)
     if given.replicated_optimizer_state_sharding and not given.offload_weight_update_variables:
         faults.add(
             ValueError,

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.pipelining.program import overlap, rings
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
-from tensorflow_ipu.pipelining.program.memory import Memory
+from tensorflow_ipu.pipelining.program.memory import ProgramMemory
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
@@ -48,7 +48,9 @@ class PassResults:
 class Lowering:
     """One pass of a plan."""
 
-    def __init__(self, layout: Layout, operations: Operations, memory: Memory, sequencer: rings.Sequencer) -> None:
+    def __init__(
+        self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: rings.Sequencer
+    ) -> None:
         """Takes what a pass is made of.
 
         Args:

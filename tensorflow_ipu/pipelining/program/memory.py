@@ -24,7 +24,7 @@ _Each = TypeVar("_Each")
 Values: TypeAlias = "Sequence[tf.Tensor]"
 
 
-class Memory:
+class ProgramMemory:
     """What operations read and change.
 
     Attributes:
@@ -155,7 +155,7 @@ class Memory:
 class _MemoryView:
     """What an operation sees of the memory while it runs; see `operations.View`."""
 
-    memory: Memory
+    memory: ProgramMemory
     of_section: int  # The micro-batch's number there.
     turns: Turns
     position: Position  # An int32 scalar that is 0, and not known before the operation may run.
@@ -198,7 +198,7 @@ class _MemoryView:
         return self.turns.place(self.of_section, ring)
 
 
-def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: rings.Sequencer) -> Memory:
+def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: rings.Sequencer) -> ProgramMemory:
     """The memory as a pass begins.
 
     Args:
@@ -210,7 +210,7 @@ def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, seque
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
     contents |= dict(zip(kept, rings.empty(list(kept.values())), strict=True))
-    return Memory(contents, sequencer)
+    return ProgramMemory(contents, sequencer)
 
 
 def _runs(pair: Sequence[Operation]) -> list[tuple[Sequence[Operation], When]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._tensorflow import optimizers
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 
@@ -30,10 +30,9 @@ class OptimizerKind(enum.Enum):
         """The kind of an optimizer; None for what is none."""
         keras_optimizer: Any = tf.keras.optimizers.Optimizer
         kinds = {tf.compat.v1.train.Optimizer: cls.V1, keras_optimizer: cls.KERAS}
-        # Who has such an optimizer has imported its module; it takes a while.
-        legacy = sys.modules.get("tensorflow.python.keras.optimizer_v2.optimizer_v2")
+        legacy = optimizers.keras_2_class()
         if legacy is not None:
-            kinds[legacy.OptimizerV2] = cls.LEGACY_KERAS
+            kinds[legacy] = cls.LEGACY_KERAS
         return next((kind for base, kind in kinds.items() if isinstance(optimizer, base)), None)
 
 

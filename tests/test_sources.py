@@ -1,0 +1,89 @@
+"""What the sources keep to, so that whoever reads them finds his way: sizes, names, types, and checks written once."""
+
+import ast
+import collections
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "tensorflow_ipu"
+
+# Names that the SDK gives to two classes each, or that are public in two places.
+TWINS = {
+    "CrossReplicaOptimizer",
+    "GradientAccumulationOptimizer",
+    "MapGradientOptimizer",
+    "PopnnGRU",
+    "PopnnLSTM",
+    "Recompute",
+}
+
+MOST_LINES = 400
+MOST_ANY = 800
+
+
+def python() -> list[tuple[str, ast.Module]]:
+    """(path below the package, its syntax tree)."""
+    return [
+        (file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text())) for file in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+def classes(trees: list[tuple[str, ast.Module]]) -> dict[str, list[str]]:
+    """Where classes are that other modules may use, by name."""
+    found = collections.defaultdict(list)
+    for path, tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(path)
+    return found
+
+
+def any_annotations(tree: ast.AST) -> int:
+    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
+
+
+def bare_any(tree: ast.Module) -> list[str]:
+    """Arguments and results of functions that say `Any` and no more, of public names."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and (node.name == "__init__" or not node.name.startswith("_")):
+            said = [one.annotation for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            if any(isinstance(one, ast.Name) and one.id == "Any" for one in (*said, node.returns)):
+                found.append(node.name)
+    return found
+
+
+def test_no_file_is_longer_than_one_reads_at_once() -> None:
+    folders = ("tensorflow_ipu", "tests", "benchmarks", "examples", "build_tools")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".cc", ".h")]
+    long = {
+        file.relative_to(ROOT).as_posix(): lines
+        for file in files
+        if (lines := file.read_text().count("\n")) > MOST_LINES
+    }
+    assert len(files) > 500
+    assert long == {}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    assert {name: paths for name, paths in classes(python()).items() if len(paths) > 1 and name not in TWINS} == {}
+
+
+def test_types_are_said() -> None:
+    assert sum(any_annotations(tree) for _, tree in python()) <= MOST_ANY
+
+
+def test_signatures_say_types() -> None:
+    """Structures are `Nested` (`_types.py`), and what may be anything is `object`."""
+    public = [(path, tree) for path, tree in python() if not re.search(r"(^|/)_", path.replace("__init__", ""))]
+    assert len(public) > 100
+    assert [f"{path}: {name}" for path, tree in public for name in bare_any(tree)] == []
+
+
+def test_checks_of_bools_are_written_once() -> None:
+    text = {path: (PACKAGE / path).read_text() for path, _ in python()}
+    assert [path for path, source in text.items() if re.search(r"must be True(?!, but)", source)] == ["_checks.py"]
+    assert [path for path, source in text.items() if re.search(r"not isinstance\(\w+, bool\)", source)] == [
+        "_checks.py"
+    ]
