@@ -11,7 +11,7 @@ from typing import NamedTuple
 PROGRAMS = "tensorflow_ipu.programs"
 
 
-class Tracepoint(NamedTuple):
+class TimedSpan(NamedTuple):
     """Something that took time; an instant where both times are the same. Nanoseconds of the monotonic clock.
 
     Attributes:
@@ -52,7 +52,7 @@ class Recording:
 
     def __init__(self) -> None:
         """Nothing is marked yet."""
-        self.spans: list[Tracepoint] = []
+        self.spans: list[TimedSpan] = []
         self.values: list[Value] = []
 
 
@@ -84,7 +84,7 @@ def mark(channel: str, name: str, begin: int, end: int | None = None, details: M
     """Records a span of this thread that began then, by `time.monotonic_ns`, and ended then, or now."""
     for recording in _recordings:
         ended = time.monotonic_ns() if end is None else end
-        recording.spans.append(Tracepoint(channel, name, begin, ended, threading.get_ident(), details or {}))
+        recording.spans.append(TimedSpan(channel, name, begin, ended, threading.get_ident(), details or {}))
 
 
 def note_value(graph: str, series: str, value: float) -> None:

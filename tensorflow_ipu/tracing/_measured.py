@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._metrics import Sample
-from tensorflow_ipu._tracepoints import PROGRAMS, Recording, Tracepoint
+from tensorflow_ipu._tracepoints import PROGRAMS, Recording, TimedSpan
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.profiler import Measured
@@ -34,7 +34,7 @@ _READ = "Iterator::Root"
 def note_runs_of_graphs(recording: Recording, times: Mapping[str, Sequence[Sample]]) -> None:
     """Adds to what was recorded the runs that sessions and functions of the host began: their names are not known."""
     for end, duration in times.get("GraphRunTime", ()):
-        recording.spans.append(Tracepoint(PROGRAMS, "run of a graph's program", end - duration, end, 0))
+        recording.spans.append(TimedSpan(PROGRAMS, "run of a graph's program", end - duration, end, 0))
 
 
 def add_runs(chrome: Chrome, recording: Recording) -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation as StepAccumulation
-from tensorflow_ipu.keras.optimizers.accumulated_step import accumulated_step
+from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 from tensorflow_ipu.optimizers.parts import Accumulator, accumulated
-from tensorflow_ipu.pipelining.training.accumulation import StepAccumulation as PipelineAccumulation
+from tensorflow_ipu.pipelining.training.accumulation import Accumulation
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32)
 EXPECTED = {Method.SUM: GRADIENTS.sum(0), Method.MEAN: GRADIENTS.mean(0), Method.RUNNING_MEAN: GRADIENTS.mean(0)}
@@ -61,7 +60,7 @@ def by_keras_step(method: Method, dtype: tf.DType) -> Any:
 
 def by_pipeline(method: Method, dtype: tf.DType) -> Any:
     """As a pipeline does, whose count may be a tensor."""
-    accumulation = PipelineAccumulation(method, tf.constant(len(GRADIENTS)), dtype)
+    accumulation = Accumulation(method, tf.constant(len(GRADIENTS)), dtype)
     totals = accumulation.zeros([tf.Variable(tf.zeros([5]))])
     for index, gradient in enumerate(GRADIENTS):
         totals = accumulation.add(totals, [tf.constant(gradient)], tf.constant(index))

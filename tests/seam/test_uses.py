@@ -96,13 +96,13 @@ def private_modules_named(tree):
 
 
 def test_private_modules_are_named_by_the_seam_alone():
-    """`compat` names those of IPU TensorFlow, which are its own."""
+    """Those of IPU TensorFlow are this package's."""
     found = [
         f"{path} names {name}"
         for path, tree in sources()
         if not path.startswith(SEAM) and path != KERAS_SEAM
         for name in private_modules_named(tree)
-        if not (path.startswith("compat/") and name.startswith(("tensorflow.compiler.plugin", "tensorflow.python.ipu")))
+        if not name.startswith(("tensorflow.compiler.plugin", "tensorflow.python.ipu"))
     ]
     assert not found
 
