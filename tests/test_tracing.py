@@ -56,7 +56,7 @@ def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas: Any
     file = tmp_path / "trace.json"
     with ipu.trace(file, logdir=tmp_path / "log", report=report):
         assert pvti.checkTraceChannel(channel)
-        with pvti.TimedSpan(channel, "epoch 0"):
+        with pvti.Tracepoint(channel, "epoch 0"):
             strategy.run(program, (iterator,))
         series.add(0.5)
     assert list((tmp_path / "log").glob("plugins/profile/*/*.xplane.pb"))
@@ -159,18 +159,18 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -
         return x + 1
 
     assert not pvti.checkTraceChannel(channel)
-    with pvti.TimedSpan(channel, "unseen"):
+    with pvti.Tracepoint(channel, "unseen"):
         pass
     recording = _tracepoints.start()
     assert recording is not None
     try:
         assert work(1) == 2
-        pvti.TimedSpan.begin(channel, "outer")
-        pvti.TimedSpan.begin(channel, "inner")
-        pvti.TimedSpan.end(channel, "inner")
-        pvti.TimedSpan.end(channel, "outer")
-        pvti.TimedSpan.end(channel, "nothing")
-        pvti.TimedSpan.event(channel, "now")
+        pvti.Tracepoint.begin(channel, "outer")
+        pvti.Tracepoint.begin(channel, "inner")
+        pvti.Tracepoint.end(channel, "inner")
+        pvti.Tracepoint.end(channel, "outer")
+        pvti.Tracepoint.end(channel, "nothing")
+        pvti.Tracepoint.event(channel, "now")
     finally:
         _tracepoints.stop()
     assert [(span.channel, span.name) for span in recording.spans] == [
@@ -187,7 +187,7 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -
         assert pvti.checkTraceChannel(channel)
     finally:
         _tracepoints.stop()
-    for call in (lambda: pvti.TimedSpan("application", "a"), lambda: pvti.instrument_fn("application")):
+    for call in (lambda: pvti.Tracepoint("application", "a"), lambda: pvti.instrument_fn("application")):
         with pytest.raises(TypeError, match="`channel` must be what `createTraceChannel` made"):
             call()
 
