@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -20,6 +21,10 @@ _TYPES = {
 
 # How many elements a call takes at most. More make no element quicker, and an iteration that ends leaves them behind.
 MOST = 64
+
+# Bytes of an element up to which it gets its tensors while it is waited for. To copy a larger one takes longer than to
+# make them, and an iteration that has read all would keep so much memory.
+_MOST_BYTES_AHEAD = 64 << 10
 
 _capsule = ctypes.pythonapi.PyCapsule_New
 _from_dlpack = tf.experimental.dlpack.from_dlpack
@@ -41,6 +46,28 @@ class _ElementLayout(ctypes.Structure):
     )
 
 
+class _Place(NamedTuple):
+    """The tensors of an element that has not come: nobody has seen them before their values are there.
+
+    Attributes:
+      lanes: Of how many replicas.
+      tensors: One a leaf.
+      values: Where the values of each leaf belong.
+    """
+
+    lanes: int
+    tensors: list[tf.Tensor]
+    values: ctypes.Array[ctypes.c_void_p]
+
+
+class Ahead:
+    """What the reader of a queue has made ahead of the next element. Not thread-safe."""
+
+    def __init__(self) -> None:
+        """There is nothing at first."""
+        self.place: _Place | None = None
+
+
 class RowReader:
     """Takes elements of one layout. Thread-safe."""
 
@@ -60,29 +87,56 @@ class RowReader:
             [size for shape in shapes for size in shape],
         )
         self._leaves = len(types)
+        self._bytes = sum(numbers[1])
         self._layout = _ElementLayout(number, self._leaves, *((ctypes.c_int64 * len(of))(*of) for of in numbers))
+        self._at = ctypes.byref(self._layout)
 
     @staticmethod
     def serves(types: list[tf.DType]) -> bool:
         """Whether DLPack has all of these types."""
         return all(type_ in _TYPES for type_ in types)
 
-    def take(self, number: int, patience_us: int, most: int) -> list[list[tf.Tensor]] | None:
+    def take(self, number: int, patience_us: int, most: int, ahead: Ahead) -> list[list[tf.Tensor]] | None:
         """Takes the first elements of a queue.
 
         Args:
           number: The queue's.
-          patience_us: How long to wait for one where there is none.
+          patience_us: How long to wait for one where there is none. Then its tensors are made before the wait, so that
+            they do not take their time behind it: as much as the wake of a thread.
           most: How many to take at most.
+          ahead: The queue's, always the same one.
 
         Returns:
-          A tensor for each leaf of each element; None where the queue is gone, or has elements of another layout, or
-          there is no memory: the operation that dequeues says which.
+          A tensor for each leaf of each element; None where the queue is gone, or has elements of another layout or of
+          another number of replicas than before, or there is no memory: the operation that dequeues says which.
         """
         most = min(most, MOST)
+        place = self._place(number, ahead) if patience_us else None
         found = (ctypes.c_void_p * (most * self._leaves))()
-        count = native.ipu_outfeed_rows(number, patience_us, ctypes.byref(self._layout), most, found)
+        first = (place.lanes, place.values) if place else (0, None)
+        count = native.ipu_outfeed_rows(number, patience_us, self._at, most, *first, found)
+        if place and count != 0:
+            ahead.place = None
         if count < 0:
             return None
+        if place and count > 0:
+            return [place.tensors, *self._tensors(found, count - 1)]
+        return self._tensors(found, count)
+
+    def _place(self, number: int, ahead: Ahead) -> _Place | None:
+        """The place for the next element of a queue; None where it gets its tensors when it is there."""
+        lanes = native.ipu_outfeed_lanes(number)
+        if lanes == 0 or self._bytes * lanes > _MOST_BYTES_AHEAD:
+            return None
+        if ahead.place is None or ahead.place.lanes != lanes:
+            tensors, values = ((ctypes.c_void_p * self._leaves)() for _ in range(2))
+            made = native.ipu_outfeed_place(self._at, lanes, tensors, values)
+            ahead.place = _Place(lanes, self._tensors(tensors, 1)[0], values) if made else None
+        return ahead.place
+
+    def _tensors(self, found: ctypes.Array[ctypes.c_void_p], count: int) -> list[list[tf.Tensor]]:
+        """Takes over the tensors of so many elements."""
+        if count == 0:
+            return []
         tensors = [_from_dlpack(_capsule(one, b"dltensor", None)) for one in found[: count * self._leaves]]
         return [tensors[at : at + self._leaves] for at in range(0, len(tensors), self._leaves)]

@@ -19,7 +19,7 @@ from tensorflow_ipu._tensorflow.composite import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds._outfeed_iterator import IPUOutfeedQueueIterator
 from tensorflow_ipu.feeds._outfeed_mode import IPUOutfeedMode
-from tensorflow_ipu.feeds._rows import MOST
+from tensorflow_ipu.feeds._rows import MOST, Ahead
 from tensorflow_ipu.feeds._unread import Unread, rows_of
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
 
@@ -130,7 +130,8 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._layout: _layout.ElementLayout | None = None  # Of the latest trace that captured the queue.
         self._held: _layout.ElementLayout | None = None  # Of what programs have enqueued: the same for all of it.
         self._reading = threading.Lock()
-        self._unread = Unread()  # Guarded by the lock.
+        self._unread = Unread()  # Guarded by the lock, as the next is.
+        self._ahead = Ahead()
         self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
@@ -298,7 +299,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         """Takes the first few elements: a tensor for each leaf of each."""
         rows = None
         if self._feed is not None and layout.row_reader is not None:
-            rows = layout.row_reader.take(self._feed.number, self._patience_us(), self._chunk(layout))
+            rows = layout.row_reader.take(self._feed.number, self._patience_us(), self._chunk(layout), self._ahead)
         return rows_of(self._take(layout, min(self._chunk(layout), MOST))) if rows is None else rows
 
     def _may_be_about_to_come(self) -> bool:

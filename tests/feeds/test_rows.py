@@ -10,10 +10,28 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.feeds import _layout
+from tensorflow_ipu._library import native
+from tensorflow_ipu.feeds import _layout, _rows
 
 TYPES = (tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.int8, tf.uint8, tf.int32, tf.uint32, tf.int64)
 COUNT = 150  # More than a call takes.
+
+
+def _number(queue: ipu.IPUOutfeedQueue) -> int:
+    assert queue._feed is not None
+    return queue._feed.number
+
+
+def _reader(queue: ipu.IPUOutfeedQueue) -> _rows.RowReader:
+    layout = queue._current_layout()
+    assert layout is not None
+    assert layout.row_reader is not None
+    return layout.row_reader
+
+
+def _taken(queue: ipu.IPUOutfeedQueue, ahead: _rows.Ahead) -> list[list[tf.Tensor]] | None:
+    """What a reader takes that would wait for a microsecond."""
+    return _reader(queue).take(_number(queue), 1, _rows.MOST, ahead)
 
 
 def test_elements_of_all_types_and_ranks_are_those_that_a_dequeue_gives(strategy: ipu.IPUStrategy) -> None:
@@ -41,6 +59,77 @@ def test_elements_of_all_types_and_ranks_are_those_that_a_dequeue_gives(strategy
             assert one.dtype == rows[at].dtype
             assert one.device == rows[at].device
             np.testing.assert_array_equal(one, rows[at])
+
+
+def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before(strategy: ipu.IPUStrategy) -> None:
+    waited, dequeued = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program(begin: tf.Tensor) -> None:
+        for i in tf.range(begin, begin + 3):
+            leaves = [tf.cast(tf.fill([3, 5], i % 2), type_) for type_ in TYPES]
+            waited.enqueue((i, leaves))
+            dequeued.enqueue((i, leaves))
+
+    strategy.run(program, args=(tf.constant(0),))
+    assert len(list(waited)) == len(tf.nest.flatten(dequeued.dequeue())[0]) == 3
+    ahead = _rows.Ahead()
+    assert _taken(waited, ahead) == []
+    place = ahead.place
+    assert place is not None
+    assert _taken(waited, ahead) == []
+    assert ahead.place is place
+    strategy.run(program, args=(tf.constant(3),))
+    found = _taken(waited, ahead)
+    assert found is not None
+    assert [int(element[0]) for element in found] == [3, 4, 5]
+    assert all(ours is theirs for ours, theirs in zip(found[0], place.tensors, strict=True))
+    assert ahead.place is None
+    for at, rows in enumerate(tf.nest.flatten(dequeued.dequeue())):
+        for element, row in zip(found, rows, strict=True):
+            assert element[at].dtype == row.dtype
+            np.testing.assert_array_equal(element[at], row)
+
+
+def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas: Any) -> None:
+    queue = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        queue.enqueue(ipu.ops.replication_ops.replication_index())
+
+    replicas(3).run(program)
+    list(queue)
+    ahead = _rows.Ahead()
+    assert _taken(queue, ahead) == []
+    lanes = native.ipu_outfeed_lanes(_number(queue))
+    replicas(2).run(program)
+    assert (lanes, native.ipu_outfeed_lanes(_number(queue))) == (3, 2)
+    stale = ahead.place
+    assert stale is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_reader(queue), "_place", lambda number, ahead: stale)  # As if the run had ended during the wait.
+        assert _taken(queue, ahead) is None
+    assert ahead.place is None
+    assert [element.numpy().tolist() for element in queue] == [[0, 1]]
+
+
+def test_a_large_element_gets_its_tensors_when_it_is_there(strategy: ipu.IPUStrategy) -> None:
+    queue = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        queue.enqueue(tf.range((_rows._MOST_BYTES_AHEAD >> 2) + 1))
+
+    strategy.run(program)
+    list(queue)
+    ahead = _rows.Ahead()
+    assert _taken(queue, ahead) == []
+    assert ahead.place is None
+    strategy.run(program)
+    found = _taken(queue, ahead)
+    assert found is not None
+    np.testing.assert_array_equal(found[0][0], np.arange((_rows._MOST_BYTES_AHEAD >> 2) + 1))
 
 
 def test_an_element_of_replicas_has_them_side_by_side(replicas: Any) -> None:

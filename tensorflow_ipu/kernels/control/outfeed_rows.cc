@@ -29,7 +29,7 @@ struct ElementLayout {
 namespace {
 
 // What a call answers that hands nothing over.
-enum Refusal : int64_t { kGone = -1, kOtherLayout = -2, kNoMemory = -3 };
+enum Refusal : int64_t { kGone = -1, kOtherLayout = -2, kNoMemory = -3, kOtherLanes = -4 };
 
 // TensorFlow copies a tensor that begins elsewhere.
 constexpr std::size_t kAlignment = 64;
@@ -75,48 +75,90 @@ std::vector<const std::byte*> RowsOf(const std::vector<core::Rows>& pieces, std:
   return rows;
 }
 
-// Copies what was taken into a tensor a leaf, an element behind the other; empty where there is no memory for that.
-std::vector<OwnedTensor> Copied(const core::Outfeed::Taken& taken, const ElementLayout& layout) {
+// Tensors for the leaves of an element of so many replicas, without their values; fewer where there is no memory.
+std::vector<OwnedTensor> NewElement(const ElementLayout& layout, int64_t lanes) {
+  std::vector<OwnedTensor> tensors;
+  const int64_t* sizes = layout.sizes;
+  for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) {
+    OwnedTensor tensor = NewTensor(layout, leaf, sizes, lanes);
+    if (tensor == nullptr) break;
+    sizes += layout.ranks[leaf];
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+// Copies row `row` of each lane to where `to(leaf)` says.
+template <typename Destination>
+void CopyRow(const std::vector<std::vector<const std::byte*>>& lanes, std::size_t row, const ElementLayout& layout,
+             Destination to) {
+  std::size_t offset = 0;
+  for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) {
+    const std::size_t bytes = static_cast<std::size_t>(layout.bytes[leaf]);
+    auto* at = static_cast<std::byte*>(to(leaf));
+    for (const auto& lane : lanes) {
+      std::memcpy(at, lane[row] + offset, bytes);
+      at += bytes;
+    }
+    offset += bytes;
+  }
+}
+
+// Copies what was taken: its first row to `first`, a pointer a leaf, if that is not null, and the others into a tensor
+// a leaf, an element behind the other. Returns whether there was memory for that.
+bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* const* first,
+          std::vector<OwnedTensor>* tensors) {
   std::size_t row_bytes = 0;
   for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) row_bytes += static_cast<std::size_t>(layout.bytes[leaf]);
   std::vector<std::vector<const std::byte*>> lanes;
   for (const auto& pieces : taken.pieces) lanes.push_back(RowsOf(pieces, row_bytes));
-  std::vector<OwnedTensor> tensors;
   for (std::size_t row = 0; row < static_cast<std::size_t>(taken.count); ++row) {
-    std::size_t offset = 0;
-    const int64_t* sizes = layout.sizes;
-    for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) {
-      OwnedTensor tensor = NewTensor(layout, leaf, sizes, taken.lanes);
-      if (tensor == nullptr) return {};
-      const std::size_t bytes = static_cast<std::size_t>(layout.bytes[leaf]);
-      auto* to = static_cast<std::byte*>(tensor->dl_tensor.data);
-      for (const auto& lane : lanes) {
-        std::memcpy(to, lane[row] + offset, bytes);
-        to += bytes;
-      }
-      offset += bytes;
-      sizes += layout.ranks[leaf];
-      tensors.push_back(std::move(tensor));
+    if (row == 0 && first != nullptr) {
+      CopyRow(lanes, row, layout, [&](int64_t leaf) { return first[leaf]; });
+      continue;
     }
+    std::vector<OwnedTensor> element = NewElement(layout, taken.lanes);
+    if (element.size() != static_cast<std::size_t>(layout.leaves)) return false;
+    CopyRow(lanes, row, layout, [&](int64_t leaf) { return element[static_cast<std::size_t>(leaf)]->dl_tensor.data; });
+    for (OwnedTensor& tensor : element) tensors->push_back(std::move(tensor));
   }
-  return tensors;
+  return true;
 }
 
 }  // namespace
 }  // namespace tensorflow_ipu
 
-// Takes up to `most` elements of an outfeed, after up to `patience_us` of waiting where there is none, and writes a
-// tensor for each leaf to `tensors`, an element behind the other, of which the caller is the owner. Returns how many
-// elements these are, or a `Refusal`, of which an operation that dequeues says more; then all stay.
+// Makes the tensors of an element of so many replicas ahead of its values, of which the caller is the owner, and says
+// where each leaf's values belong. Returns 0 where there is no memory for that.
+extern "C" int32_t ipu_outfeed_place(const tensorflow_ipu::ElementLayout* layout, int64_t lanes,
+                                     DLManagedTensor** tensors, void** values) {
+  using namespace tensorflow_ipu;
+  std::vector<OwnedTensor> element = NewElement(*layout, lanes);
+  if (element.size() != static_cast<std::size_t>(layout->leaves)) return 0;
+  for (OwnedTensor& tensor : element) {
+    *values++ = tensor->dl_tensor.data;
+    *tensors++ = tensor.release();
+  }
+  return 1;
+}
+
+// Takes up to `most` elements of an outfeed, after up to `patience_us` of waiting where there is none. The first one
+// goes into a place that was made for it, for `lanes` replicas, where `first` is not null; of all others, a tensor for
+// each leaf is written to `tensors`, an element behind the other, of which the caller is the owner. Returns how many
+// elements these are together, or a `Refusal`, of which an operation that dequeues says more; then all stay.
 extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const tensorflow_ipu::ElementLayout* layout,
-                                    int64_t most, DLManagedTensor** tensors) {
+                                    int64_t most, int64_t lanes, void* const* first, DLManagedTensor** tensors) {
   using namespace tensorflow_ipu;
   const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
   if (outfeed == nullptr) return kGone;
   core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
   if (taken.layout != 0 && taken.layout != layout->number) return kOtherLayout;
-  std::vector<OwnedTensor> copied = Copied(taken, *layout);
-  if (copied.size() != static_cast<std::size_t>(taken.count * layout->leaves)) {
+  if (taken.count > 0 && first != nullptr && taken.lanes != lanes) {
+    outfeed->PutBack(std::move(taken));
+    return kOtherLanes;
+  }
+  std::vector<OwnedTensor> copied;
+  if (!Copy(taken, *layout, first, &copied)) {
     outfeed->PutBack(std::move(taken));
     return kNoMemory;
   }

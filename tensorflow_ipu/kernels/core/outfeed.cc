@@ -12,7 +12,7 @@
 namespace tensorflow_ipu::core {
 
 Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   if (interrupted.load(std::memory_order_relaxed)) {
     return Outcome::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
   }
@@ -52,6 +52,7 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
   ++appended_;
   if (readers_ > 0 && Ready() > 0) {
     woken_ns_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    lock.Unlock();  // Who wakes wants it.
     row_came_.NotifyAll();
   }
   return Outcome::Ok();
