@@ -147,6 +147,28 @@ def test_no_import_goes_through_a_private_name_of_another_package():
     assert not private
 
 
+def picture():
+    """The rows of the picture in docs/architecture.md, from above: the names of packages and modules in each."""
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    rows = page.split("```")[1].strip("\n").splitlines()
+    return [[name for name in row[:43].split() if name in LAYERS] for row in rows]
+
+
+def test_the_picture_of_the_architecture_has_all_packages():
+    drawn = {name for row in picture() for name in row}
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= drawn
+
+
+def test_the_picture_of_the_architecture_has_imports_run_downward():
+    row_of = {name: at for at, row in enumerate(picture()) for name in row}
+    upward = [
+        f"{file} imports {target}"
+        for file, own, target in imports()
+        if own in row_of and part(target) in row_of and row_of[part(target)] < row_of[own]
+    ]
+    assert not upward
+
+
 def imports_between_rooms():
     """(file, its room, the imported room, the imported name) for each import of another room of the same package."""
     for file, own, target in imports():

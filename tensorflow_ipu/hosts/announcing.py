@@ -15,8 +15,8 @@ from tensorflow_ipu._library import native
 def announced(what: str) -> Iterator[None]:
     """A block in which all workers exchange something; a worker that waits in a run meanwhile learns of it.
 
-    Exchanges of all workers have numbers, of which those in graphs and on other threads than the main one have none: these
-    are in no order that all workers share.
+    Exchanges are numbered, alike on all workers. Those in graphs, and on threads other than the main one, have no number,
+    since they come in no order that all workers share.
 
     Args:
       what: What they exchange, in words.

@@ -39,7 +39,10 @@ _ADDED_AS = {
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where workers meet for an exchange. TensorFlow knows it for ever by type and shape: others need another key.
+    """Where workers meet for an exchange: the keys of one of TensorFlow's collectives.
+
+    Its runtime remembers the type and the shape of each for as long as the process lives, so that tensors of others need
+    another key.
 
     Attributes:
       group: The number of the group of workers that meet.

@@ -1,7 +1,7 @@
 """What a trace can depend on: all that Python reaches from a function and its arguments, as a digest.
 
-Two processes in which it is the same trace the same program. What cannot be looked into, or may be another one each time it
-is asked, ends the search: then no trace is kept.
+Processes that compute the same digest would trace the same program. The search ends at an object that cannot be inspected,
+or that may be different each time it is asked: then the trace is not cached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator, IPUOutfeedQueue
 from tensorflow_ipu.kept_traces import _code
 
-# Objects that are followed at most: beyond, a trace is as fast.
+# How many objects are followed at most: beyond, to trace takes no longer.
 _MOST = 100_000
 
 

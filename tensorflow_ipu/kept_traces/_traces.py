@@ -1,4 +1,4 @@
-"""Programs without a trace: found by all that a trace could depend on, and kept for other processes."""
+"""A cache of traces on disk: what a process has traced, others load. Its key is a digest of all that a trace depends on."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tensorflow_ipu.replicas._captures import (
     with_states,
 )
 from tensorflow_ipu.replicas._compile import compile_only
-from tensorflow_ipu.replicas._computed import computed_by, summed_in
+from tensorflow_ipu.replicas._computation_scopes import computed_by, summed_in
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._gradients import follow_operations
 from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions
-from tensorflow_ipu.replicas._called import named_operations
+from tensorflow_ipu.replicas._called_functions import named_operations
 from tensorflow_ipu.replicas._user_code import user_frame
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.replicas._called import without_inlining
+from tensorflow_ipu.replicas._called_functions import without_inlining
 from tensorflow_ipu.replicas._description import user_lines
 
 if TYPE_CHECKING:

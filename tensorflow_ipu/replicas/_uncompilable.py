@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.replicas._called import CALLS, function_of, functions_of
+from tensorflow_ipu.replicas._called_functions import CALLS, function_of, functions_of
 from tensorflow_ipu.replicas._user_code import user_frame
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ void Link::Send(const Calls& calls, const std::string& key, std::shared_ptr<cons
       ended.push_back({std::move(done), Outcome::Cancelled("The call was cancelled.")});
     } else if (!lost_.empty()) {
       ended.push_back({std::move(done), Gone()});
-    } else if (const auto question = questions_.find(key); question != questions_.end()) {
-      Answer(question->second, {calls, std::move(message), std::move(done)}, ended);
-      questions_.erase(question);
+    } else if (const auto request = requests_.find(key); request != requests_.end()) {
+      Answer(request->second, {calls, std::move(message), std::move(done)}, ended);
+      requests_.erase(request);
       answered = true;
     } else {
       offers_.insert_or_assign(key, Offer{calls, std::move(message), std::move(done)});
@@ -63,7 +63,7 @@ void Link::Receive(const Calls& calls, const std::string& key, std::shared_ptr<M
     } else {
       const uint64_t number = next_++;
       Queue({FrameHeader::kAsk, static_cast<uint32_t>(key.size()), number, message->bytes()}, key);
-      wanted_.emplace(number, Wanted{calls, std::move(message), std::move(done)});
+      awaited_.emplace(number, Awaited{calls, std::move(message), std::move(done)});
     }
   }
   if (!ended.empty()) return End(ended);
@@ -112,11 +112,11 @@ void Link::Cancel(const Network::Calls* calls) {
       if (theirs) end(offer->second.done);
       offer = theirs ? offers_.erase(offer) : std::next(offer);
     }
-    for (auto wanted = wanted_.begin(); wanted != wanted_.end();) {
+    for (auto wanted = awaited_.begin(); wanted != awaited_.end();) {
       const bool theirs = wanted->second.calls.get() == calls;
       if (theirs) end(wanted->second.done);
       if (theirs) Queue({FrameHeader::kWithdraw, 0, wanted->first, 0});
-      wanted = theirs ? wanted_.erase(wanted) : std::next(wanted);
+      wanted = theirs ? awaited_.erase(wanted) : std::next(wanted);
     }
     // A frame that has begun goes on, or the other worker would not understand the next one.
     for (Frame& frame : frames_) {
@@ -130,14 +130,14 @@ void Link::Cancel(const Network::Calls* calls) {
 }
 
 // Queues what is the answer.
-void Link::Answer(const Question& question, Offer offer, std::vector<Ended>& ended) {
+void Link::Answer(const Request& request, Offer offer, std::vector<Ended>& ended) {
   const std::size_t bytes = offer.message->bytes();
-  if (bytes != question.bytes) {
-    Queue({FrameHeader::kOtherSize, 0, question.number, bytes});
+  if (bytes != request.bytes) {
+    Queue({FrameHeader::kOtherSize, 0, request.number, bytes});
     ended.push_back({std::move(offer.done), Outcome::Ok()});  // Whoever asked knows what is wrong.
     return;
   }
-  Queue({FrameHeader::kData, 0, question.number, bytes});
+  Queue({FrameHeader::kData, 0, request.number, bytes});
   Frame& frame = frames_.back();
   frame.body = std::move(offer.message);
   frame.calls = std::move(offer.calls);
@@ -277,32 +277,32 @@ bool Link::Take(const FrameHeader& header, const std::string& key) {
           Answer({header.number, header.bytes}, std::move(offer->second), ended);
           offers_.erase(offer);
         } else {
-          questions_.insert_or_assign(key, Question{header.number, header.bytes});
+          requests_.insert_or_assign(key, Request{header.number, header.bytes});
         }
         break;
       case FrameHeader::kWithdraw:
-        for (auto question = questions_.begin(); question != questions_.end(); ++question) {
-          if (question->second.number != header.number) continue;
-          questions_.erase(question);
+        for (auto request = requests_.begin(); request != requests_.end(); ++request) {
+          if (request->second.number != header.number) continue;
+          requests_.erase(request);
           break;
         }
         break;
       case FrameHeader::kData: {
-        const auto wanted = wanted_.find(header.number);
+        const auto wanted = awaited_.find(header.number);
         reading_ = header.number;
-        body_ = wanted == wanted_.end() ? nullptr : wanted->second.message;
+        body_ = wanted == awaited_.end() ? nullptr : wanted->second.message;
         body_bytes_ = header.bytes;
         body_read_ = 0;
         if (header.number == 0 || (body_ != nullptr && body_->bytes() != header.bytes)) return false;
         break;
       }
       case FrameHeader::kOtherSize:
-        if (const auto wanted = wanted_.find(header.number); wanted != wanted_.end()) {
+        if (const auto wanted = awaited_.find(header.number); wanted != awaited_.end()) {
           ended.push_back(
               {std::move(wanted->second.done),
                Outcome::InvalidArgument(std::to_string(header.bytes) + " bytes, where " +
                                         std::to_string(wanted->second.message->bytes()) + " were expected.")});
-          wanted_.erase(wanted);
+          awaited_.erase(wanted);
         }
         break;
       case FrameHeader::kPing:
@@ -328,9 +328,9 @@ void Link::Complete() {
   Done done;
   {
     const Lock lock(mutex_);
-    if (const auto wanted = wanted_.find(reading_); wanted != wanted_.end()) {
+    if (const auto wanted = awaited_.find(reading_); wanted != awaited_.end()) {
       done = std::move(wanted->second.done);
-      wanted_.erase(wanted);
+      awaited_.erase(wanted);
     }
   }
   reading_ = 0;
@@ -346,11 +346,11 @@ bool Link::Lose(const std::string& why) {
     lost_ = why;
     full_ = false;
     for (auto& [key, offer] : offers_) ended.push_back({std::move(offer.done), Gone()});
-    for (auto& [number, wanted] : wanted_) ended.push_back({std::move(wanted.done), Gone()});
+    for (auto& [number, wanted] : awaited_) ended.push_back({std::move(wanted.done), Gone()});
     for (auto& [number, done] : pings_) ended.push_back({std::move(done), Gone()});
     offers_.clear();
-    questions_.clear();
-    wanted_.clear();
+    requests_.clear();
+    awaited_.clear();
     pings_.clear();
   }
   body_ = nullptr;

@@ -30,12 +30,12 @@ class LinkCalls : public Network::Calls {
 // What begins each frame on the wire, in the byte order of the machine. A key may follow, or a message's bytes.
 struct FrameHeader {
   enum Kind : uint32_t {
-    kAsk = 1,        // For the message of the key, of so many bytes; the answer has the number.
-    kData = 2,       // The message that was asked for.
-    kOtherSize = 3,  // In its place: the message has so many bytes.
-    kWithdraw = 4,   // Of what was asked for: nobody waits for it any more.
-    kPing = 5,
-    kPong = 6,
+    kAsk = 1,        // A request for the message of `key`, of `bytes` bytes. What answers it has the same `number`.
+    kData = 2,       // Answers a request: the message follows.
+    kOtherSize = 3,  // Answers a request: the message has `bytes` bytes, and not as many as were asked for.
+    kWithdraw = 4,   // Cancels a request.
+    kPing = 5,       // Asks for a sign of life,
+    kPong = 6,       // which this is.
   };
   uint32_t kind;
   uint32_t key_bytes;
@@ -43,9 +43,9 @@ struct FrameHeader {
   uint64_t bytes;
 };
 
-// A message leaves its worker when the other one has asked for it, and is read into the memory that waits for it:
-// nobody has to keep what comes too early. Who has something to write, writes it, as far as the system takes it; what
-// is left, and all that comes, is the poller's.
+// Messages are pulled: one leaves its worker when the other has requested it, and is read straight into the memory that
+// waits for it, so that nothing has to be buffered that comes too early. The thread that sends writes to the socket
+// itself, as many bytes as that takes at once. The rest is written, and all is read, by the poller's thread.
 //
 // Thread-safe, but for what says otherwise. Calls end as Network says, without locks.
 class Link {
@@ -81,19 +81,19 @@ class Link {
   void Write() IPU_EXCLUDES(mutex_);
 
  private:
-  // A message that the other worker may ask for.
+  // A message to send, which the other worker has not requested yet.
   struct Offer {
     Calls calls;
     std::shared_ptr<const Message> message;
     Done done;
   };
-  // What the other worker asks for and has not been offered.
-  struct Question {
+  // A request of the other worker for a message that is not here yet.
+  struct Request {
     uint64_t number;
     uint64_t bytes;
   };
-  // A message that was asked for.
-  struct Wanted {
+  // A request of this worker, which waits for its answer.
+  struct Awaited {
     Calls calls;
     std::shared_ptr<Message> message;
     Done done;
@@ -112,7 +112,7 @@ class Link {
     Outcome outcome;
   };
 
-  void Answer(const Question& question, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  void Answer(const Request& request, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
   void Queue(const FrameHeader& header, const std::string& key = "") IPU_REQUIRES(mutex_);
   void Flush() IPU_EXCLUDES(mutex_);
   int WriteSome(Frame& frame) const;
@@ -131,8 +131,8 @@ class Link {
 
   Mutex mutex_;
   std::map<std::string, Offer> offers_ IPU_GUARDED_BY(mutex_);
-  std::map<std::string, Question> questions_ IPU_GUARDED_BY(mutex_);
-  std::map<uint64_t, Wanted> wanted_ IPU_GUARDED_BY(mutex_);
+  std::map<std::string, Request> requests_ IPU_GUARDED_BY(mutex_);
+  std::map<uint64_t, Awaited> awaited_ IPU_GUARDED_BY(mutex_);
   std::map<uint64_t, Done> pings_ IPU_GUARDED_BY(mutex_);
   uint64_t next_ IPU_GUARDED_BY(mutex_) = 1;
   std::deque<Frame> frames_ IPU_GUARDED_BY(mutex_);  // The first is the writing thread's, if there is one.

@@ -156,7 +156,7 @@ void Checks::FindSources() {
 
 // For each element the number of the first site that stops the program, counted down from 255, in the upper 8 bits; the
 // upper 23 bits of the magnitude there; and whether it was a division by zero. Of all elements, the largest such word.
-Value Checks::Word(const Emit& emit, const Again& again, const Sites& sites) {
+Value Checks::Word(const Emit& emit, const Recomputation& recomputed, const Sites& sites) {
   std::unordered_map<const xla::HloInstruction*, Value> known;
   const auto magnitude = [&](Value value) {
     Value& bits = known[value];
@@ -166,8 +166,8 @@ Value Checks::Word(const Emit& emit, const Again& again, const Sites& sites) {
   Value words = nullptr;
   uint32_t number = kSites;
   for (const Site& site : sites) {
-    const Value wide = again.Of(site.wide);
-    const Value result = magnitude(again.Of(site.judged));
+    const Value wide = recomputed.Of(site.wide);
+    const Value result = magnitude(recomputed.Of(site.judged));
     const Value infinite = emit.Filled(kInfinite, result);
     Value stops = emit.Compare(result, emit.Filled(site.limit, result), xla::ComparisonDirection::kGe);
     Value word =
@@ -224,14 +224,14 @@ Value Checks::Failed(const Emit& emit, const Scope& scope) {
                                             xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
   looked_at_.clear();
   limits_.clear();
-  const Again again(emit.computation(), Wanted(scope));
-  const Emit inside(again.computation());
-  again.computation()->set_root_instruction(Named(inside, scope, again), /*accept_different_shape=*/true);
+  const Recomputation recomputed(emit.computation(), Wanted(scope));
+  const Emit inside(recomputed.computation());
+  recomputed.computation()->set_root_instruction(Named(inside, scope, recomputed), /*accept_different_shape=*/true);
   xla::HloComputation::Builder builder("goes_on");
   builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scope.failed->shape(), "failed"));
   xla::HloComputation* const otherwise = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
-  return emit.Add(xla::HloInstruction::CreateConditional(scope.failed->shape(), found, again.Operand(),
-                                                         again.computation(), scope.failed, otherwise));
+  return emit.Add(xla::HloInstruction::CreateConditional(scope.failed->shape(), found, recomputed.Operand(),
+                                                         recomputed.computation(), scope.failed, otherwise));
 }
 
 std::vector<Value> Checks::Wanted(const Scope& scope) const {
@@ -249,19 +249,19 @@ std::vector<Value> Checks::Wanted(const Scope& scope) const {
 }
 
 // Names the first operation that has stopped the program, if any has, where all is computed again.
-Value Checks::Named(const Emit& emit, const Scope& scope, const Again& again) {
+Value Checks::Named(const Emit& emit, const Scope& scope, const Recomputation& recomputed) {
   std::vector<Value> words;
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
   std::string sites;  // A line each, and an empty one behind those of a word.
   for (const xla::HloInstruction* const group : order_) {
     for (const Sites& part : groups_[group]) {
-      words.push_back(Word(emit, again, part));
+      words.push_back(Word(emit, recomputed, part));
       for (const Site& site : part) {
         std::vector<std::size_t> numbers;
         for (const Value source : site.sources) {
           const auto [number, is_new] = number_of.emplace(source, sources.size());
-          if (is_new) sources.push_back(again.Of(source));
+          if (is_new) sources.push_back(recomputed.Of(source));
           numbers.push_back(number->second);
         }
         absl::StrAppend(&sites, site.line, absl::StrJoin(numbers, ","), "\n");
@@ -269,8 +269,8 @@ Value Checks::Named(const Emit& emit, const Scope& scope, const Again& again) {
       absl::StrAppend(&sites, "\n");
     }
   }
-  std::vector<Value> operands = {again.Of(scope.state), again.Of(scope.failed)};
-  for (const Value iteration : scope.iterations) operands.push_back(again.Of(iteration));
+  std::vector<Value> operands = {recomputed.Of(scope.state), recomputed.Of(scope.failed)};
+  for (const Value iteration : scope.iterations) operands.push_back(recomputed.Of(iteration));
   operands.insert(operands.end(), words.begin(), words.end());
   operands.insert(operands.end(), sources.begin(), sources.end());
   const std::string what = absl::StrCat(options_.inv ? "inv " : "", options_.div0 ? "div0 " : "",

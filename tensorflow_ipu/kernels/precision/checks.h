@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/precision/again.h"
 #include "tensorflow_ipu/kernels/precision/exposed.h"
 #include "tensorflow_ipu/kernels/precision/options.h"
+#include "tensorflow_ipu/kernels/precision/recomputation.h"
 #include "tensorflow_ipu/kernels/precision/scope.h"
 
 namespace tensorflow_ipu::precision {
@@ -53,8 +53,8 @@ class Checks {
   void LookAt(const Site& site, Faults faults, Value result);
   void FindSources();
   std::vector<Value> Wanted(const Scope& scope) const;
-  Value Named(const Emit& emit, const Scope& scope, const Again& again);
-  Value Word(const Emit& emit, const Again& again, const Sites& sites);
+  Value Named(const Emit& emit, const Scope& scope, const Recomputation& recomputed);
+  Value Word(const Emit& emit, const Recomputation& recomputed, const Sites& sites);
   Value Largest(const Emit& emit, Value words);
 
   const Options& options_;

@@ -1,4 +1,4 @@
-// Which results of a computation are looked at so that nothing that stops a program goes unseen.
+// Which results of a computation have to be checked so that no NaN or infinity that stops a program goes unseen.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_EXPOSED_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_EXPOSED_H_
 
@@ -22,17 +22,18 @@ bool IsFloat(const xla::Shape& shape);
 // Which operand makes the result infinite when it is 0; -1 for operations that have no such.
 int64_t PoleOperand(xla::HloOpcode opcode);
 
-// What the result of an operation that computes can have that none of its operands has, of what is asked for.
+// The faults that an operation can have of its own, where its operands have none: those of them that the options stop
+// at.
 Faults FaultsOf(const Options& options, const xla::HloInstruction& operation);
 
-// An infinity or a NaN goes on through sums and products into all that is computed from it. So the last results alone
-// are looked at, and operands of what lets it get lost, such as a maximum, or exp of -inf.
+// An infinity or a NaN propagates through sums and products into all that is computed from it. So it is enough to check
+// the last results, and the operands of operations that can hide one: a maximum, say, or exp of -inf.
 class Exposed {
  public:
   // `operations` are those of the computation before it is rewritten, in their order.
   Exposed(const Options& options, const std::vector<Value>& operations);
 
-  // What of an operation nothing behind it shows. Where it is something, the result is looked at.
+  // The faults of an operation that no result behind it would show. Where there are some, its own result is checked.
   Faults Of(const xla::HloInstruction& operation) const {
     const auto found = exposed_.find(&operation);
     return found == exposed_.end() ? 0 : found->second;

@@ -1,4 +1,5 @@
-// Conversions to numbers of eight bits: `ops/_f8_codes.py` makes each of operations on float32, and marks two of them.
+// Conversions to 8-bit floats (f8): `ops/_f8_codes.py` builds each from operations on float32, and marks two of these
+// for the rewrite: the one that rounds, and the one that tells overflow.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_QUARTER_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_QUARTER_H_
 

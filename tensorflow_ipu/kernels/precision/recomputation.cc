@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/precision/again.h"
+#include "tensorflow_ipu/kernels/precision/recomputation.h"
 
 #include <unordered_set>
 
@@ -10,12 +10,12 @@ namespace {
 
 using xla::HloOpcode;
 
-// A constant with more elements is not made twice.
+// A constant with more elements is passed, and not duplicated.
 constexpr int64_t kSmallConstant = 64;
 
-// Whether a value is computed again from its operands, and not taken. A part of a buffer is taken: the buffer may be
-// changed in place behind it, and would have to be copied to be there in the end.
-bool IsComputedAgain(const xla::HloInstruction& value) {
+// Whether a value is recomputed from its operands, and not passed. A slice of a buffer is passed: the buffer may be
+// updated in place afterwards, and would have to be copied to be there in the end.
+bool IsRecomputed(const xla::HloInstruction& value) {
   if (!value.shape().IsArray() || value.shape().is_dynamic()) return false;
   switch (value.opcode()) {
     case HloOpcode::kConstant:
@@ -38,13 +38,13 @@ bool IsComputedAgain(const xla::HloInstruction& value) {
 
 }  // namespace
 
-Again::Again(xla::HloComputation* from, const std::vector<Value>& wanted) : from_(from) {
+Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted) : from_(from) {
   std::unordered_set<const xla::HloInstruction*> needed(wanted.begin(), wanted.end());
   std::vector<Value> waiting = wanted;
   while (!waiting.empty()) {
     const Value value = waiting.back();
     waiting.pop_back();
-    if (!IsComputedAgain(*value)) continue;
+    if (!IsRecomputed(*value)) continue;
     for (const Value operand : value->operands()) {
       if (needed.insert(operand).second) waiting.push_back(operand);
     }
@@ -52,7 +52,7 @@ Again::Again(xla::HloComputation* from, const std::vector<Value>& wanted) : from
   const std::vector<Value> in_order = from->MakeInstructionPostOrder();
   std::vector<xla::Shape> shapes;
   for (const Value value : in_order) {
-    if (needed.count(value) == 0 || IsComputedAgain(*value)) continue;
+    if (needed.count(value) == 0 || IsRecomputed(*value)) continue;
     taken_.push_back(value);
     shapes.push_back(value->shape());
   }

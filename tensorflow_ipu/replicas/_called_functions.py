@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
 
-# Those that are in the names of what they call; loops and branches are not.
+# Operations whose names are a part of the names of what they call; those of loops and branches are not.
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 

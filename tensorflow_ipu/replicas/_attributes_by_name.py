@@ -1,4 +1,4 @@
-"""How each operation of a program is said to compute, by the names that the operations have in its HLO."""
+"""The attributes by which operations of a program compute, by the names that the operations have in its HLO."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.replicas import _instruction_attributes
-from tensorflow_ipu.replicas._called import functions_of, scope_of_called
+from tensorflow_ipu.replicas._called_functions import functions_of, scope_of_called
 
 _logger = logging.getLogger(__name__)
 
 
-def words_of(graph: graphs.FunctionGraph) -> Iterator[str]:
-    """What scopes say of a program's operations of float16, as its marker has it; see `kernels/precision/options.h`.
+def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
+    """What scopes set for a program's operations of float16, an entry each, as the `IpuHalfPrecision` operation lists it.
 
-    TensorFlow's bridge to XLA writes attributes on the instructions of most operations, and on none of those that it
-    makes by way of MLIR: `Einsum`, `Softmax`, `Exp` and others. And what a loop or a function does that is called in a
-    scope has the attributes of the call alone.
+    TensorFlow's bridge to XLA copies attributes to the instructions of most operations, but not of those that it lowers
+    by MLIR: `Einsum`, `Softmax`, `Exp` and others. Nor do operations inside of a loop or a called function get the
+    attributes of the call. `kernels/precision/options.h` reads the entries.
 
     Args:
       graph: The program's outermost graph, all of it traced.
@@ -43,7 +43,7 @@ def words_of(graph: graphs.FunctionGraph) -> Iterator[str]:
 def _operations(
     graph: graphs.FunctionGraph, prefix: str, around: Mapping[str, str]
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """All operations on numbers of float16 with what is said of them, or else of the call that they are in."""
+    """All operations with an operand or result of float16, with their attributes, or else those of the call around."""
     for operation in graph.get_operations():
         said = {**around, **_instruction_attributes.inherited_from(operation)}
         called = functions_of(graph, operation)

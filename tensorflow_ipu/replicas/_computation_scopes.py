@@ -1,4 +1,4 @@
-"""Blocks of a program that say how what is in them computes."""
+"""Blocks of a program whose operations, and their gradients, compute in a way of their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PARTIALS = "ipu_partials_type"
 def computed_by(
     attributes: Mapping[str, str], after: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """A block of whose instructions this is said, and of the gradients of its operations what they compute by.
+    """A block whose operations have these attributes, and whose gradients have those that say how to compute.
 
     Args:
       attributes: Names and values.
-      after: What operations say after the block, where they said nothing of the name before it.
+      after: The attributes of operations after the block, for names that had no value before it.
     """
     if not tf.executing_eagerly() and not _instruction_attributes.INHERITED.isdisjoint(attributes):
         graph = tf.compat.v1.get_default_graph()
