@@ -2,9 +2,9 @@
 // of them.
 //
 // Reads and writes of what is below 64 KiB are custom calls, one a tensor: a slice of XLA's is a kernel to compile, and
-// one for each depth of a ring, where the stages of a pipeline differ in their depths alone. One call for all tensors of
-// a ring would have all of their values in memory at once. What is larger is read and written by slices: XLA computes a
-// value straight into its place, and reads it from there, where a call copies it.
+// one for each depth of a ring, where the stages of a pipeline differ in their depths alone. One call for all tensors
+// of a ring would have all of their values in memory at once. What is larger is read and written by slices: XLA
+// computes a value straight into its place, and reads it from there, where a call copies it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
