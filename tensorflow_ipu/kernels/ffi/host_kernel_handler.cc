@@ -1,4 +1,5 @@
-// The custom call that runs a kernel of the host.
+// The custom call that runs a kernel of the host. Its arguments are the kernel's inputs, and behind them, for each of
+// those that are places of rings, its place.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/ffi/reply.h"
+#include "tensorflow_ipu/kernels/ffi/ring_places.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
 
@@ -17,6 +19,8 @@ namespace tensorflow_ipu {
 namespace {
 
 namespace ffi = xla::ffi;
+
+using Numbers = ffi::Span<const int64_t>;
 
 // What XLA keeps for a call in a program, from before its first run to its end.
 struct KernelOfCall {
@@ -31,7 +35,7 @@ ffi::Error Failed(const absl::Status& status, std::string_view node, std::string
       {static_cast<core::Code>(status.code()), absl::StrCat(name, LinesOf(node, name), ": ", status.message())});
 }
 
-ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name) {
+ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Numbers) {
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
   if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), node, name));
   std::atomic<int64_t>* const calls = core::Metrics::Global().host_kernel_calls.Of((*kernel)->type());
@@ -43,11 +47,28 @@ HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
   return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
 }
 
+// What is in a place of a ring: a buffer without its first dimension.
+ffi::ErrorOr<HostBuffer> InRing(const HostBuffer& ring, int32_t place) {
+  const int64_t depth = ring.dimensions.front();
+  if (place < 0 || place >= depth) return ffi::Unexpected(NoSuchPlace(place));
+  const std::size_t bytes = ring.bytes / static_cast<std::size_t>(depth);
+  return HostBuffer{static_cast<char*>(ring.data) + static_cast<std::size_t>(place) * bytes, bytes,
+                    ring.dimensions.subspan(1)};
+}
+
 ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-               std::string_view node, std::string_view name) {
+               std::string_view node, std::string_view name, Numbers in_rings) {
   core::Count(call->calls);
   absl::InlinedVector<HostBuffer, 4> from, to;
-  for (std::size_t i = 0; i < arguments.size(); ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
+  const std::size_t inputs = arguments.size() - in_rings.size();
+  for (std::size_t i = 0; i < inputs; ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
+  for (std::size_t i = 0; i < in_rings.size(); ++i) {
+    HostBuffer& input = from[static_cast<std::size_t>(in_rings[i])];
+    const ffi::ErrorOr<HostBuffer> there =
+        InRing(input, *arguments.get<ffi::Buffer<ffi::S32>>(inputs + i)->typed_data());
+    if (there.has_error()) return there.error();
+    input = *there;
+  }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
   const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
   return done.ok() ? ffi::Error::Success() : Failed(done, node, name);
@@ -55,16 +76,18 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
                        ffi::Ffi::BindInstantiate()
-                           .Attr<std::string_view>("node")    // node
-                           .Attr<std::string_view>("name"));  // name
+                           .Attr<std::string_view>("node")  // node
+                           .Attr<std::string_view>("name")  // name
+                           .Attr<Numbers>("in_rings"));     // (what a run needs)
 XLA_FFI_DEFINE_HANDLER(kRun, Run,
                        ffi::Ffi::Bind()
-                           .Ctx<ffi::State<KernelOfCall>>()   // call
-                           .Ctx<ffi::ThreadPool>()            // threads
-                           .RemainingArgs()                   // arguments
-                           .RemainingRets()                   // results
-                           .Attr<std::string_view>("node")    // node
-                           .Attr<std::string_view>("name"));  // name
+                           .Ctx<ffi::State<KernelOfCall>>()  // call
+                           .Ctx<ffi::ThreadPool>()           // threads
+                           .RemainingArgs()                  // arguments
+                           .RemainingRets()                  // results
+                           .Attr<std::string_view>("node")   // node
+                           .Attr<std::string_view>("name")   // name
+                           .Attr<Numbers>("in_rings"));      // in_rings
 
 XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
 

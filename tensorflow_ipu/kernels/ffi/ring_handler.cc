@@ -2,9 +2,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
 
 #include "tensorflow_ipu/kernels/ffi/reply.h"
+#include "tensorflow_ipu/kernels/ffi/ring_places.h"
+#include "tensorflow_ipu/kernels/host/threads.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace tensorflow_ipu {
@@ -17,10 +18,6 @@ char* Place(const ffi::AnyBuffer& ring, int32_t place, std::size_t bytes) {
   const int64_t depth = ring.dimensions().front();
   if (place < 0 || place >= depth) return nullptr;
   return static_cast<char*>(ring.untyped_data()) + static_cast<std::size_t>(place) * bytes;
-}
-
-ffi::Error NoSuchPlace(int32_t place) {
-  return ffi::Error::Internal("A pipeline has used place " + std::to_string(place) + " of a ring that has fewer.");
 }
 
 ffi::Error RingZeros(ffi::RemainingRets rings) {
@@ -38,15 +35,20 @@ ffi::Error RingRead(ffi::AnyBuffer ring, ffi::Buffer<ffi::S32> place, ffi::Resul
   return ffi::Error::Success();
 }
 
+// By several threads where that is worth it. They only copy, and wait for nobody.
+void Copy(char* to, const void* from, std::size_t bytes, const ffi::ThreadPool& threads) {
+  HostThreads::Of(threads.num_threads()).device()->memcpy(to, from, bytes);
+}
+
 // XLA was told that the result takes the memory of the ring. Where a program has lost that, there is a ring to copy.
-ffi::Error RingWrite(ffi::AnyBuffer ring, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> place,
+ffi::Error RingWrite(ffi::ThreadPool threads, ffi::AnyBuffer ring, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> place,
                      ffi::Result<ffi::AnyBuffer> written) {
   char* const to = Place(*written, *place.typed_data(), value.size_bytes());
   if (to == nullptr) return NoSuchPlace(*place.typed_data());
   if (written->untyped_data() != ring.untyped_data()) {
     std::memcpy(written->untyped_data(), ring.untyped_data(), ring.size_bytes());
   }
-  std::memcpy(to, value.untyped_data(), value.size_bytes());
+  Copy(to, value.untyped_data(), value.size_bytes(), threads);
   return ffi::Error::Success();
 }
 
@@ -58,6 +60,7 @@ XLA_FFI_DEFINE_HANDLER(kRingRead, RingRead,
                            .Ret<ffi::AnyBuffer>());       // value
 XLA_FFI_DEFINE_HANDLER(kRingWrite, RingWrite,
                        ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()        // threads
                            .Arg<ffi::AnyBuffer>()         // ring
                            .Arg<ffi::AnyBuffer>()         // value
                            .Arg<ffi::Buffer<ffi::S32>>()  // place

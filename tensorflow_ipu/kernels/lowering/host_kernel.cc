@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_context.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -19,6 +20,7 @@
 #include "tensorflow/core/public/version.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
+#include "tensorflow_ipu/kernels/lowering/ring_places.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
@@ -125,11 +127,19 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
 absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results, bool always) {
   const std::string node = TextOf(context->op_kernel().def());
   const std::string name = NameForMessages(context, node);
-  std::vector<xla::XlaOp> operands;
-  std::vector<xla::Shape> operand_shapes, result_shapes;
+  std::vector<xla::XlaOp> operands, places;
+  std::vector<int> in_rings;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    operands.push_back(context->Input(i));
-    const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
+    const std::optional<RingPlace> place = RingPlaceOf(context, context->Input(i));
+    operands.push_back(place ? place->ring : context->Input(i));
+    if (!place) continue;
+    in_rings.push_back(i);
+    places.push_back(place->place);
+  }
+  operands.insert(operands.end(), places.begin(), places.end());
+  std::vector<xla::Shape> operand_shapes, result_shapes;
+  for (const xla::XlaOp& operand : operands) {
+    const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(operand);
     if (!shape.ok()) return shape.status();
     operand_shapes.push_back(*shape);
     xla::LayoutUtil::SetToDefaultLayout(&operand_shapes.back());
@@ -144,7 +154,8 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
   const xla::XlaOp call = xla::CustomCallWithLayout(
       context->builder(), "ipu_host_kernel", operands,
       one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes), operand_shapes,
-      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), "}"),
+      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), ", in_rings = array<i64",
+                   in_rings.empty() ? "" : ": ", absl::StrJoin(in_rings, ", "), ">}"),
       /*has_side_effect=*/always, {},
       /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   for (int i = 0; i < context->num_outputs(); ++i) {

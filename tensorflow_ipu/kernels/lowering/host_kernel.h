@@ -27,6 +27,7 @@ bool HasHostKernel(tensorflow::XlaOpKernelContext* context);
 std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context);
 
 // Lowers the node to a custom call of its kernel of the host. With `always`, it runs though nothing uses its results.
+// An input that is read from a ring is taken where it is there, and not copied.
 absl::Status CallHostKernel(tensorflow::XlaOpKernelContext* context,
                             const std::vector<tensorflow::TensorShape>& results, bool always = false);
 

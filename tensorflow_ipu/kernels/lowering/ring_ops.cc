@@ -18,6 +18,7 @@
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/lowering/ring_places.h"
 #include "tensorflow_ipu/kernels/lowering/stated_shapes.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -90,10 +91,16 @@ absl::StatusOr<xla::XlaOp> Call(xla::XlaBuilder* builder, const std::string& tar
 // From how many bytes on a value is large. Copies of 64 KiB took pipelines 1.02 to 1.09 times as long a step.
 constexpr int64_t kLarge = 64 << 10;
 
+// From how many bytes on a value is written by a call again, whose threads share the copy. XLA divides no update in
+// place.
+constexpr int64_t kShared = 256 << 10;
+
 // What is in one place of a ring.
 xla::Shape OfPlace(const xla::Shape& ring) { return Plain(xla::ShapeUtil::DeleteDimension(0, ring)); }
 
 bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
+
+bool IsShared(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kShared; }
 
 // Where a place begins: at its number along the first axis, and with all of the others.
 std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp place, const xla::Shape& ring) {
@@ -109,16 +116,22 @@ std::vector<int64_t> Single(const xla::Shape& value) {
   return sizes;
 }
 
-absl::StatusOr<xla::XlaOp> Read(xla::XlaBuilder* builder, xla::XlaOp ring, const xla::Shape& shape, xla::XlaOp place) {
+absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp ring, const xla::Shape& shape,
+                                xla::XlaOp place) {
+  xla::XlaBuilder* const builder = context->builder();
   const xla::Shape value = OfPlace(shape);
   if (!IsLarge(value)) return Call(builder, "ipu_ring_read", {ring, place}, value, /*in_place=*/false);
-  return xla::Reshape(xla::DynamicSlice(ring, BeginOf(builder, place, shape), Single(value)), value.dimensions());
+  const xla::XlaOp there =
+      xla::Reshape(xla::DynamicSlice(ring, BeginOf(builder, place, shape), Single(value)), value.dimensions());
+  if (const absl::Status noted = NoteRingPlace(context, there, {ring, place}); !noted.ok()) return noted;
+  return there;
 }
 
 absl::StatusOr<xla::XlaOp> Written(xla::XlaBuilder* builder, xla::XlaOp ring, const xla::Shape& shape, xla::XlaOp value,
                                    xla::XlaOp place) {
   const xla::Shape there = OfPlace(shape);
-  if (!IsLarge(there)) return Call(builder, "ipu_ring_write", {ring, value, place}, Plain(shape), /*in_place=*/true);
+  if (!IsLarge(there) || IsShared(there))
+    return Call(builder, "ipu_ring_write", {ring, value, place}, Plain(shape), /*in_place=*/true);
   return xla::DynamicUpdateSlice(ring, xla::Reshape(value, Single(there)), BeginOf(builder, place, shape));
 }
 
@@ -155,7 +168,7 @@ class RingReadXla : public tf::XlaOpKernel {
       const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, ring.status());
       OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
-      const absl::StatusOr<xla::XlaOp> value = Read(context->builder(), context->Input(i), *ring, place);
+      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *ring, place);
       OP_REQUIRES_OK(context, value.status());
       context->SetOutput(i, *value);
     }

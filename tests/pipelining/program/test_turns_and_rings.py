@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu._library import ops
 from tensorflow_ipu.pipelining.program import rings
 from tensorflow_ipu.pipelining.program.operations import Operation, Read
@@ -65,18 +66,58 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
     assert all(one.dtype == dtype.as_numpy_dtype for one in (first, second, *rest))
 
 
-def test_large_tensors_are_written_and_read_in_their_places_too():
+@pytest.mark.parametrize("rows", [1 << 7, 1 << 9])  # Those of 256 KiB and more are copied by several threads.
+def test_large_tensors_are_written_and_read_in_their_places_too(rows):
     @tf.function(jit_compile=True)
     def written(place: tf.Tensor, value: tf.Tensor) -> list[tf.Tensor]:
         [kept] = rings.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
         kept = rings.written(kept, place, [value])
         return [*kept, *rings.read(kept, place), *rings.read(kept, 0)]
 
-    value = np.arange(1 << 17, dtype=np.float32).reshape(1 << 9, 1 << 8)
+    value = np.arange(rows << 8, dtype=np.float32).reshape(rows, 1 << 8)
     ring, there, before = written(tf.constant(2), tf.constant(value))
     np.testing.assert_array_equal(ring, [0 * value, 0 * value, value])
     np.testing.assert_array_equal(there, value)
     assert not before.numpy().any()
+
+
+def convolutions_in_a_ring(images: tf.Tensor, weights: tf.Tensor, place: tf.Tensor) -> list[tf.Tensor]:
+    """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
+    [kept] = rings.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
+    kept = rings.written(kept, 2, [images])
+    [there], [nothing] = rings.read(kept, place), rings.read(kept, 0)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        found = tf.nn.conv2d(there, weights, 1, "SAME")
+    return [found, tape.gradient(found, weights), tf.nn.conv2d(nothing, weights, 1, "SAME")]
+
+
+IMAGES, WEIGHTS = (
+    np.random.default_rng(1).standard_normal(shape, np.float32) for shape in ([8, 34, 34, 16], [3, 3, 16, 4])
+)
+
+
+# A copy of 1 MiB for each convolution in a pipeline took its steps a twentieth more time.
+def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text):
+    strategy = ipu.IPUStrategy()
+    program = tf.function(convolutions_in_a_ring, jit_compile=True)
+    values = (tf.constant(IMAGES), tf.constant(WEIGHTS), tf.constant(2))
+    text = compiled_text(strategy, program, *values)
+    assert text.count('custom_call_target="ipu_host_kernel"') == text.count("in_rings = array<i64: 0>") == 3
+    assert "dynamic-slice(" not in text
+    found, gradient, nothing = strategy.run(program, values)
+    with tf.GradientTape() as tape:
+        tape.watch(values[1])
+        expected = tf.nn.conv2d(IMAGES, values[1], 1, "SAME")
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradient, tape.gradient(expected, values[1]), rtol=1e-4, atol=1e-2)
+    assert not nothing.numpy().any()
+
+
+def test_a_kernel_of_the_host_refuses_a_place_that_a_ring_does_not_have():
+    program = tf.function(convolutions_in_a_ring, jit_compile=True)
+    with pytest.raises(tf.errors.InternalError, match="place 3 of a ring"):
+        ipu.IPUStrategy().run(program, (tf.constant(IMAGES), tf.constant(WEIGHTS), tf.constant(3)))
 
 
 @pytest.mark.parametrize("place", [-1, 4])
