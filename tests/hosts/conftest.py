@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,7 @@ def _beside(name: str) -> Any:
 
 
 _processes = _beside("processes")
+_joining = _beside("joining")
 
 
 @pytest.fixture(scope="session")
@@ -50,10 +52,28 @@ def four_workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
 
 
 @pytest.fixture
+def held_addresses() -> Iterator[Callable[[int], list[str]]]:
+    """`held_addresses(3)` is so many of the loopback, on whose ports a test may listen, and nobody else does meanwhile."""
+    with ExitStack() as stack:
+
+        def hold(count: int) -> list[str]:
+            held = [stack.enter_context(one) for one in _processes.reserve(count)]
+            return [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+
+        yield hold
+
+
+@pytest.fixture
 def fresh_workers(forking: Any) -> Iterator[Callable[..., Workers]]:
     """`fresh_workers(count, env=None, started=None)` starts workers for this test alone, which may break them."""
     with ExitStack() as stack:
         yield lambda count, **options: stack.enter_context(_processes.Workers(forking, count, **options))
+
+
+@pytest.fixture
+def joining() -> ModuleType:
+    """Functions by which workers join, and wait: `workers.call(joining.wait_at_most, 1.0)`."""
+    return _joining
 
 
 @pytest.fixture
@@ -79,5 +99,5 @@ def _set_of(count: int, forking: Any, sets: dict[int, Workers]) -> Workers:
         sets.pop(count).close()
     if count not in sets:
         sets[count] = _processes.Workers(forking, count)
-        sets[count].call(_beside("joining").join)
+        sets[count].call(_joining.join)
     return sets[count]

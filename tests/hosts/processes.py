@@ -257,11 +257,12 @@ class Workers:
 
     def _fail(self, why: str) -> NoReturn:
         """Says where each worker is, and ends the set."""
-        for worker in self.processes:
+        there = [worker for worker in self.processes if worker not in self._codes]
+        for worker in there:
             self.signal(worker, signal.SIGCONT)
             self.signal(worker, signal.SIGUSR1)  # It prints the stacks of its threads.
-        end = time.monotonic() + 5.0
-        while time.monotonic() < end and not all("Current thread" in self.printed(worker) for worker in self.processes):
+        end = time.monotonic() + _GRACE
+        while time.monotonic() < end and not all("Current thread" in self.printed(worker) for worker in there):
             time.sleep(0.05)
         lines = [why, *(f"--- worker {worker} printed:\n{self.printed(worker)}" for worker in self.processes)]
         self.close()

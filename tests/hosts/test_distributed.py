@@ -240,12 +240,13 @@ def joined():
     return hosts.join().worker
 
 
-def test_instance_that_does_not_call_is_missed_after_the_limit(fresh_workers):
-    instances = fresh_workers(2, env={"TENSORFLOW_IPU_TIMEOUT": "3"})
+def test_instance_that_does_not_call_is_missed_after_the_limit(fresh_workers, joining):
+    instances = fresh_workers(2)
     assert instances.call(joined) == [0, 1]
+    instances.call(joining.wait_at_most, 0.5)
     instances.send(0, of_other_shapes, 1.0)
     [outcome] = instances.collect(0)
     assert outcome.kinds[0] == "DeadlineExceededError"
     assert "`allreduce` of Default: " in outcome.message
-    assert "(after 3 s: worker 1" in outcome.message
+    assert "(after 0.5 s: worker 1" in outcome.message
     assert "did not come)" in outcome.message

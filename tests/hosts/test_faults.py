@@ -82,8 +82,9 @@ def test_worker_that_is_killed_is_told_at_once(fresh_workers: Any, tmp_path: Pat
     assert (tmp_path / "0.2").exists()
 
 
-def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers: Any, tmp_path: Path) -> None:
+def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers: Any, joining: Any, tmp_path: Path) -> None:
     workers = fresh_workers(2)
+    workers.call(joining.join_with_limit, SECONDS)
     for worker in range(2):
         workers.send(worker, train, str(tmp_path), 5, SECONDS, signal.SIGSTOP)
     [outcome] = workers.collect(0)

@@ -266,17 +266,22 @@ def test_other_shapes_outside_of_programs_are_told(workers: Any) -> None:
 
 
 @pytest.mark.parametrize("absent", [0, 1])
-def test_worker_that_does_not_come_is_told(fresh_workers: Any, absent: int) -> None:
-    pair = fresh_workers(2, env={"TENSORFLOW_IPU_TIMEOUT": "3"})
+def test_worker_that_does_not_come_is_told(fresh_workers: Any, joining: Any, absent: int) -> None:
+    pair = fresh_workers(2)
+    pair.call(summed_of, [1])
+    pair.call(joining.wait_at_most, 0.5)
     outcome = pair.outcomes(absent_worker, absent)[1 - absent]
     assert outcome.kinds[0] == "DeadlineExceededError"
-    assert f"worker {absent} ({pair.addresses[absent]}) did not come within 3 s" in outcome.message
+    assert f"worker {absent} ({pair.addresses[absent]}) did not come within 0.5 s" in outcome.message
 
 
-def test_workers_that_exchange_different_things_that_they_know_are_told_at_the_limit(fresh_workers: Any) -> None:
-    pair = fresh_workers(2, env={"TENSORFLOW_IPU_TIMEOUT": "3"})
+def test_workers_that_exchange_different_things_that_they_know_are_told_at_the_limit(
+    fresh_workers: Any, joining: Any
+) -> None:
+    pair = fresh_workers(2)
     for shape_of_all in ([1], [2]):
         pair.call(summed_of, shape_of_all)
+    pair.call(joining.wait_at_most, 3.0)
     for worker, outcome in enumerate(pair.outcomes(summed_of, pair.each([[1], [2]]))):
         assert outcome.kinds[0] == "DeadlineExceededError"
         other = 1 - worker

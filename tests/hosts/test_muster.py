@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +26,8 @@ SOON = 0.3  # One that is meant to be reached.
 
 
 @pytest.fixture
-def addresses() -> list[str]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+def addresses(held_addresses: Callable[[int], list[str]]) -> list[str]:
+    return held_addresses(3)
 
 
 @pytest.fixture
@@ -47,12 +47,25 @@ def test_all_go_on_once_all_are_there(pool: ThreadPoolExecutor, addresses: list[
     assert len(agreed[0].token) == 32
 
 
-def test_who_is_missing_is_told_to_those_who_came(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
-    there = [start(pool, addresses, 0, SOON), start(pool, addresses, 2)]
+def test_who_is_missing_is_told_to_those_who_came(
+    pool: ThreadPoolExecutor, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("tensorflow_ipu.hosts.muster")
+    now = [0.0]
+
+    def note(*caller: Any) -> str | None:
+        noted = module_note(*caller)
+        now[0] = 70.0  # The limit of worker 0 is over as soon as worker 2 has come.
+        return noted
+
+    module_note = module._note_caller
+    monkeypatch.setattr(module, "_note_caller", note)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    there = [start(pool, addresses, 0, 60.0), start(pool, addresses, 2)]
     for one in there:
         with pytest.raises(ClusterError) as raised:
             one.result(SECONDS)
-        assert str(raised.value).startswith(f"worker 1 ({addresses[1]}) did not come within 0.3 s")
+        assert str(raised.value).startswith(f"worker 1 ({addresses[1]}) did not come within 60 s")
 
 
 def test_worker_without_a_chief_names_it(addresses: list[str]) -> None:
