@@ -191,8 +191,9 @@ OLD_LOSS_SCALING = Patch(
 )
 
 OLD_COMPILE = Patch(
-    "keras:Model.compile",
-    why="Old scripts give `steps_per_execution` as a tensor, and optimizers of TensorFlow 1.",
+    "keras.src.trainers.trainer:Trainer.compile",
+    why="Old scripts give `steps_per_execution` as a tensor, and optimizers of TensorFlow 1. It is the class behind `Model`,"
+    " since Keras compiles no model from a file whose class has another `compile` than that one.",
     lasts=Lasts.INSTALL,
     until="no script is of IPU TensorFlow any more",
 )

@@ -44,6 +44,15 @@ def test_datasets_of_the_internal_keras_are_those_of_keras() -> None:
     assert mnist.load_data is keras.datasets.mnist.load_data
 
 
+# Keras left models of files as they were before `compile`, with a warning.
+@pytest.mark.usefixtures("door")
+def test_model_from_a_file_is_compiled(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras").compiled
+
+
 @pytest.mark.usefixtures("door")
 def test_control_flow_by_its_old_module_runs() -> None:
     from tensorflow.python.ops import array_ops, control_flow_ops

@@ -46,10 +46,11 @@ def plain(value: Any) -> Any:
 
 
 def fresh() -> None:
-    """Nothing is configured when a function begins."""
+    """Nothing is configured, and the door for old code is closed, when a function begins."""
     gc.collect()
     if "tensorflow_ipu" in sys.modules:
         sys.modules["tensorflow_ipu"].config.reset_ipu_configuration()
+        sys.modules["tensorflow_ipu"].compat.uninstall()
         sys.modules["keras"].backend.clear_session(free_memory=False)
 
 
