@@ -42,8 +42,12 @@ PUMP_THREADS = "ipu-pump"
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
 GRACE_SECONDS = 60.0
 
-# An example takes as long as it takes beside whatever else the machine does; pytest has a deadline for the test.
-hypothesis.settings.register_profile("tests", deadline=None)
+# An example, and the making of one, takes as long as it takes beside whatever else the machine does; pytest has a deadline
+# for the test. Each run tries the same examples, so that a change fails where it is made and not in a later run by chance;
+# `--hypothesis-profile=search` looks for new ones.
+_SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, suppress_health_check=_SLOW)
 hypothesis.settings.load_profile("tests")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which scripts and runs would inherit.

@@ -29,7 +29,7 @@ def test_all_to_all_as_drawn(replicated):
     np.testing.assert_array_equal(results, [[[1], [3]], [[2], [4]]])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_all_to_all_of_any_shape_and_dimensions(replicated, arrays, data):
     replicas = data.draw(st.sampled_from([2, 3, 4]))

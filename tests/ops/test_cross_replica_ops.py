@@ -75,7 +75,7 @@ def test_sum_in_groups(replicated, arrays, groups):
             np.testing.assert_array_equal(results[replica], np.sum([values[each] for each in group], 0))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_shape_type_and_group(replicated, arrays, data):
     replicas = data.draw(st.sampled_from([2, 3, 4, 6]))

@@ -44,9 +44,10 @@ def test_time_of_a_session_ends_replicas_that_wait_for_each_other_and_for_data(r
         with pytest.raises(tf.errors.DeadlineExceededError):
             within(60, lambda: session.run(run, options=options))
         go_on.set()
-        # Elements 8 to 11 were used; what the first of the replicas had taken beyond is dropped.
+        # Elements 8 to 11 were used; what the first of the replicas had taken beyond is dropped. On a busy machine the time
+        # may be up before that.
         [total] = within(60, lambda: session.run(run))
-        assert total in (sum(range(12, 20)), sum(range(16, 24)))
+        assert total in [sum(range(first, first + 8)) for first in (8, 12, 16)]
         session.run(infeed.deleter)
 
 

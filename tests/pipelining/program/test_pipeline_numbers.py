@@ -166,7 +166,7 @@ def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy):
     deadline=None,
     derandomize=True,
     database=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(hypothesis.HealthCheck),
 )
 @hypothesis.given(st.data())
 def test_any_small_pipeline_trains_as_accumulation_does(toy, data):
