@@ -114,8 +114,8 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff format --check
 	@$(BIN)/python build_tools/names.py --check
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
-	$(BIN)/clang-tidy --quiet --checks='$(TIDY)' --warnings-as-errors='*' $(CORE) --extra-arg=-Wthread-safety \
-	    -- -std=c++17 -I.
+	printf '%s\n' $(CORE) | xargs -P $(JOBS) -n 8 sh -c '$(BIN)/clang-tidy --quiet --checks="$(TIDY)" \
+	    --warnings-as-errors="*" "$$@" --extra-arg=-Wthread-safety -- -std=c++17 -I.' clang-tidy
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMPS)/lint

@@ -51,5 +51,6 @@ def next_script() -> CodeType:
 
 gc.collect()
 gc.freeze()
+gc.set_threshold(20_000, 10, 10)  # As in the processes of the tests themselves.
 # Here, so that the script's names are those of `__main__` to the end of the process.
 exec(next_script())

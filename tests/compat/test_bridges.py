@@ -50,7 +50,8 @@ def test_model_from_a_file_is_compiled(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.save(tmp_path / "model.keras")
-    assert keras.models.load_model(tmp_path / "model.keras").compiled
+    loaded: Any = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.compiled
 
 
 @pytest.mark.usefixtures("door")

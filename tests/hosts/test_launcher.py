@@ -365,12 +365,13 @@ print(popdist.getInstanceIndex(), popdist.getNumLocalReplicas(), strategy.num_re
 """
 
 
-def test_script_for_ipus_runs_in_two_instances_as_it_stands(tmp_path):
+def test_script_for_ipus_runs_in_two_instances_as_it_stands(tmp_path, quick_imports):
     script = tmp_path / "old.py"
     script.write_text(_OLD)
     done = subprocess.run(
         [sys.executable, "-m", "tensorflow_ipu", "run", "--instances", "2", "--replicas", "4", str(script)],
         cwd=tmp_path,
+        env={**os.environ, **quick_imports},
         capture_output=True,
         text=True,
         timeout=300,
