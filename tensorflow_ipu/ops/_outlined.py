@@ -94,7 +94,7 @@ def call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     structure = graph.structured_outputs
     code = _Code(name, graph)
     if not _add_backward(code, name):
-        return function(*args, **kwargs)
+        return body(*args, **kwargs)
     captured = [outside for outside, _ in graph.captures]
     code = _known(code, len(values))
     for variable in graph.variables:

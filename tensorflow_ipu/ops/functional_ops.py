@@ -11,12 +11,17 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu.ops import _outlined
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
 
 __all__ = ["outlined_function"]
+
+# What a decorated function tells of itself: not the user's module, or AutoGraph would rewrite it as code of the user's, and
+# look for a lambda where there is none.
+_TOLD = tuple(name for name in functools.WRAPPER_ASSIGNMENTS if name != "__module__")
 
 
 def outlined_function(
@@ -66,10 +71,10 @@ def outlined_function(
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         called = name or getattr(function, "__name__", "outlined")
 
-        @functools.wraps(function, updated=())
+        @functools.wraps(function, assigned=_TOLD, updated=())
         def call(*args: Any, **kwargs: Any) -> Nested:
             if tf.executing_eagerly() or not replicas.is_tracing():
-                return function(*args, **kwargs)
+                return user_code(function)(*args, **kwargs)
             return _outlined.call(function, called, args, kwargs)
 
         return call

@@ -117,8 +117,4 @@ def multi_conv(func: Callable[..., Any] | None = None, options: Mapping[str, Any
     if func is None:
         return functools.partial(multi_conv, options=options)
 
-    @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return func(*args, **kwargs)
-
-    return call
+    return func

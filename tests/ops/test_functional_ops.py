@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,37 @@ def test_calls_in_loops_and_loops_in_functions_are_differentiated(strategy: Any)
         for how in (plain, outlined_function)
     )
     np.testing.assert_allclose(outlined, plainly, rtol=1e-5)
+
+
+def test_autograph_rewrites_the_function_and_not_what_calls_it(strategy: Any) -> None:
+    """A lambda, too: AutoGraph said that it found no source of it, and ran it as it stood."""
+    shifted = outlined_function(lambda x: x + 1.0 if tf.reduce_sum(x) > 0.0 else x - 1.0)
+
+    @outlined_function
+    def halved(x: Any) -> Any:
+        while tf.reduce_max(x) > 1.0:
+            x = x / 2.0
+        return x
+
+    def both(x: Any) -> Any:
+        return shifted(x), halved(x)
+
+    told: list[str] = []
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    handler = Told()
+    tf.get_logger().addHandler(handler)
+    try:
+        x = tf.constant([4.0, 3.0])
+        for shift, half in (strategy.run(tf.function(both, jit_compile=True), (x,)), tf.function(both)(x), both(x)):
+            np.testing.assert_array_equal(shift, [5.0, 4.0])
+            np.testing.assert_array_equal(half, [1.0, 0.75])
+    finally:
+        tf.get_logger().removeHandler(handler)
+    assert [words for words in told if "AutoGraph" in words] == []
 
 
 def test_outside_of_programs_the_function_is_called_as_it_is() -> None:
