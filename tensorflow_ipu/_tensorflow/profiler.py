@@ -32,15 +32,13 @@ class Measured(NamedTuple):
 def start(logdir: str) -> None:
     """Starts the profiler; it writes below `logdir`, in the form that TensorBoard's profile plugin opens.
 
-    All of it is public: see `tf.profiler.experimental.start`.
+    All of it is public: see `tf.profiler.experimental.start`. Its defaults are wanted: operations of the host, and no Python.
+    TensorFlow 2.21 ignores `ProfilerOptions`, each of them with a warning that it "expects an i value".
 
     Raises:
       tf.errors.AlreadyExistsError: It is running.
     """
-    options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
-    )
-    tf.profiler.experimental.start(logdir, options)
+    tf.profiler.experimental.start(logdir)
 
 
 def stop() -> None:

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(tensorflow_ipu.__file__).parent
 SEAM = "_tensorflow/"
 KERAS_SEAM = "keras/_keras_internals.py"
 PRIVATE_MODULES = {
-    SEAM: ("tensorflow.python", "tensorflow.core", "tensorflow.compiler"),
+    SEAM: ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "tensorflow.tsl"),
     KERAS_SEAM: ("keras.src",),
 }
 
@@ -89,7 +89,7 @@ def test_private_modules_are_imported_by_the_seam_alone(seam):
 
 def private_modules_named(tree):
     """Strings that name a private module, such as what is looked up in `sys.modules`; a sentence may name one too."""
-    private = ("tensorflow.core.", "tensorflow.compiler.", "tensorflow.python.", "keras.src.")
+    private = tuple(f"{module}." for modules in PRIVATE_MODULES.values() for module in modules)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
             yield from [node.value] if node.value.startswith(private) else []
