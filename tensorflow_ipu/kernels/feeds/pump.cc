@@ -92,6 +92,7 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
 
 absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
                                                                    tf::data::DatasetBase* dataset) {
+  // Once for all that follows: each `fit` begins an iteration, and waits for these threads to come and go.
   if (absl::Status status = CheckThreads(*dataset); !status.ok()) return status;
   std::unique_ptr<DatasetReader> reader(new DatasetReader());
   if (absl::Status status = reader->MakeLibrary(context); !status.ok()) return status;
@@ -119,7 +120,7 @@ absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelC
   params.thread_pool = &reader->threads_;
   params.warm_start = finalized->options().warm_start();
   reader->context_ = std::make_unique<tf::data::IteratorContext>(std::move(params));
-  status = reader->Begin();
+  status = reader->MakeIterator();
   if (!status.ok()) return status;
   return reader;
 }
@@ -127,6 +128,10 @@ absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelC
 absl::Status DatasetReader::Begin() {
   iterator_.reset();
   if (absl::Status status = CheckThreads(*finalized_); !status.ok()) return status;
+  return MakeIterator();
+}
+
+absl::Status DatasetReader::MakeIterator() {
   return finalized_->MakeIterator(context_.get(), /*parent=*/nullptr, "Iterator", &iterator_);
 }
 

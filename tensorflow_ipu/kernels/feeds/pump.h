@@ -75,6 +75,9 @@ class DatasetReader {
   // Sets up all that functions need: devices_, definitions_, process_library_, functions_.
   absl::Status MakeLibrary(tensorflow::OpKernelContext* context);
 
+  // Has the iteration begin; the process has the threads for it.
+  absl::Status MakeIterator();
+
   // A reference, of which the functions of a dataset hang, as in TracedFunctions.
   struct Unref {
     void operator()(tensorflow::data::DatasetBase* dataset) const {
