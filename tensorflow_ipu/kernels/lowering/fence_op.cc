@@ -1,9 +1,10 @@
 // `IpuFence`: what its values were computed from is not read any more where they are used. `IpuBarrier`: no computation
 // is moved past it.
 //
-// A fence is a loop of one iteration, of which XLA does not know that it has just one: `behind` and `zero` are 0, which
-// the run alone knows. Nothing moves across its ends, and XLA does not begin what comes behind it before all that goes
-// into it is there.
+// A fence is a loop of one iteration, of which XLA does not know that it has just one: custom calls say whether it goes
+// on. Nothing moves across its ends, and XLA does not begin what comes behind it before all that goes into it is there.
+// Counting by XLA's own operations would do as well, but it compiles each such loop to code of its own. A custom call
+// that returns the values in their memory would not: ahead of it, XLA copies what an elementwise operation has made.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,10 +16,10 @@
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/shape.h"
+#include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
 
@@ -35,40 +36,49 @@ REGISTER_OP("IpuBarrier")
     });
 
 REGISTER_OP("IpuFence")
-    .Input("zero: int32")
     .Input("behind: int32")
     .Input("values: T")
     .Output("passed: int32")
     .Output("fenced: T")
     .Attr("T: list(type) >= 0")
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
-      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + 1));
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
       return absl::OkStatus();
     });
 
 namespace {
 
-// What the loop carries: `zero`, a count, the values.
-constexpr int64_t kZero = 0;
-constexpr int64_t kCount = 1;
+// What the loop carries: whether it goes on, `behind`, the values.
+constexpr int64_t kGoes = 0;
+constexpr int64_t kBehind = 1;
+
+// `behind` again, and whether the loop goes on: as `attributes` says, which XLA does not read.
+xla::XlaOp Step(xla::XlaBuilder* builder, xla::XlaOp behind, const char* attributes) {
+  const xla::Shape number = xla::ShapeUtil::MakeShape(xla::S32, {});
+  const xla::Shape both = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});
+  return xla::CustomCallWithLayout(builder, "ipu_fence", {behind}, both, {number}, attributes,
+                                   /*has_side_effect=*/false, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+                                   xla::CustomCallSchedule::SCHEDULE_NONE,
+                                   xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+}
 
 absl::StatusOr<xla::XlaComputation> Condition(xla::XlaBuilder* parent, const xla::Shape& carried) {
   const std::unique_ptr<xla::XlaBuilder> builder = parent->CreateSubBuilder("fence_condition");
-  const xla::XlaOp all = xla::Parameter(builder.get(), 0, carried, "carried");
-  return builder->Build(xla::Le(xla::GetTupleElement(all, kCount), xla::GetTupleElement(all, kZero)));
+  return builder->Build(xla::GetTupleElement(xla::Parameter(builder.get(), 0, carried, "carried"), kGoes));
 }
 
 absl::StatusOr<xla::XlaComputation> Body(xla::XlaBuilder* parent, const xla::Shape& carried) {
   const std::unique_ptr<xla::XlaBuilder> builder = parent->CreateSubBuilder("fence");
   const xla::XlaOp all = xla::Parameter(builder.get(), 0, carried, "carried");
-  std::vector<xla::XlaOp> counted;
-  for (std::size_t i = kCount; i < carried.tuple_shapes().size(); ++i) {
-    counted.push_back(xla::GetTupleElement(all, static_cast<int64_t>(i)));
+  std::vector<xla::XlaOp> values;
+  for (std::size_t i = kBehind; i < carried.tuple_shapes().size(); ++i) {
+    values.push_back(xla::GetTupleElement(all, static_cast<int64_t>(i)));
   }
-  const xla::XlaOp barred = xla::OptimizationBarrier(xla::Tuple(builder.get(), counted));
-  std::vector<xla::XlaOp> next = {xla::GetTupleElement(all, kZero),
-                                  xla::Add(xla::GetTupleElement(barred, 0), xla::One(builder.get(), xla::S32))};
-  for (std::size_t i = 1; i < counted.size(); ++i) {
+  // Else XLA would find that the loop leaves the values as they are.
+  const xla::XlaOp barred = xla::OptimizationBarrier(xla::Tuple(builder.get(), values));
+  const xla::XlaOp step = Step(builder.get(), xla::GetTupleElement(barred, 0), "{goes = false}");
+  std::vector<xla::XlaOp> next = {xla::GetTupleElement(step, kGoes), xla::GetTupleElement(step, kBehind)};
+  for (std::size_t i = 1; i < values.size(); ++i) {
     next.push_back(xla::GetTupleElement(barred, static_cast<int64_t>(i)));
   }
   return builder->Build(xla::Tuple(builder.get(), next));
@@ -92,8 +102,9 @@ class FenceXla : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* context) override {
     xla::XlaBuilder* const builder = context->builder();
-    std::vector<xla::XlaOp> initial;
-    for (int i = 0; i < context->num_inputs(); ++i) initial.push_back(context->Input(i));
+    const xla::XlaOp begin = Step(builder, context->Input(0), "{goes = true}");
+    std::vector<xla::XlaOp> initial = {xla::GetTupleElement(begin, kGoes), xla::GetTupleElement(begin, kBehind)};
+    for (int i = 1; i < context->num_inputs(); ++i) initial.push_back(context->Input(i));
     const xla::XlaOp carried = xla::Tuple(builder, initial);
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(carried);
     OP_REQUIRES_OK(context, shape.status());
@@ -102,8 +113,7 @@ class FenceXla : public tf::XlaOpKernel {
     const absl::StatusOr<xla::XlaComputation> body = Body(builder, *shape);
     OP_REQUIRES_OK(context, body.status());
     const xla::XlaOp done = xla::While(*condition, *body, carried);
-    context->SetOutput(0, xla::Sub(xla::GetTupleElement(done, kCount), xla::One(builder, xla::S32)));
-    for (int i = 1; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(done, kCount + i));
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(done, kBehind + i));
   }
 };
 

@@ -1,10 +1,10 @@
 // `IpuRingZeros`, `IpuRingRead` and `IpuRingWrite`: buffers that hold the same for several micro-batches, and one place
 // of them.
 //
-// Reads and writes of what is below 64 KiB are custom calls, one a tensor: a slice of XLA's is a kernel to compile, and
-// one for each depth of a ring, where the stages of a pipeline differ in their depths alone. One call for all tensors
-// of a ring would have all of their values in memory at once. What is larger is read and written by slices: XLA
-// computes a value straight into its place, and reads it from there, where a call copies it.
+// Reads of what is below 256 KiB and all writes are custom calls, one a tensor: a slice of XLA's is a kernel to
+// compile, and one for each depth of a ring, where the stages of a pipeline differ in their depths alone. One call for
+// all tensors of a ring would have all of their values in memory at once. What is larger is read by slices: XLA reads
+// it from its place, where a call copies it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -88,19 +88,14 @@ absl::StatusOr<xla::XlaOp> Call(xla::XlaBuilder* builder, const std::string& tar
                                    xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
 }
 
-// From how many bytes on a value is large. Copies of 64 KiB took pipelines 1.02 to 1.09 times as long a step.
-constexpr int64_t kLarge = 64 << 10;
-
-// From how many bytes on a value is written by a call again, whose threads share the copy. XLA divides no update in
-// place.
-constexpr int64_t kShared = 256 << 10;
+// From how many bytes on a value is large: XLA reads a slice where it lies, which takes less time than a copy then.
+// Writes are calls of any size, whose threads share large copies: XLA divides no update in place.
+constexpr int64_t kLarge = 256 << 10;
 
 // What is in one place of a ring.
 xla::Shape OfPlace(const xla::Shape& ring) { return Plain(xla::ShapeUtil::DeleteDimension(0, ring)); }
 
 bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
-
-bool IsShared(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kShared; }
 
 // Where a place begins: at its number along the first axis, and with all of the others.
 std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp place, const xla::Shape& ring) {
@@ -125,14 +120,6 @@ absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp ring
       xla::Reshape(xla::DynamicSlice(ring, BeginOf(builder, place, shape), Single(value)), value.dimensions());
   if (const absl::Status noted = NoteRingPlace(context, there, {ring, place}); !noted.ok()) return noted;
   return there;
-}
-
-absl::StatusOr<xla::XlaOp> Written(xla::XlaBuilder* builder, xla::XlaOp ring, const xla::Shape& shape, xla::XlaOp value,
-                                   xla::XlaOp place) {
-  const xla::Shape there = OfPlace(shape);
-  if (!IsLarge(there) || IsShared(there))
-    return Call(builder, "ipu_ring_write", {ring, value, place}, Plain(shape), /*in_place=*/true);
-  return xla::DynamicUpdateSlice(ring, xla::Reshape(value, Single(there)), BeginOf(builder, place, shape));
 }
 
 class RingZerosXla : public tf::XlaOpKernel {
@@ -186,8 +173,9 @@ class RingWriteXla : public tf::XlaOpKernel {
       const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, ring.status());
       OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
-      const absl::StatusOr<xla::XlaOp> written =
-          Written(context->builder(), context->Input(i), *ring, context->Input(rings + i), place);
+      const absl::StatusOr<xla::XlaOp> written = Call(
+          context->builder(), "ipu_ring_write", {context->Input(i), context->Input(rings + i), place}, Plain(*ring),
+          /*in_place=*/true);
       OP_REQUIRES_OK(context, written.status());
       context->SetOutput(i, *written);
     }

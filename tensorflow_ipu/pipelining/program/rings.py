@@ -80,7 +80,7 @@ class Sequencer:
         Returns:
           An int32 scalar that is 0, for the positions of what comes behind; the same tensors.
         """
-        found = ops.ipu_fence(self._zero, tf.convert_to_tensor(behind), list(values))
+        found = ops.ipu_fence(tf.convert_to_tensor(behind), list(values))
         return found.passed, list(found.fenced)
 
 

@@ -12,6 +12,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, RecomputationMode, StageCost, plan_cost
+from tensorflow_ipu.pipelining.program.overlap import WINDOW
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 BATCH, WIDTH, LAYERS = 256, 32, 2
@@ -143,7 +144,8 @@ def test_the_memory_of_a_program_falls_as_its_plan_says_and_no_ring_is_copied_in
             assert_no_ring_is_copied_in_the_loop(hlo, pipeline.plan.stash_depth(0))
     assert found[0] > found[1] > found[2] > found[3]
     for (schedule, mode), bytes_found, bytes_predicted in zip(WAYS, found, predicted, strict=True):
-        read = BATCH * WIDTH * 4  # What a backward pass has read of a ring is a copy of it.
+        # What a backward pass has read of a ring is a copy of it; without recomputation, two overlap.
+        read = BATCH * WIDTH * 4 * (WINDOW if mode is None else 1)
         assert bytes_found == pytest.approx(bytes_predicted + read, rel=0.2), (schedule, mode)
 
 
@@ -186,9 +188,11 @@ def test_stages_that_are_alike_share_their_kernels_whatever_their_depth_in_the_p
     computations = [len(hlo.hlo_module.computations) for hlo in (few, many)]
     assert computations[1] > 1.5 * computations[0]
     assert len(kernels_of(many)) <= len(kernels_of(few)) + 2
-    opcodes = [each.opcode for part in many.hlo_module.computations for each in part.instructions]
-    assert "dynamic-slice" not in opcodes
-    assert "dynamic-update-slice" not in opcodes
+    instructions = [each for part in many.hlo_module.computations for each in part.instructions]
+    opcodes = {each.opcode for each in instructions}
+    assert not opcodes & {"dynamic-slice", "dynamic-update-slice"}
+    # XLA compiles a loop that computes next to nothing to code of its own, and fences are loops.
+    assert not any("xla_cpu_small_call" in each.frontend_attributes.map for each in instructions)
 
 
 @pytest.mark.parametrize("schedule", [GROUPED, INTERLEAVED])
@@ -239,9 +243,9 @@ def test_stages_of_a_pipeline_that_another_thread_traced_are_measured_alone_and_
         assert isinstance(cost, StageCost)
         assert isinstance(traced, StageCost)
         assert cost.backward is not None
-        assert cost.forward + cost.backward > 0
+        assert min(cost.forward, cost.backward) >= 0  # Beside other work, less than what a call of nothing takes.
         assert (cost.activation_bytes, cost.weight_bytes) == (traced.activation_bytes, traced.weight_bytes)
-    assert plan_cost(pipeline.plan, costs).time > 0
+    assert plan_cost(pipeline.plan, costs).time >= 0
     assert pipelining.compare_plans(3, 6, costs).best is not None
     with pytest.raises(ValueError, match="runs"):
         pipelining.measured_stage_costs(pipeline, runs=0)
