@@ -56,6 +56,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "max pool 3d": (pooling(tf.nn.max_pool, 2, 2, "VALID"), [VOLUMES]),
     "average pool 3d": (pooling(tf.nn.avg_pool, 2, 1, "SAME"), [VOLUMES]),
     "resize": (lambda x: tf.image.resize(x, [20, 7]), [IMAGES]),
+    "resize to the nearest": (lambda x: tf.image.resize(x, [20, 7], "nearest"), [IMAGES]),
     "running sums": (lambda x: tf.cumsum(x, axis=1, reverse=True), [IMAGES]),
     "largest": (lambda x: tf.math.top_k(x, 2)[0], [IMAGES]),
     "scatter": (lambda x, rows: tf.tensor_scatter_nd_add(x, [[2], [0], [2]], rows), [IMAGES, IMAGES[1:] / 3]),
@@ -163,6 +164,18 @@ def test_second_derivatives_equal_those_of_tensorflow_without_xla(name: str, str
     wanted = tf.function(lambda *values: second(call, list(values)))(*values)
     for found in strategy.run(program, values):
         assert_near(found, wanted, 1e-4)
+
+
+def test_gradient_that_only_the_host_has_is_refused_where_it_has_none_to_compute() -> None:
+    @tf.function(jit_compile=True)
+    def program(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.image.resize(x, [20, 7], "nearest") ** 2)
+        return tape.gradient(loss, x)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`host_kernels` left on"):
+        ipu.IPUStrategy(host_kernels=False).run(program, (tf.constant(IMAGES),))
 
 
 @pytest.mark.usefixtures("wherever_known")

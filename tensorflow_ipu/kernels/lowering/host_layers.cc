@@ -95,6 +95,9 @@ constexpr char kAssert[] = "Assert";
 constexpr char kCheckNumerics[] = "CheckNumerics";
 constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 
+// What XLA has no lowering of, so that nobody has said which of its inputs are to be known when it is compiled.
+constexpr char kNearestGradient[] = "ResizeNearestNeighborGrad";
+
 struct Layer {
   const char* op;
   Suits suits;                   // Whether the host's kernel can compute the node.
@@ -126,6 +129,7 @@ constexpr Layer kLayers[] = {
     {"MaxPoolGradGrad", Pooling},
     {"ResizeBilinear", Always},
     {"ResizeBilinearGrad", Always},
+    {kNearestGradient, Always},
     {"StatelessMultinomial", Always},
     {"StatelessParameterizedTruncatedNormal", Always},
     {kAlgorithmOfDevice, Always},
@@ -177,6 +181,12 @@ class HostLayer : public tf::XlaOpKernel {
         return;
       }
     }
+    OP_REQUIRES(
+        context, type_string_view() != kNearestGradient,
+        absl::InvalidArgumentError(
+            "XLA has no lowering of ResizeNearestNeighborGrad, the gradient of resizing to the nearest element, "
+            "which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
+            "`host_kernels` left on and in one of the types that the kernel has, or resize by `tf.repeat`."));
     absl::Status status;
     const std::unique_ptr<tf::OpKernel> own =
         tf::CreateOpKernel(tf::DeviceType(kOwnLowerings), context->op_kernel_context()->device(),
@@ -205,6 +215,7 @@ const bool registered = [] {
     if (const auto* const names = tf::XlaOpRegistry::CompileTimeConstantInputArgNames(layer.op)) {
       for (const std::string& name : *names) builder.CompileTimeConstantInput(name);
     }
+    if (std::string_view(layer.op) == kNearestGradient) builder.CompileTimeConstantInput("size");
     if (tf::XlaOpRegistry::IsMetadataOp(layer.op)) builder.IsMetadataOp();
     if (std::string_view(layer.op) == kAssert) builder.CompilationOnly();
     registrars.emplace_back(builder.Build(
