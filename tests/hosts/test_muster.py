@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -72,6 +73,22 @@ def test_worker_without_a_chief_names_it(addresses: list[str]) -> None:
     with pytest.raises(
         ClusterError, match=rf"worker 0 \({addresses[0]}\) could not be reached by worker 1 within 0.3 s"
     ):
+        muster(Identity(1, tuple(addresses)), SOON, False)
+
+
+# Worker 1 took its own hello for the answer. A port among those that the system gives to who connects is such a one.
+def test_connection_with_itself_is_not_worker_0(addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def itself(address: tuple[str, int], timeout: float) -> socket.socket:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # The port is free at once.
+        connection.settimeout(timeout)
+        connection.bind(address)
+        connection.connect(address)
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", itself)
+    with pytest.raises(ClusterError, match=r"could not be reached by worker 1 within 0.3 s: nobody listens there"):
         muster(Identity(1, tuple(addresses)), SOON, False)
 
 
