@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from tensorflow_ipu._tensorflow import cluster
 from tensorflow_ipu.hosts.announcing import announced
 from tensorflow_ipu.hosts.cluster import World
 from tensorflow_ipu.hosts.muster import name_of
+
+_TIMED_OUT = "Collective has timed out"  # In TensorFlow's messages, and ours.
 
 # Seconds that another worker, which began to wait at another time, has to say for what.
 _REST = 2.0
@@ -136,14 +139,31 @@ def on_host(world: World, site: Site, what: str) -> Iterator[None]:
     """A block of an exchange: on the worker's CPU, its errors told by what was exchanged and by whom."""
     of_all = site.size == world.workers
     try:
-        with announced(what) if of_all else contextlib.nullcontext(), tf.device(world.device):
+        announcement = announced(what) if of_all else contextlib.nullcontext()
+        with announcement, _limited(world.timeout), tf.device(world.device):
             yield
     except tf.errors.OpError as exc:
         message = f"{what}: {told(world, exc.message)}"
-        if "Collective has timed out" in exc.message:
+        if _TIMED_OUT in exc.message:
             others = absent(world, what) if of_all else ""
             message += f" (after {world.timeout:g} s: {others or 'a worker did not come, or exchanges something else'})"
         raise type(exc)(exc.node_def, exc.op, message) from exc
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """A block whose exchange ends with an error after so many seconds; in a graph, TensorFlow's own limit does it."""
+    if not tf.executing_eagerly():
+        yield
+        return
+    timer = threading.Timer(seconds, cluster.end_exchanges, [f"{_TIMED_OUT} during execution."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def absent(world: World, what: str) -> str:
@@ -181,12 +201,15 @@ def told(world: World, message: str) -> str:
 
 
 def _shared(world: World, site: Site) -> dict[str, Any]:
+    # TensorFlow's limit ends an operation while threads of its runtime may still read what it leaves behind, and the
+    # process with it now and then. So it is for graphs alone, whose runs nobody here sees begin and end.
+    limit = 0.0 if tf.executing_eagerly() else world.timeout
     return {
         "group_size": site.size,
         "group_key": site.group,
         "instance_key": site.key,
         "communication_hint": "ring",
-        "timeout_seconds": world.timeout,
+        "timeout_seconds": limit,
     }
 
 

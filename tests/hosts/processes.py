@@ -248,7 +248,7 @@ class Workers:
             code = self._codes.get(worker)
             if code is None:
                 code = self._codes[worker] = self._forking.end(self.processes[worker])
-            return Outcome(None, ("Killed",), f"the process ended with {code}", "", seconds)
+            return Outcome(None, ("Killed",), f"the process ended with {code}", self.printed(worker)[-2000:], seconds)
         del self._sent[worker]
         if what == "returned":
             return Outcome(rest[0], seconds=seconds)
