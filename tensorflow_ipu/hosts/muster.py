@@ -285,10 +285,9 @@ def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(split(identity.addresses[0]), timeout=_SLICE * 5) as connection:
+                # Where the system gave this end that very port, and joined the two.
                 if connection.getsockname() == connection.getpeername():
-                    raise OSError(
-                        "nobody listens there"
-                    )  # The system gave this end that very port, and joined the two.
+                    raise OSError("nobody listens there")
                 connection.sendall(json.dumps(hello).encode() + b"\n")
                 text = _answer(connection, deadline + _REST)
         except OSError as exc:

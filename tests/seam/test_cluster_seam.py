@@ -31,7 +31,6 @@ SCRIPT = """
         seen["dropped"] = True
     cluster.wait_for_all("a barrier", seconds=60)
 
-
     def exchange(workers):
         with tf.device("/device:CPU:0"):
             return tf.raw_ops.CollectiveReduceV2(

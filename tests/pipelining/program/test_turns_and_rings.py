@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,7 +52,7 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
     specs = [tf.TensorSpec([2, 3], dtype), tf.TensorSpec([], dtype), tf.TensorSpec([0], dtype)]
 
     @tf.function(jit_compile=True)
-    def written(place: tf.Tensor) -> list[tf.Tensor]:
+    def written(place: tf.Tensor) -> list[Any]:
         kept, single = rings.empty([(specs, 4), (specs[:1], 1)])
         values = [tf.cast(tf.ones(one.shape), dtype) for one in specs]
         kept = rings.written(kept, place, values)
@@ -81,7 +83,7 @@ def test_large_tensors_are_written_and_read_in_their_places_too(rows):
     assert not before.numpy().any()
 
 
-def convolutions_in_a_ring(images: tf.Tensor, weights: tf.Tensor, place: tf.Tensor) -> list[tf.Tensor]:
+def convolutions_in_a_ring(images: tf.Tensor, weights: tf.Tensor, place: tf.Tensor) -> list[Any]:
     """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
     [kept] = rings.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
     kept = rings.written(kept, 2, [images])
@@ -124,7 +126,7 @@ def test_a_kernel_of_the_host_refuses_a_place_that_a_ring_does_not_have():
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(place, writes):
     @tf.function(jit_compile=True)
-    def used(place: tf.Tensor) -> list[tf.Tensor]:
+    def used(place: tf.Tensor) -> list[Any]:
         [kept] = rings.empty([([tf.TensorSpec([2], tf.float32)], 4)])
         return rings.written(kept, place, [tf.ones([2])]) if writes else rings.read(kept, place)
 
