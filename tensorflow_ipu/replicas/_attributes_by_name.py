@@ -18,7 +18,7 @@ def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
     """What scopes set for a program's operations of float16, an entry each, as the `IpuHalfPrecision` operation lists it.
 
     TensorFlow's bridge to XLA copies attributes to the instructions of most operations, but not of those that it lowers
-    by MLIR: `Einsum`, `Softmax`, `Exp` and others. Nor do operations inside of a loop or a called function get the
+    by MLIR: `Einsum` and others. Nor do operations inside of a loop or a called function get the
     attributes of the call. `kernels/precision/options.h` reads the entries.
 
     Args:

@@ -1,0 +1,183 @@
+// Common operations of layers, lowered straight to XLA. TensorFlow 2.21 lowers each of them by way of MLIR: it makes a
+// module of one operation, and runs a compiler on it, which takes 4 ms a node and comes to the same.
+//
+// Types other than floating ones are left to TensorFlow's kernel. `tests/ops/test_direct_ops.py` compares both.
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "tensorflow/compiler/tf2xla/mlir_xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_helpers.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/types.pb.h"
+#include "tensorflow/core/util/tensor_format.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+bool IsFloating(tf::DataType type) {
+  return type == tf::DT_FLOAT || type == tf::DT_HALF || type == tf::DT_BFLOAT16 || type == tf::DT_DOUBLE;
+}
+
+// An operation that TensorFlow lowers by MLIR, and we lower where its first input is of a floating type.
+class Direct : public tf::XlaOpKernel {
+ public:
+  explicit Direct(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    if (!IsFloating(construction->input_type(0))) theirs_ = std::make_unique<tf::MlirXlaOpKernel>(construction);
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) final {
+    if (theirs_ == nullptr) {
+      context->SetOutput(0, Lowered(context));
+    } else {
+      static_cast<XlaOpKernel&>(*theirs_).Compile(context);
+    }
+  }
+
+ protected:
+  virtual xla::XlaOp Lowered(tf::XlaOpKernelContext* context) = 0;
+
+ private:
+  std::unique_ptr<tf::MlirXlaOpKernel> theirs_;
+};
+
+// From an array to one of its shape and type.
+template <xla::XlaOp (*kFunction)(xla::XlaOp)>
+class Unary : public Direct {
+ public:
+  using Direct::Direct;
+
+ protected:
+  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override { return kFunction(context->Input(0)); }
+};
+
+xla::XlaOp Abs(xla::XlaOp x) { return xla::Abs(x); }
+xla::XlaOp Ceil(xla::XlaOp x) { return xla::Ceil(x); }
+xla::XlaOp Cos(xla::XlaOp x) { return xla::Cos(x); }
+xla::XlaOp Exp(xla::XlaOp x) { return xla::Exp(x); }
+xla::XlaOp Expm1(xla::XlaOp x) { return xla::Expm1(x); }
+xla::XlaOp Floor(xla::XlaOp x) { return xla::Floor(x); }
+xla::XlaOp IsFinite(xla::XlaOp x) { return xla::IsFinite(x); }
+xla::XlaOp IsNan(xla::XlaOp x) { return xla::Ne(x, x); }
+xla::XlaOp Log1p(xla::XlaOp x) { return xla::Log1p(x); }
+xla::XlaOp Passed(xla::XlaOp x) { return x; }
+xla::XlaOp Reciprocal(xla::XlaOp x) { return xla::ScalarLike(x, 1) / x; }
+xla::XlaOp Relu(xla::XlaOp x) { return xla::Max(x, xla::ScalarLike(x, 0)); }
+xla::XlaOp Relu6(xla::XlaOp x) { return xla::Clamp(xla::ScalarLike(x, 0), x, xla::ScalarLike(x, 6)); }
+xla::XlaOp Rsqrt(xla::XlaOp x) { return xla::Rsqrt(x); }
+xla::XlaOp Sigmoid(xla::XlaOp x) { return xla::Logistic(x); }
+xla::XlaOp Sign(xla::XlaOp x) { return xla::Sign(x); }
+xla::XlaOp Sqrt(xla::XlaOp x) { return xla::Sqrt(x); }
+xla::XlaOp Tanh(xla::XlaOp x) { return xla::Tanh(x); }
+
+class ReluGradient : public Direct {
+ public:
+  using Direct::Direct;
+
+ protected:
+  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override {
+    const xla::XlaOp gradients = context->Input(0), features = context->Input(1);
+    return xla::Select(xla::Gt(features, xla::ScalarLike(features, 0)), gradients, xla::ZerosLike(gradients));
+  }
+};
+
+int64_t Rank(tf::XlaOpKernelContext* context) { return context->InputXlaShape(0)->dimensions().size(); }
+
+// The sum over dimensions, in the type in which TensorFlow sums, of the input's type.
+xla::XlaOp Sum(tf::XlaOpKernelContext* context, xla::XlaOp x, absl::Span<const int64_t> dimensions) {
+  const tf::DataType type = context->input_type(0);
+  const tf::DataType wide = tf::XlaHelpers::SumAccumulationType(type);
+  const bool widened = wide != type;
+  if (widened) x = tf::XlaHelpers::ConvertElementType(x, wide);
+  const xla::PrimitiveType primitive = widened ? xla::F32 : context->input_xla_type(0);
+  // What sums begin with: negative zero adds nothing, not even to one of its kind.
+  const xla::XlaOp begin = xla::ConstantR0WithType(context->builder(), primitive, -0.0);
+  const xla::XlaOp sum = xla::Reduce(x, begin, *context->GetOrCreateAdd(wide), dimensions);
+  return widened ? tf::XlaHelpers::ConvertElementType(sum, type) : sum;
+}
+
+class BiasGradient : public Direct {
+ public:
+  explicit BiasGradient(tf::OpKernelConstruction* construction) : Direct(construction) {
+    std::string format;
+    OP_REQUIRES_OK(construction, construction->GetAttr("data_format", &format));
+    OP_REQUIRES(construction, tf::FormatFromString(format, &format_), absl::InvalidArgumentError("data_format"));
+  }
+
+ protected:
+  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override {
+    const int64_t rank = Rank(context);
+    const int64_t features = format_ == tf::FORMAT_NCHW ? 1 : rank - 1;
+    std::vector<int64_t> dimensions;
+    for (int64_t i = 0; i < rank; ++i) {
+      if (i != features) dimensions.push_back(i);
+    }
+    return Sum(context, context->Input(0), dimensions);
+  }
+
+ private:
+  tf::TensorFormat format_;
+};
+
+// Of the last dimension.
+class Softmax : public Direct {
+ public:
+  using Direct::Direct;
+
+ protected:
+  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override {
+    const xla::XlaOp logits = context->Input(0);
+    const int64_t last = Rank(context) - 1;
+    std::vector<int64_t> batch(last);
+    std::iota(batch.begin(), batch.end(), 0);
+    const tf::DataType type = context->input_type(0);
+    const xla::XlaOp largest = xla::Reduce(logits, xla::MinValue(context->builder(), context->input_xla_type(0)),
+                                           *context->GetOrCreateMax(type), {last});
+    const xla::XlaOp shifted = xla::Sub(logits, largest, batch);
+    const xla::XlaOp powers = xla::Exp(shifted);
+    const xla::XlaOp sum = Sum(context, powers, {last});
+    return type_string() == "Softmax" ? xla::Div(powers, sum, batch) : xla::Sub(shifted, xla::Log(sum), batch);
+  }
+};
+
+#define REGISTER_DIRECT(op, kernel) REGISTER_XLA_OP(Name(op).Device(tf::DEVICE_CPU_XLA_JIT), kernel)
+
+REGISTER_DIRECT("Abs", Unary<Abs>);
+REGISTER_DIRECT("BiasAddGrad", BiasGradient);
+REGISTER_DIRECT("Ceil", Unary<Ceil>);
+REGISTER_DIRECT("Cos", Unary<Cos>);
+REGISTER_DIRECT("Exp", Unary<Exp>);
+REGISTER_DIRECT("Expm1", Unary<Expm1>);
+REGISTER_DIRECT("Floor", Unary<Floor>);
+REGISTER_DIRECT("IsFinite", Unary<IsFinite>);
+REGISTER_DIRECT("IsNan", Unary<IsNan>);
+REGISTER_DIRECT("Log1p", Unary<Log1p>);
+REGISTER_DIRECT("LogSoftmax", Softmax);
+REGISTER_DIRECT("PreventGradient", Unary<Passed>);
+REGISTER_DIRECT("Reciprocal", Unary<Reciprocal>);
+REGISTER_DIRECT("Relu", Unary<Relu>);
+REGISTER_DIRECT("Relu6", Unary<Relu6>);
+REGISTER_DIRECT("ReluGrad", ReluGradient);
+REGISTER_DIRECT("Rsqrt", Unary<Rsqrt>);
+REGISTER_DIRECT("Sigmoid", Unary<Sigmoid>);
+REGISTER_DIRECT("Sign", Unary<Sign>);
+REGISTER_DIRECT("Softmax", Softmax);
+REGISTER_DIRECT("Sqrt", Unary<Sqrt>);
+REGISTER_DIRECT("Tanh", Unary<Tanh>);
+
+#undef REGISTER_DIRECT
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,94 @@
+"""Operations that are lowered without MLIR: their numbers are TensorFlow's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu  # noqa: F401  (Registers the lowerings.)
+
+_VALUES = [-np.inf, -20.0, -3.0, -1.5, -1.0, -0.5, -0.0, 0.0, 0.25, 1.0, 2.5, 5.9, 6.0, 7.0, np.inf, np.nan]
+_UNARY = ("Abs", "Ceil", "Cos", "Exp", "Expm1", "Floor", "IsFinite", "IsNan", "Log1p", "Reciprocal", "Rsqrt", "Sigmoid")
+_UNARY += ("Sign", "Sqrt", "Tanh")
+
+raw: Any = tf.raw_ops
+
+
+def _all_of(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Each operation, of values without order or meaning."""
+    found = {name: getattr(raw, name)(x=x) for name in _UNARY}
+    found["Relu"] = raw.Relu(features=x)
+    numbers = tf.where(tf.math.is_nan(x), tf.zeros_like(x), x)  # Of what is no number, XLA makes 0 here.
+    found["Relu6"] = raw.Relu6(features=numbers)
+    found["ReluGrad"] = raw.ReluGrad(gradients=tf.ones_like(x), features=numbers)
+    found["PreventGradient"] = raw.PreventGradient(input=x)
+    return found
+
+
+def _reduced(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Those that reduce, of finite values."""
+    return {
+        "Softmax": raw.Softmax(logits=x),
+        "LogSoftmax": raw.LogSoftmax(logits=x),
+        "Softmax of a vector": raw.Softmax(logits=x[0, 0]),
+        "BiasAddGrad": raw.BiasAddGrad(out_backprop=x),
+        "BiasAddGrad of images": raw.BiasAddGrad(out_backprop=x[..., None]),
+    }
+
+
+def _compare(function: Callable[[tf.Tensor], dict[str, tf.Tensor]], values: tf.Tensor) -> None:
+    expected = function(values)
+    found: dict[str, tf.Tensor] = tf.function(function, jit_compile=True, autograph=False)(values)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        tolerance = {tf.float64: 1e-12, tf.float32: 2e-6}.get(value.dtype, 2e-2 if value.dtype == tf.bfloat16 else 2e-3)
+        got, wanted = (np.asarray(one, np.float64) for one in (found[name], value))
+        np.testing.assert_allclose(got, wanted, tolerance, tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.float64], ids=lambda one: one.name)
+def test_elementwise_operations_of_special_values_are_those_of_tensorflow(dtype: tf.DType) -> None:
+    _compare(_all_of, tf.constant(_VALUES, dtype))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.float64], ids=lambda one: one.name)
+def test_reductions_of_layers_are_those_of_tensorflow(dtype: tf.DType) -> None:
+    numbers = np.random.default_rng(7).normal(size=(3, 4, 40))
+    _compare(_reduced, tf.constant(numbers, dtype))
+
+
+def test_a_gradient_of_biases_adds_all_but_the_channels_where_those_come_second() -> None:
+    images = tf.reshape(tf.range(48.0), [2, 3, 4, 2])
+    add = tf.function(lambda x: raw.BiasAddGrad(out_backprop=x, data_format="NCHW"), jit_compile=True)
+    np.testing.assert_array_equal(add(images), tf.reduce_sum(images, [0, 2, 3]))
+
+
+def test_other_types_are_left_to_tensorflow() -> None:
+    whole, complex_ = tf.constant([-3, 0, 5]), tf.constant([1 + 2j, -0.5j, 0.25], tf.complex64)
+
+    @tf.function(jit_compile=True)
+    def compiled() -> tuple[tf.Tensor, ...]:
+        return tf.abs(whole), tf.sign(whole), tf.nn.relu(whole), tf.exp(complex_), tf.tanh(complex_)
+
+    expected = tf.abs(whole), tf.sign(whole), tf.nn.relu(whole), tf.exp(complex_), tf.tanh(complex_)
+    for found, one in zip(compiled(), expected, strict=True):
+        np.testing.assert_allclose(found, one, rtol=1e-5)
+
+
+def test_second_derivatives_are_those_of_tensorflow() -> None:
+    x = tf.constant([0.5, -0.25, 2.0])
+
+    def curvature() -> tf.Tensor:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(tf.sigmoid(tf.tanh(x)) * tf.exp(tf.sqrt(tf.abs(x))))
+            slope = inner.gradient(y, x)
+        return outer.gradient(slope, x)
+
+    np.testing.assert_allclose(tf.function(curvature, jit_compile=True)(), curvature(), rtol=1e-5)
