@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     import tensorflow_ipu as ipu
 
+# Until tests are collected: what they import stays, and would be looked at some thousand times.
+gc.disable()
+
 # Keras imports scikit-learn where that is installed, for its wrappers, which takes a second. It does without where the import
 # fails: here as long as tests are collected, and in scripts by `quick_imports`.
 _WITHOUT = "sklearn"
@@ -93,9 +96,10 @@ def pytest_collection_finish() -> None:
 
     It comes less often than in Python's default, in which it takes a sixteenth of all time: tracing makes many objects.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(50_000, 10, 10)
     if sys.modules.get(_WITHOUT, sys) is None:
         del sys.modules[_WITHOUT]  # Examples use it.
 
