@@ -46,7 +46,9 @@ class ElementLayout:
         self.bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in flat)
         digest = hashlib.blake2b(_structure.describe(nested).encode(), digest_size=8).digest()
         self.number = int.from_bytes(digest, "little") % (2**63 - 1) + 1
-        self.row_reader = RowReader(self.number, self.types, self.shapes) if RowReader.serves(self.types) else None
+        self.row_reader: RowReader | None = None
+        if RowReader.serves(self.types):
+            self.row_reader = RowReader(self.number, self.types, self.shapes, self.pack)
 
     def pack(self, tensors: list[tf.Tensor]) -> Nested:
         """Gives flat tensors the structure of an element."""

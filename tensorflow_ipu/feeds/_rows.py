@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu._library import native
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import Nested
+
+    # The first element, put together, and of each other one a tensor for each leaf. None and nothing where there is none.
+    Taken = tuple[Nested, Sequence[list[tf.Tensor]]]
 
 # The types that TensorFlow takes as DLPack's, by DLPack's code and bits a value: https://github.com/dmlc/dlpack
 _TYPES = {
@@ -51,12 +58,12 @@ class _Place(NamedTuple):
 
     Attributes:
       lanes: Of how many replicas.
-      tensors: One a leaf.
+      element: The tensors, put together.
       values: Where the values of each leaf belong.
     """
 
     lanes: int
-    tensors: list[tf.Tensor]
+    element: Nested
     values: ctypes.Array[ctypes.c_void_p]
 
 
@@ -71,13 +78,20 @@ class Ahead:
 class RowReader:
     """Takes elements of one layout. Thread-safe."""
 
-    def __init__(self, number: int, types: list[tf.DType], shapes: list[tf.TensorShape]) -> None:
+    def __init__(
+        self,
+        number: int,
+        types: list[tf.DType],
+        shapes: list[tf.TensorShape],
+        pack: Callable[[list[tf.Tensor]], Nested],
+    ) -> None:
         """Describes a layout as the library wants it.
 
         Args:
           number: The layout's.
           types: Of each leaf, those that `serves` says yes to.
           shapes: Of each leaf, fully defined.
+          pack: Puts an element together.
         """
         codes = [_TYPES[type_] for type_ in types]
         numbers = (
@@ -86,6 +100,7 @@ class RowReader:
             [shape.rank for shape in shapes],
             [size for shape in shapes for size in shape],
         )
+        self._pack = pack
         self._leaves = len(types)
         self._bytes = sum(numbers[1])
         self._layout = _ElementLayout(number, self._leaves, *((ctypes.c_int64 * len(of))(*of) for of in numbers))
@@ -96,32 +111,37 @@ class RowReader:
         """Whether DLPack has all of these types."""
         return all(type_ in _TYPES for type_ in types)
 
-    def take(self, number: int, patience_us: int, most: int, ahead: Ahead) -> list[list[tf.Tensor]] | None:
+    def take(self, number: int, patience_us: int, most: int, ahead: Ahead) -> Taken | None:
         """Takes the first elements of a queue.
 
         Args:
           number: The queue's.
-          patience_us: How long to wait for one where there is none. Then its tensors are made before the wait, so that
-            they do not take their time behind it: as much as the wake of a thread.
+          patience_us: How long to wait for one where there is none. Then it is made before the wait, but for its values.
+            Behind it the processor's caches are cold, and whatever is done there takes several times as long.
           most: How many to take at most.
           ahead: The queue's, always the same one.
 
         Returns:
-          A tensor for each leaf of each element; None where the queue is gone, or has elements of another layout or of
-          another number of replicas than before, or there is no memory: the operation that dequeues says which.
+          The elements; None where the queue is gone, or has elements of another layout or of another number of replicas
+          than before, or there is no memory: the operation that dequeues says which.
         """
         most = min(most, MOST)
-        place = self._place(number, ahead) if patience_us else None
+        if patience_us and (place := self._place(number, ahead)):
+            first = (place.lanes, place.values)
+        else:
+            place, first = None, (0, None)
         found = (ctypes.c_void_p * (most * self._leaves))()
-        first = (place.lanes, place.values) if place else (0, None)
         count = native.ipu_outfeed_rows(number, patience_us, self._at, most, *first, found)
-        if place and count != 0:
+        if place and count:
             ahead.place = None
+            if count == 1:
+                return place.element, ()
         if count < 0:
             return None
-        if place and count > 0:
-            return [place.tensors, *self._tensors(found, count - 1)]
-        return self._tensors(found, count)
+        if place and count:
+            return place.element, self._tensors(found, count - 1)
+        rows = self._tensors(found, count)
+        return (self._pack(rows[0]), rows[1:]) if rows else (None, ())
 
     def _place(self, number: int, ahead: Ahead) -> _Place | None:
         """The place for the next element of a queue; None where it gets its tensors when it is there."""
@@ -131,7 +151,7 @@ class RowReader:
         if ahead.place is None or ahead.place.lanes != lanes:
             tensors, values = ((ctypes.c_void_p * self._leaves)() for _ in range(2))
             made = native.ipu_outfeed_place(self._at, lanes, tensors, values)
-            ahead.place = _Place(lanes, self._tensors(tensors, 1)[0], values) if made else None
+            ahead.place = _Place(lanes, self._pack(self._tensors(tensors, 1)[0]), values) if made else None
         return ahead.place
 
     def _tensors(self, found: ctypes.Array[ctypes.c_void_p], count: int) -> list[list[tf.Tensor]]:

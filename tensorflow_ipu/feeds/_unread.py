@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -21,7 +21,7 @@ class Unread:
     def __len__(self) -> int:
         return len(self._elements)
 
-    def fill(self, elements: list[list[tf.Tensor]]) -> None:
+    def fill(self, elements: Sequence[list[tf.Tensor]]) -> None:
         """Takes a chunk in place of what there is.
 
         Args:

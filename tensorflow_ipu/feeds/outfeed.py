@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.feeds._rows import Taken
 
 _logger = logging.getLogger(__name__)
 _HOST = "/device:CPU:0"
@@ -289,18 +290,23 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 time.sleep(_PATIENCE_US / 1e6)
             if layout is None:
                 raise StopIteration
-            if not self._unread:
-                self._unread.fill(self._rows(layout))
-            if not self._unread:
+            if self._unread:
+                return layout.pack(self._unread.pop())
+            first, others = self._taken(layout)
+            if others:
+                self._unread.fill(others)
+            if first is None:
                 raise StopIteration
-            return layout.pack(self._unread.pop())
+            return first
 
-    def _rows(self, layout: _layout.ElementLayout) -> list[list[tf.Tensor]]:
-        """Takes the first few elements: a tensor for each leaf of each."""
-        rows = None
+    def _taken(self, layout: _layout.ElementLayout) -> Taken:
+        """Takes the first few elements."""
         if self._feed is not None and layout.row_reader is not None:
-            rows = layout.row_reader.take(self._feed.number, self._patience_us(), self._chunk(layout), self._ahead)
-        return rows_of(self._take(layout, min(self._chunk(layout), MOST))) if rows is None else rows
+            taken = layout.row_reader.take(self._feed.number, self._patience_us(), self._chunk(layout), self._ahead)
+            if taken is not None:
+                return taken
+        rows = rows_of(self._take(layout, min(self._chunk(layout), MOST)))
+        return (layout.pack(rows[0]), rows[1:]) if rows else (None, ())
 
     def _may_be_about_to_come(self) -> bool:
         """Whether another thread may be in a program that enqueues, or about to trace one."""

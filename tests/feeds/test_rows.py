@@ -15,6 +15,7 @@ from tensorflow_ipu.feeds import _layout, _rows
 
 TYPES = (tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.int8, tf.uint8, tf.int32, tf.uint32, tf.int64)
 COUNT = 150  # More than a call takes.
+NOTHING = (None, ())  # What a reader takes where there is nothing.
 
 
 def _number(queue: ipu.IPUOutfeedQueue) -> int:
@@ -29,9 +30,9 @@ def _reader(queue: ipu.IPUOutfeedQueue) -> _rows.RowReader:
     return layout.row_reader
 
 
-def _taken(queue: ipu.IPUOutfeedQueue, ahead: _rows.Ahead) -> list[list[tf.Tensor]] | None:
+def _taken(queue: ipu.IPUOutfeedQueue, ahead: _rows.Ahead, most: int = _rows.MOST) -> Any:
     """What a reader takes that would wait for a microsecond."""
-    return _reader(queue).take(_number(queue), 1, _rows.MOST, ahead)
+    return _reader(queue).take(_number(queue), 1, most, ahead)
 
 
 def test_elements_of_all_types_and_ranks_are_those_that_a_dequeue_gives(strategy: ipu.IPUStrategy) -> None:
@@ -68,27 +69,32 @@ def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before
     def program(begin: tf.Tensor) -> None:
         for i in tf.range(begin, begin + 3):
             leaves = [tf.cast(tf.fill([3, 5], i % 2), type_) for type_ in TYPES]
-            waited.enqueue((i, leaves))
+            waited.enqueue({"number": i, "leaves": leaves})
             dequeued.enqueue((i, leaves))
 
     strategy.run(program, args=(tf.constant(0),))
     assert len(list(waited)) == len(tf.nest.flatten(dequeued.dequeue())[0]) == 3
     ahead = _rows.Ahead()
-    assert _taken(waited, ahead) == []
+    assert _taken(waited, ahead) == NOTHING
     place = ahead.place
     assert place is not None
-    assert _taken(waited, ahead) == []
+    assert _taken(waited, ahead) == NOTHING
     assert ahead.place is place
     strategy.run(program, args=(tf.constant(3),))
-    found = _taken(waited, ahead)
-    assert found is not None
-    assert [int(element[0]) for element in found] == [3, 4, 5]
-    assert all(ours is theirs for ours, theirs in zip(found[0], place.tensors, strict=True))
+    first, others = _taken(waited, ahead, 2)
+    assert first is place.element
     assert ahead.place is None
-    for at, rows in enumerate(tf.nest.flatten(dequeued.dequeue())):
-        for element, row in zip(found, rows, strict=True):
-            assert element[at].dtype == row.dtype
-            np.testing.assert_array_equal(element[at], row)
+    assert len(others) == 1
+    last, others = _taken(waited, ahead, 2)
+    assert last is not first
+    tf.nest.assert_same_structure(last, waited.element_spec)
+    assert (int(first["number"]), int(last["number"]), others) == (3, 5, ())
+    number, leaves = dequeued.dequeue()
+    assert number.numpy().tolist() == [3, 4, 5]
+    for at, element in ((0, first), (2, last)):
+        for leaf, rows in zip(element["leaves"], leaves, strict=True):
+            assert leaf.dtype == rows.dtype
+            np.testing.assert_array_equal(leaf, rows[at])
 
 
 def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas: Any) -> None:
@@ -101,7 +107,7 @@ def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas: Any) -
     replicas(3).run(program)
     list(queue)
     ahead = _rows.Ahead()
-    assert _taken(queue, ahead) == []
+    assert _taken(queue, ahead) == NOTHING
     lanes = native.ipu_outfeed_lanes(_number(queue))
     replicas(2).run(program)
     assert (lanes, native.ipu_outfeed_lanes(_number(queue))) == (3, 2)
@@ -124,12 +130,12 @@ def test_a_large_element_gets_its_tensors_when_it_is_there(strategy: ipu.IPUStra
     strategy.run(program)
     list(queue)
     ahead = _rows.Ahead()
-    assert _taken(queue, ahead) == []
+    assert _taken(queue, ahead) == NOTHING
     assert ahead.place is None
     strategy.run(program)
-    found = _taken(queue, ahead)
-    assert found is not None
-    np.testing.assert_array_equal(found[0][0], np.arange((_rows._MOST_BYTES_AHEAD >> 2) + 1))
+    first, others = _taken(queue, ahead)
+    assert not others
+    np.testing.assert_array_equal(first, np.arange((_rows._MOST_BYTES_AHEAD >> 2) + 1))
 
 
 def test_an_element_of_replicas_has_them_side_by_side(replicas: Any) -> None:
