@@ -223,7 +223,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         _logger.debug("`%s` starts to read %s", self._name, self._dataset.element_spec)
         with tf.device(_HOST):
             return ops.ipu_infeed_start(
-                tf.constant(self._feed.number, tf.int64),
+                self._feed.number,
                 tf.data.experimental.to_variant(data.as_run(self._dataset)),
                 types=self._element.types,
                 shapes=self._element.shapes,
@@ -244,7 +244,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             raise RuntimeError("an `IPUInfeedQueue` created from a spec cannot be deleted: delete the queue itself")
         _logger.debug("`%s` stops", self._name)
         with tf.device(_HOST):
-            stopped = ops.ipu_infeed_stop(tf.constant(self._feed.number, tf.int64))
+            stopped = ops.ipu_infeed_stop(self._feed.number)
         _journal.log()
         return stopped
 

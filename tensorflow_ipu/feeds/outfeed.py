@@ -328,9 +328,9 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             )
         with tf.device(_HOST):
             return ops.ipu_outfeed_dequeue(
-                tf.constant(self._feed.number, tf.int64),
-                tf.constant(self._patience_us(), tf.int64),
-                tf.constant(tf.int64.max if most is None else most, tf.int64),
+                self._feed.number,
+                self._patience_us(),
+                tf.int64.max if most is None else most,
                 types=layout.types,
                 shapes=layout.shapes,
                 layout=layout.number,
@@ -352,7 +352,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             with self._reading:
                 self._unread.clear()
         with tf.device(_HOST):
-            return ops.ipu_outfeed_delete(tf.constant(self._feed.number, tf.int64))
+            return ops.ipu_outfeed_delete(self._feed.number)
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
         """Iterates over the elements that are there.

@@ -75,9 +75,9 @@ class StoredResults:
         """Takes what has come, after at most so long a wait for the first: flat, a row an element."""
         with tf.device(_HOST):
             return ops.ipu_outfeed_dequeue(
-                tf.constant(self._number, tf.int64),
-                tf.constant(patience_us, tf.int64),
-                tf.constant(_ALL, tf.int64),
+                self._number,
+                patience_us,
+                _ALL,
                 types=[spec.dtype for spec in self._specs],
                 shapes=[spec.shape for spec in self._specs],
                 layout=self._layout,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter
-from tensorflow_ipu.keras.data import _shuffled_arrays
+from tensorflow_ipu.keras.data import _ordered_arrays, _shuffled_arrays
 from tensorflow_ipu.keras.data.elements import device_dtype
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.D
         assert size is not None
         shuffled = internals.is_shuffled(adapter)
         if shuffled:
-            made = _shuffled_arrays.dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order)
-        else:
-            made = tf.data.Dataset.from_tensor_slices(_batched(arrays, adapter.num_batches, size))
-        return made.with_options(_as_it_is())
+            return _shuffled_arrays.dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order)
+        return _ordered_arrays.dataset_of(_batched(arrays, adapter.num_batches, size))
 
 
 def _is_dense(array: object) -> bool:
@@ -62,12 +60,3 @@ def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
 
 def _batched(arrays: Nested, batches: int, size: int) -> Nested:
     return tf.nest.map_structure(lambda array: tf.reshape(array, [batches, size, *array.shape[1:]]), arrays)
-
-
-def _as_it_is() -> tf.data.Options:
-    """Spares the search for a better form of the dataset, which takes longer than all else before the first batch."""
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.experimental_optimization.inject_prefetch = False
-    options.autotune.enabled = False
-    return options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
+from tensorflow_ipu.keras.data import _traced_datasets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,7 +21,6 @@ _CHUNK_BYTES = 4 << 20
 _MOST_BATCHES = 32
 
 _ops = tf.raw_ops
-_Specs = tuple[tf.TensorSpec, ...]
 
 
 def dataset_of(
@@ -40,16 +40,12 @@ def dataset_of(
     # What is traced keeps the seed of that moment.
     maker = _maker(specs, batches, size, within_batches, devices.global_seed(), order is not None)
     number = tf.constant(order or 0, tf.int64)
-    dataset = tf.data.experimental.from_variant(
-        maker(number, *parts), tf.nest.pack_sequence_as(arrays, _elements(specs, size))
-    )
-    dataset._ipu_maker = maker  # Its functions live as long.
-    return dataset
+    return _traced_datasets.made_by(maker, [number, *parts], tf.nest.pack_sequence_as(arrays, _elements(specs, size)))
 
 
 @functools.lru_cache(maxsize=64)
 def _maker(
-    specs: _Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool
+    specs: _traced_datasets.Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool
 ) -> functions.ConcreteFunction:
     """A function of the number of an order and the arrays that returns the variant of the dataset.
 
@@ -80,13 +76,14 @@ def _maker(
         both = _ops.ZipDataset(input_datasets=[rows, held], **_like([_stacked(row), *specs]))
         chunks = _map(both, gather, stacked)
         chunks = _ops.PrefetchDataset(input_dataset=chunks, buffer_size=_int64(1), **_like(stacked))
-        return _ops.UnbatchDataset(input_dataset=chunks, **_like(elements))
+        made = _ops.UnbatchDataset(input_dataset=chunks, **_like(elements))
+        return _traced_datasets.as_it_is(made, tuple(elements))
 
     return tf.function(make, autograph=False).get_concrete_function(number, *specs)
 
 
 def _functions(
-    specs: _Specs, batches: int, size: int, within_batches: bool, ordered: bool
+    specs: _traced_datasets.Specs, batches: int, size: int, within_batches: bool, ordered: bool
 ) -> tuple[functions.ConcreteFunction, functions.ConcreteFunction, functions.ConcreteFunction]:
     """What the dataset calls: for the indices of all batches, for the order within one, and for the examples."""
 
@@ -137,7 +134,7 @@ def _int64(number: int) -> tf.Tensor:
     return tf.constant(number, tf.int64)
 
 
-def _elements(specs: _Specs, size: int) -> list[tf.TensorSpec]:
+def _elements(specs: _traced_datasets.Specs, size: int) -> list[tf.TensorSpec]:
     return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in specs]
 
 

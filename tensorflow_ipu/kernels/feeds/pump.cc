@@ -12,7 +12,7 @@
 #include "tensorflow_ipu/kernels/core/journal.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
-#include "tensorflow_ipu/kernels/host/host_device.h"
+#include "tensorflow_ipu/kernels/host/session_twins.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
@@ -53,11 +53,15 @@ class Running {
 constexpr std::chrono::seconds kCourtesy{1};
 
 // TensorFlow aborts the process where a dataset gets no thread. An iteration begins with a pool of as many threads as
-// its options say, and has one for its autotuner, one for a buffer, and the pump; the last is to spare.
+// its options say, and has one for its autotuner, unless they say that it has none, one for a buffer, and the pump; the
+// last is to spare.
 absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
-  constexpr int kOthers = 4;
+  constexpr int kOthers = 3;
+  const tf::data::AutotuneOptions& tuning = dataset.options().autotune_options();
+  const bool tuned = tuning.optional_enabled_case() != tf::data::AutotuneOptions::kEnabled || tuning.enabled();
   const int pool = dataset.options().threading_options().private_threadpool_size();
-  return ToStatus(core::TryThreads("ipu-try", kOthers + (pool > 0 ? pool : tf::port::MaxParallelism())));
+  const int threads = kOthers + (tuned ? 1 : 0) + (pool > 0 ? pool : tf::port::MaxParallelism());
+  return ToStatus(core::TryThreads("ipu-try", threads));
 }
 
 }  // namespace
@@ -71,10 +75,10 @@ std::vector<std::size_t> ElementSpec::sizes() const {
 }
 
 absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
-  tf::FunctionLibraryRuntime* const original = context->function_library();
-  absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> twins = Twins(*original->device_mgr(), *context->device());
+  absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> twins = SessionTwins::Of(context);
   if (!twins.ok()) return twins.status();
   devices_ = *std::move(twins);
+  tf::FunctionLibraryRuntime* const original = context->function_library();
   definitions_.reset(new tf::FunctionLibraryDefinition(*original->GetFunctionLibraryDefinition()));
   const tf::ConfigProto* const config = original->config_proto();
   tf::Rendezvous::Factory meetings(

@@ -45,9 +45,8 @@ struct ElementSpec {
 //  * its dataset and iterators by reference, its threads, its cancellation and the resources of its iteration;
 //  * copies of the functions that the dataset calls, with a runtime of its own and, in it, all kernels; they stay where
 //    Python has ended, of which they hold objects;
-//  * twins of the session's devices for these kernels to run on (see host_device.h), with threads and memory that are
-//  the
-//    process's;
+//  * twins of the session's devices for these kernels to run on (see host_device.h), shared by all readers of the
+//    session, with threads and memory that are the process's;
 //  * the resources of the session's devices by reference, for the kernels and the dataset to look up and to delete in.
 //    They are cleared when the session ends; from then on what was looked up stays, and a look-up finds nothing.
 //
@@ -88,7 +87,7 @@ class DatasetReader {
 
   // What comes later uses what comes earlier.
   TracedFunctions definitions_;
-  std::unique_ptr<tensorflow::DeviceMgr> devices_;
+  std::shared_ptr<const tensorflow::DeviceMgr> devices_;
   Dataset dataset_;
   Dataset finalized_;  // With the dataset's options at work.
   std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime> process_library_;

@@ -110,24 +110,4 @@ void HostDevice::Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> Twins(const tf::DeviceMgr& devices, const tf::DeviceBase& needed) {
-  std::vector<std::unique_ptr<tf::Device>> twins;
-  bool found = false;
-  for (tf::Device* const device : devices.ListDevices()) {
-    auto* const host = dynamic_cast<HostDevice*>(device->UnderlyingDevice());
-    // A worker may give its sessions resources of their own.
-    if (host == nullptr || host->resource_manager() != device->resource_manager()) continue;
-    found = found || device == &needed;
-    twins.push_back(host->Twin(device->name()));
-  }
-  if (!found) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("An infeed queue cannot start on `", needed.name(),
-                     "`: this session was made before `import tensorflow_ipu`, or it is a remote one. Import "
-                     "`tensorflow_ipu` before "
-                     "the session is made, and run the `initializer` in a local session."));
-  }
-  return std::make_unique<tf::StaticDeviceMgr>(std::move(twins));
-}
-
 }  // namespace tensorflow_ipu

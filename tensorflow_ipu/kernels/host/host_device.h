@@ -5,8 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
-#include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/public/session_options.h"
@@ -39,10 +37,6 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
   const std::shared_ptr<tensorflow::ResourceMgr> resources_;
   const bool twin_;
 };
-
-// Twins of all devices of `devices` that have one. Fails where `needed`, which is among them, has none.
-absl::StatusOr<std::unique_ptr<tensorflow::DeviceMgr>> Twins(const tensorflow::DeviceMgr& devices,
-                                                             const tensorflow::DeviceBase& needed);
 
 }  // namespace tensorflow_ipu
 

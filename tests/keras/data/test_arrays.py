@@ -1,4 +1,4 @@
-"""Shuffled arrays as a dataset: the order of Keras for each seed, made of functions that are traced once."""
+"""Arrays as a dataset: the order of Keras for each seed, made of functions that are traced once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-from tensorflow_ipu.keras.data import _arrays, _shuffled_arrays
+from tensorflow_ipu.keras.data import _arrays, _shuffled_arrays, _traced_datasets
 
 SIZE = 3
 
@@ -60,6 +60,22 @@ def test_large_batches_are_gathered_one_by_one() -> None:
     expected = [y.tolist() for _, y in adapter(3, width=wide).get_tf_dataset().as_numpy_iterator()]
     got = [y.tolist() for _, y in _arrays.dataset_of(adapter(3, width=wide)).as_numpy_iterator()]
     assert got == expected
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch", False])
+def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shuffle: Any) -> None:
+    options = _arrays.dataset_of(adapter(4, shuffle)).options()
+    assert options.experimental_optimization.apply_default_optimizations is False
+    assert options.experimental_optimization.inject_prefetch is False
+    assert options.autotune.enabled is False
+    assert options.threading.private_threadpool_size == 1
+
+
+def test_batches_of_arrays_in_order_are_those_of_keras_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = elements(adapter(6, shuffle=False).get_tf_dataset())
+    assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
+    monkeypatch.setattr(_traced_datasets, "as_it_is", None)  # To call it would raise.
+    assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
 
 
 def test_a_second_dataset_of_the_same_specs_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
