@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -164,7 +165,8 @@ def test_other_tensorflow_is_refused_with_both_versions(kernels, monkeypatch, tm
     (tmp_path / "tensorflow-2.19.1.dist-info" / "top_level.txt").write_text("tensorflow\n")
     spec = importlib.machinery.PathFinder.find_spec("tensorflow", [str(tmp_path)])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    with pytest.raises(kernels.KernelBuildError, match=r"2\.21, and the one in .* is `2\.19\.1`"):
+    supported = re.escape(kernels.SUPPORTED_TENSORFLOW)
+    with pytest.raises(kernels.KernelBuildError, match=rf"{supported}, and the one in .* is `2\.19\.1`"):
         kernels.find_tensorflow()
 
 
