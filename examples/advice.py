@@ -64,7 +64,9 @@ def main() -> None:
     chosen = parser.parse_args()
     with ipu.IPUStrategy().scope():
         model = make_model(chosen.layers, chosen.width, chosen.tokens, chosen.words)
+    print(f"Traces a step of {chosen.layers} decoders of width {chosen.width}, which takes a while.", flush=True)
     report = model.ipu_report(chosen.batch, machine=chosen.machine)
+    print("Traces it anew for each change that might help: other batches, recomputation, stages.", flush=True)
     report.advice(retrace=True)
     print(report)
     if chosen.save:

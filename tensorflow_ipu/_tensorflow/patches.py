@@ -1,6 +1,6 @@
 """What of TensorFlow and Keras is replaced by the package: the table of it.
 
-Each row is applied by who says by what it is replaced (`by`), for as long as `lasts` says, and undone after. Three rows last
+Whoever replaces a row says by what (`by`) and applies it, for as long as `lasts` says; then it is undone. Three rows last
 from the import on, since nothing narrower works; `tests/test_patches.py` holds that there are no others.
 """
 

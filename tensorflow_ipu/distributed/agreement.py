@@ -1,4 +1,4 @@
-"""Before tensors are exchanged, the instances compare what they give: a difference is told, and is no endless wait."""
+"""Before tensors are exchanged, the instances compare what they give: a difference is an error, and no endless wait."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Agreed:
     """What the instances have agreed on.
 
     Attributes:
-      site: Where they exchange.
+      keys: The keys of the exchange.
       rows: How long the first axis is on each of them, in order: integers, or a tensor of them in a graph.
     """
 
-    site: meetings.Site
+    keys: meetings.CollectiveKeys
     rows: np.ndarray | tf.Tensor
 
 
@@ -58,7 +58,7 @@ def agree(
     """
     if tensor.shape.rank is None or tensor.shape.rank > _MOST_AXES:
         raise ValueError(f"`{kind}` takes tensors of up to {_MOST_AXES} axes, and {name} has the shape {tensor.shape}")
-    meeting = meetings.Site(
+    meeting = meetings.CollectiveKeys(
         participants.group_key(), _number("agree" if in_order else f"agree {name}"), len(participants.current())
     )
     mask = np.ones(_LENGTH, np.int64)
@@ -76,17 +76,17 @@ def agree(
         key = (
             base + sum(int(x) % _PRIME * w % _PRIME for x, w in zip(table.max(axis=0), _WEIGHTS, strict=True))
         ) % _PRIME
-        return Agreed(dataclasses.replace(meeting, key=key), table[:, _HEAD])
+        return Agreed(dataclasses.replace(meeting, instance_key=key), table[:, _HEAD])
     shape = tf.pad(tf.shape(tensor, tf.int64), [[0, _MOST_AXES - tensor.shape.rank]])
     own = tf.concat([tf.constant(_head(kind, tensor, option, name), tf.int64), shape], 0)
     table = meetings.gather_at(world, meeting, own[tf.newaxis], what)
     same = tf.reduce_all(tf.equal((table - table[:1]) * mask, 0))
     said = f"{what}: the instances give different things. Of each: kind, type, option, name, axes, their lengths"
-    check = tf.debugging.Assert(same, [said, table], summarize=meeting.size * _LENGTH)
+    check = tf.debugging.Assert(same, [said, table], summarize=meeting.group_size * _LENGTH)
     with tf.control_dependencies([check]):
         top = tf.math.floormod(tf.reduce_max(table, 0), _PRIME) * tf.constant(_WEIGHTS, tf.int64)
         number = tf.math.floormod(base + tf.reduce_sum(tf.math.floormod(top, _PRIME)), _PRIME)
-    return Agreed(dataclasses.replace(meeting, key=tf.cast(number, tf.int32)), table[:, _HEAD])
+    return Agreed(dataclasses.replace(meeting, instance_key=tf.cast(number, tf.int32)), table[:, _HEAD])
 
 
 def _number(text: str) -> int:

@@ -28,7 +28,7 @@ def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor
     """Reduces a tensor over all instances.
 
     All instances call it in the same order, in graphs too; in a session of TensorFlow 1, which keeps none, names tell
-    tensors apart. The instances compare what they give first, so that a difference is told. With one instance it gives the
+    tensors apart. The instances compare what they give first, so that a difference is an error. With one instance it gives the
     value back. It is for tensors of the host: in a program for an IPU, `ops.cross_replica_ops.cross_replica_sum` reduces over
     all replicas of all instances.
 
@@ -56,7 +56,7 @@ def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
         agreed = agree(world, "allreduce", given, int(mean), name, in_order)
-        return meetings.reduce_at(world, agreed.site, given, mean, f"`allreduce` of {name}")
+        return meetings.reduce_at(world, agreed.keys, given, mean, f"`allreduce` of {name}")
 
     return _over_instances("AllReduce", tensor, tensor_name, exchanged, tensor.shape) if _several() else tensor
 
@@ -86,7 +86,7 @@ def allgather(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
         agreed = agree(world, "allgather", given, 0, name, in_order)
-        return meetings.gather_at(world, agreed.site, given[tf.newaxis], f"`allgather` of {name}")
+        return meetings.gather_at(world, agreed.keys, given[tf.newaxis], f"`allgather` of {name}")
 
     shape = tf.TensorShape([len(participants.current())]).concatenate(tensor.shape)
     return _over_instances("AllGather", tensor, tensor_name, exchanged, shape)
@@ -121,7 +121,7 @@ def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = N
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
         agreed = agree(world, "broadcast", given, root, name, in_order)
-        return meetings.broadcast_at(world, agreed.site, given, root, f"`broadcast` of {name}")
+        return meetings.broadcast_at(world, agreed.keys, given, root, f"`broadcast` of {name}")
 
     return _over_instances("Broadcast", tensor, tensor_name, exchanged, tensor.shape) if _several() else tensor
 
@@ -143,7 +143,7 @@ def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
         missing = tf.cast(most - tf.shape(given, tf.int64)[0], tf.int32)
         ends: Any = [[0, missing], *[[0, 0]] * (given.shape.rank - 1)]
         padded = tf.pad(given, ends)
-        together = meetings.gather_at(world, agreed.site, padded[tf.newaxis], f"`allgather` of {name}")
+        together = meetings.gather_at(world, agreed.keys, padded[tf.newaxis], f"`allgather` of {name}")
         return tf.concat([together[i, : agreed.rows[i]] for i in range(len(participants.current()))], 0)
 
     shape = tf.TensorShape([None]).concatenate(tensor.shape[1:])

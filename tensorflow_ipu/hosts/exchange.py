@@ -48,7 +48,7 @@ def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.T
     tensor = tf.convert_to_tensor(value)
     kind = f"broadcast from worker {root}"
     words = _words(kind, tensor, what)
-    return meetings.broadcast_at(world, _site(world, kind, tensor, words), tensor, root, words)
+    return meetings.broadcast_at(world, _keys(world, kind, tensor, words), tensor, root, words)
 
 
 def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
@@ -66,7 +66,7 @@ def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Ten
     tensor = tf.convert_to_tensor(value)
     kind = "mean" if mean else "sum"
     words = _words(kind, tensor, what)
-    return meetings.reduce_at(world, _site(world, kind, tensor, words), tensor, mean, words)
+    return meetings.reduce_at(world, _keys(world, kind, tensor, words), tensor, mean, words)
 
 
 def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
@@ -82,7 +82,7 @@ def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
     """
     tensor = tf.convert_to_tensor(value)
     words = _words("gather", tensor, what)
-    return meetings.gather_at(world, _site(world, "gather", tensor, words), tensor, words)
+    return meetings.gather_at(world, _keys(world, "gather", tensor, words), tensor, words)
 
 
 def _words(kind: str, tensor: tf.Tensor, what: str) -> str:
@@ -90,8 +90,8 @@ def _words(kind: str, tensor: tf.Tensor, what: str) -> str:
     return f"{kind} of {tensor.dtype.name}{shape} ({what})"
 
 
-def _site(world: World, kind: str, tensor: tf.Tensor, words: str) -> meetings.Site:
-    return meetings.Site(_GROUP, _key(world, kind, tensor, words), world.workers)
+def _keys(world: World, kind: str, tensor: tf.Tensor, words: str) -> meetings.CollectiveKeys:
+    return meetings.CollectiveKeys(_GROUP, _key(world, kind, tensor, words), world.workers)
 
 
 def _key(world: World, kind: str, tensor: tf.Tensor, words: str) -> int:

@@ -41,29 +41,29 @@ _ADDED_AS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
-    """Where workers meet for an exchange: the keys of one of TensorFlow's collectives.
+class CollectiveKeys:
+    """The keys of one of TensorFlow's collectives, by which the workers that take part find each other.
 
     Its runtime remembers the type and the shape of each for as long as the process lives, so that tensors of others need
     another key.
 
     Attributes:
-      group: The number of the group of workers that meet.
-      key: The number of the exchange in that group; a scalar tensor of int32 where a graph computes it.
-      size: How many workers are in the group.
+      group_key: The number of the group of workers that meet.
+      instance_key: The number of the exchange in that group; a scalar tensor of int32 where a graph computes it.
+      group_size: How many workers are in the group.
     """
 
-    group: int
-    key: int | tf.Tensor
-    size: int
+    group_key: int
+    instance_key: int | tf.Tensor
+    group_size: int
 
 
-def reduce_at(world: World, site: Site, tensor: tf.Tensor, mean: bool, what: str) -> tf.Tensor:
+def reduce_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool, what: str) -> tf.Tensor:
     """The sum of what the workers have, or their mean.
 
     Args:
       world: The workers.
-      site: Where they meet.
+      keys: The keys of the exchange.
       tensor: Numbers, of the same type and shape on all of them. Those of 16 bits are added in float32.
       mean: Whether to divide by the number of workers. A mean of integers is cut to one.
       what: What the tensor is, for messages.
@@ -76,24 +76,24 @@ def reduce_at(world: World, site: Site, tensor: tf.Tensor, mean: bool, what: str
         carried = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
     else:
         carried = tf.cast(tensor, _ADDED_AS.get(dtype, dtype))
-    with on_host(world, site, what):
+    with on_host(world, keys, what):
         total = tf.raw_ops.CollectiveReduceV2(
-            input=carried, ordering_token=[], merge_op="Add", final_op="Id", **_shared(world, site)
+            input=carried, ordering_token=[], merge_op="Add", final_op="Id", **_shared(world, keys)
         )
         if mean and not dtype.is_integer:
-            total /= tf.cast(site.size, total.dtype)
+            total /= tf.cast(keys.group_size, total.dtype)
         if dtype.is_complex:
             return tf.complex(total[..., 0], total[..., 1])
         total = tf.cast(total, dtype)
-        return tf.truncatediv(total, tf.cast(site.size, dtype)) if mean and dtype.is_integer else total
+        return tf.truncatediv(total, tf.cast(keys.group_size, dtype)) if mean and dtype.is_integer else total
 
 
-def gather_at(world: World, site: Site, tensor: tf.Tensor, what: str) -> tf.Tensor:
+def gather_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, what: str) -> tf.Tensor:
     """What the workers have, in their order along the first axis.
 
     Args:
       world: The workers.
-      site: Where they meet.
+      keys: The keys of the exchange.
       tensor: Of any type but text, with one axis at least, of the same type and shape on all of them.
       what: What the tensor is, for messages.
 
@@ -102,20 +102,20 @@ def gather_at(world: World, site: Site, tensor: tf.Tensor, what: str) -> tf.Tens
       TypeError: The tensor holds text.
     """
     carried = _carried(tensor, what)
-    with on_host(world, site, what):
-        done = tf.raw_ops.CollectiveGatherV2(input=carried, ordering_token=[], **_shared(world, site))
+    with on_host(world, keys, what):
+        done = tf.raw_ops.CollectiveGatherV2(input=carried, ordering_token=[], **_shared(world, keys))
         length = tensor.shape[0]
-        first = None if length is None else length * site.size
+        first = None if length is None else length * keys.group_size
         done = tf.ensure_shape(done, tf.TensorShape([first]).concatenate(tensor.shape[1:]))
         return _as_given(done, tensor.dtype)
 
 
-def broadcast_at(world: World, site: Site, tensor: tf.Tensor, root: int, what: str) -> tf.Tensor:
+def broadcast_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, root: int, what: str) -> tf.Tensor:
     """What worker `root` has.
 
     Args:
       world: The workers.
-      site: Where they meet.
+      keys: The keys of the exchange.
       tensor: Of any type but text, of the same type and shape on all of them.
       root: The number of the worker whose tensor it is.
       what: What the tensor is, for messages.
@@ -125,8 +125,8 @@ def broadcast_at(world: World, site: Site, tensor: tf.Tensor, root: int, what: s
       TypeError: The tensor holds text.
     """
     carried = _carried(tensor, what)
-    shared = _shared(world, site)
-    with on_host(world, site, what):
+    shared = _shared(world, keys)
+    with on_host(world, keys, what):
         if world.worker == root:
             done = tf.raw_ops.CollectiveBcastSendV2(input=carried, **shared)
         else:
@@ -135,9 +135,9 @@ def broadcast_at(world: World, site: Site, tensor: tf.Tensor, root: int, what: s
 
 
 @contextlib.contextmanager
-def on_host(world: World, site: Site, what: str) -> Iterator[None]:
-    """A block of an exchange: on the worker's CPU, its errors told by what was exchanged and by whom."""
-    of_all = site.size == world.workers
+def on_host(world: World, keys: CollectiveKeys, what: str) -> Iterator[None]:
+    """A block of an exchange: on the worker's CPU, whose errors say what was exchanged and by whom."""
+    of_all = keys.group_size == world.workers
     try:
         announcement = announced(what) if of_all else contextlib.nullcontext()
         with announcement, _limited(world.timeout), tf.device(world.device):
@@ -200,14 +200,14 @@ def told(world: World, message: str) -> str:
     return _TASK.sub(name, message)
 
 
-def _shared(world: World, site: Site) -> dict[str, Any]:
+def _shared(world: World, keys: CollectiveKeys) -> dict[str, Any]:
     # TensorFlow's limit ends an operation while threads of its runtime may still read what it leaves behind, and the
     # process with it now and then. So it is for graphs alone, whose runs nobody here sees begin and end.
     limit = 0.0 if tf.executing_eagerly() else world.timeout
     return {
-        "group_size": site.size,
-        "group_key": site.group,
-        "instance_key": site.key,
+        "group_size": keys.group_size,
+        "group_key": keys.group_key,
+        "instance_key": keys.instance_key,
         "communication_hint": "ring",
         "timeout_seconds": limit,
     }

@@ -1,4 +1,4 @@
-"""All workers meet at worker 0's address before TensorFlow's servers start, so that who is missing, or wrong, is told.
+"""All workers meet at worker 0's address before TensorFlow's servers start, so that an error names who is missing or wrong.
 
 TensorFlow's own registration waits where nothing can interrupt it. So the workers first say hello here, over plain
 sockets: worker 0 listens where its server is going to listen, hears of all others, and lets all of them go on at once.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# A function that is traced so often for shapes that differ is told of.
+# A function that is traced so often, for shapes that differ, is named in a warning.
 _SHAPES = 3
 
 

@@ -60,7 +60,7 @@ def export_single_step(
     Raises:
       RuntimeError: A graph of TensorFlow 1 is being built.
       TypeError: A signature, a name or the dataset is of a wrong kind.
-      ValueError: A signature cannot be told or is told twice, a shape is not static, `export_dir` is not empty, or steps,
+      ValueError: A signature cannot be inferred or is given twice, a shape is not static, `export_dir` is not empty, or steps,
         outputs and names do not fit together.
     """
     _check_iterations(iterations)

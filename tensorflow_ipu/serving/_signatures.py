@@ -36,7 +36,7 @@ def of_steps(
 
     Raises:
       TypeError: A signature is of a wrong kind, or `input_dataset` is no dataset.
-      ValueError: A signature cannot be told, is told twice, or does not fit the function's arguments.
+      ValueError: A signature cannot be inferred, is given twice, or does not fit the function's arguments.
     """
     first = "predict_step" if preprocessing_step is None else "preprocessing_step"
     given = predict_step_signature if preprocessing_step is None else preprocessing_step_signature

@@ -69,11 +69,11 @@ struct Suspect {
   uint32_t magnitude = 0;  // Bits of a float32.
 };
 
-// `sites` as `precision/checks.cc` writes them, and the words as it computes them.
-std::vector<Suspect> Suspects(std::string_view sites, const ffi::RemainingArgs& values, std::size_t first) {
+// `operations` as `precision/checks.cc` writes them, and the words as it computes them.
+std::vector<Suspect> Suspects(std::string_view operations, const ffi::RemainingArgs& values, std::size_t first) {
   std::vector<Suspect> suspects;
   std::size_t at = first;
-  for (const std::string_view group : absl::StrSplit(sites, "\n\n", absl::SkipEmpty())) {
+  for (const std::string_view group : absl::StrSplit(operations, "\n\n", absl::SkipEmpty())) {
     const uint32_t word = WordAt(values, at++);
     if (word == 0) continue;
     const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
@@ -129,16 +129,16 @@ Contents TakenBy(const Suspect& suspect, const ffi::RemainingArgs& values, std::
   return all;
 }
 
-std::optional<std::string> First(std::string_view options, std::string_view sites, const ffi::RemainingArgs& values,
-                                 std::size_t first, std::size_t sources) {
-  for (const Suspect& suspect : Suspects(sites, values, first)) {
+std::optional<std::string> First(std::string_view options, std::string_view operations,
+                                 const ffi::RemainingArgs& values, std::size_t first, std::size_t sources) {
+  for (const Suspect& suspect : Suspects(operations, values, first)) {
     std::optional<std::string> why = Why(suspect, Asked(options), TakenBy(suspect, values, sources));
     if (why.has_value()) return why;
   }
   return std::nullopt;
 }
 
-ffi::Error Check(std::string_view options, std::string_view loops, int64_t words, std::string_view sites,
+ffi::Error Check(std::string_view options, std::string_view loops, int64_t words, std::string_view operations,
                  ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::PRED> failed, ffi::RemainingArgs values,
                  ffi::ResultBuffer<ffi::PRED> has_failed) {
   bool& result = has_failed->typed_data()[0];
@@ -149,7 +149,7 @@ ffi::Error Check(std::string_view options, std::string_view loops, int64_t words
   bool suspect = false;
   for (std::size_t i = around.size(); i < sources; ++i) suspect = suspect || WordAt(values, i) != 0;
   if (!suspect) return ffi::Error::Success();
-  std::optional<std::string> fault = First(options, sites, values, around.size(), sources);
+  std::optional<std::string> fault = First(options, operations, values, around.size(), sources);
   if (!fault.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(state.untyped_data());
   if (at.lanes > 1) absl::StrAppend(&*fault, ", on replica ", at.lane);
@@ -168,7 +168,7 @@ XLA_FFI_DEFINE_HANDLER(kCheck, Check,
                            .Attr<std::string_view>("options")
                            .Attr<std::string_view>("loops")
                            .Attr<int64_t>("words")
-                           .Attr<std::string_view>("sites")
+                           .Attr<std::string_view>("operations")
                            .Arg<ffi::Buffer<ffi::S64>>()     // state
                            .Arg<ffi::Buffer<ffi::PRED>>()    // failed
                            .RemainingArgs()                  // iterations, words, sources

@@ -1,4 +1,4 @@
-// The custom calls that make rings, and copy one place into them and out of them; and have fences go on once.
+// The custom calls that make rings, and copy one place into them and out of them.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -52,13 +52,6 @@ ffi::Error RingWrite(ffi::ThreadPool threads, ffi::AnyBuffer ring, ffi::AnyBuffe
   return ffi::Error::Success();
 }
 
-ffi::Error Fence(ffi::Buffer<ffi::S32> behind, ffi::Result<ffi::Buffer<ffi::PRED>> goes,
-                 ffi::Result<ffi::Buffer<ffi::S32>> passed, bool whether) {
-  *goes->typed_data() = whether;
-  *passed->typed_data() = *behind.typed_data();
-  return ffi::Error::Success();
-}
-
 XLA_FFI_DEFINE_HANDLER(kRingZeros, RingZeros, ffi::Ffi::Bind().RemainingRets());  // rings
 XLA_FFI_DEFINE_HANDLER(kRingRead, RingRead,
                        ffi::Ffi::Bind()
@@ -72,16 +65,9 @@ XLA_FFI_DEFINE_HANDLER(kRingWrite, RingWrite,
                            .Arg<ffi::AnyBuffer>()         // value
                            .Arg<ffi::Buffer<ffi::S32>>()  // place
                            .Ret<ffi::AnyBuffer>());       // ring
-XLA_FFI_DEFINE_HANDLER(kFence, Fence,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S32>>()   // behind
-                           .Ret<ffi::Buffer<ffi::PRED>>()  // goes
-                           .Ret<ffi::Buffer<ffi::S32>>()   // behind
-                           .Attr<bool>("goes"));
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_zeros", "Host", kRingZeros);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_read", "Host", kRingRead);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_write", "Host", kRingWrite);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_fence", "Host", kFence);
 
 }  // namespace
 }  // namespace tensorflow_ipu

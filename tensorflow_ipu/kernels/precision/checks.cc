@@ -25,8 +25,8 @@ constexpr uint32_t kAboveHalf = 0x477ff000;     // Of 65520, which is above floa
 constexpr uint32_t kAboveLargest = 0x477fe001;  // Above 65504: at random, it may become 65536.
 constexpr uint32_t kInfiniteHalf = 0x7c00;      // The bits of float16's.
 
-// So many sites can a word tell apart.
-constexpr std::size_t kSites = 255;
+// How many operations the 8 bits of a fault code tell apart.
+constexpr std::size_t kCodes = 255;
 
 // Whether the value comes from outside of the computation, or from what nobody checks.
 bool IsSource(const xla::HloInstruction& operation) {
@@ -76,37 +76,37 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   const Faults faults = options_.stops() ? FaultsOf(options_, operation) : 0;
   if (faults == 0) return;
   const bool half = operation.shape().element_type() == xla::F16;
-  Site site;
-  site.wide = wide;
-  site.judged = judged;
-  site.elementwise = operation.IsElementwise();
-  site.converts = operation.opcode() == HloOpcode::kConvert;
-  site.pole = options_.div0 ? PoleOperand(operation.opcode()) : -1;
-  site.limit = kInfinite + 1;
-  if (site.pole >= 0) site.limit = kInfinite;
-  if (half && options_.oflo) site.limit = kAboveHalf;
+  CheckedOperation checked;
+  checked.wide = wide;
+  checked.judged = judged;
+  checked.elementwise = operation.IsElementwise();
+  checked.converts = operation.opcode() == HloOpcode::kConvert;
+  checked.pole = options_.div0 ? PoleOperand(operation.opcode()) : -1;
+  checked.limit = kInfinite + 1;
+  if (checked.pole >= 0) checked.limit = kInfinite;
+  if (half && options_.oflo) checked.limit = kAboveHalf;
   const bool quarter = OverflowsQuarter(operation);
-  if (quarter) site.limit = 1;  // Any number but 0.
+  if (quarter) checked.limit = 1;  // Any number but 0.
   const xla::OpMetadata& metadata = operation.metadata();
-  site.line = absl::StrCat(count_++,
-                           quarter ? " f8 "
-                           : half  ? " half "
-                                   : " float ",
-                           metadata.op_type(), " ", metadata.op_name(), " ");
-  LookAt(site, exposed_.Of(operation), result);
+  checked.line = absl::StrCat(count_++,
+                              quarter ? " f8 "
+                              : half  ? " half "
+                                      : " float ",
+                              metadata.op_type(), " ", metadata.op_name(), " ");
+  LookAt(checked, exposed_.Of(operation), result);
   const xla::HloInstruction* const group = GroupOf(&operation);
-  std::vector<Sites>& parts = groups_[group];
+  std::vector<CheckedOperations>& parts = groups_[group];
   if (parts.empty()) order_.push_back(group);
-  if (parts.empty() || parts.back().size() == kSites) parts.emplace_back();
-  parts.back().push_back(std::move(site));
+  if (parts.empty() || parts.back().size() == kCodes) parts.emplace_back();
+  parts.back().push_back(std::move(checked));
 }
 
 // Has a result be looked at, where it is in memory in any case: a product is there in float32, what follows from it is
 // not. An infinity that is bounded is only there.
-void Checks::LookAt(const Site& site, Faults faults, Value result) {
+void Checks::LookAt(const CheckedOperation& checked, Faults faults, Value result) {
   if (faults == 0) return;
   const bool half = result->shape().element_type() == xla::F16;
-  const bool stored = !site.elementwise || (site.converts && !site.wide->IsElementwise());
+  const bool stored = !checked.elementwise || (checked.converts && !checked.wide->IsElementwise());
   const bool infinity = (faults & kInfinity) != 0;
   const bool bounded = infinity && !options_.oflo;
   if (half && !stored && !bounded) {
@@ -114,12 +114,12 @@ void Checks::LookAt(const Site& site, Faults faults, Value result) {
     limits_.push_back(kInfiniteHalf + (infinity ? 0 : 1));
     return;
   }
-  looked_at_.push_back(site.wide);
+  looked_at_.push_back(checked.wide);
   const bool overflows = half && options_.oflo && infinity;
   if (overflows) {
-    limits_.push_back(site.judged == site.wide ? kAboveHalf : kAboveLargest);
+    limits_.push_back(checked.judged == checked.wide ? kAboveHalf : kAboveLargest);
   } else {
-    limits_.push_back(std::min(site.limit, kInfinite + (infinity ? 0 : 1)));
+    limits_.push_back(std::min(checked.limit, kInfinite + (infinity ? 0 : 1)));
   }
 }
 
@@ -128,15 +128,15 @@ void Checks::LookAt(const Site& site, Faults faults, Value result) {
 void Checks::FindSources() {
   std::unordered_map<const xla::HloInstruction*, bool> known;
   for (const xla::HloInstruction* const group : order_) {
-    for (Sites& part : groups_[group]) {
-      for (Site& site : part) {
-        if (site.elementwise || !site.sources.empty()) continue;
-        if (site.wide->opcode() == HloOpcode::kDot || site.wide->opcode() == HloOpcode::kConvolution) {
-          site.sources.assign(site.wide->operands().begin(), site.wide->operands().end());
+    for (CheckedOperations& part : groups_[group]) {
+      for (CheckedOperation& checked : part) {
+        if (checked.elementwise || !checked.sources.empty()) continue;
+        if (checked.wide->opcode() == HloOpcode::kDot || checked.wide->opcode() == HloOpcode::kConvolution) {
+          checked.sources.assign(checked.wide->operands().begin(), checked.wide->operands().end());
           continue;
         }
         std::unordered_set<const xla::HloInstruction*> visited;
-        std::vector<Value> waiting(site.wide->operands().begin(), site.wide->operands().end());
+        std::vector<Value> waiting(checked.wide->operands().begin(), checked.wide->operands().end());
         while (!waiting.empty()) {
           const Value value = waiting.back();
           waiting.pop_back();
@@ -144,7 +144,7 @@ void Checks::FindSources() {
           const auto [source, is_new] = known.emplace(value, false);
           if (is_new) source->second = IsSource(*value);
           if (source->second) {
-            site.sources.push_back(value);
+            checked.sources.push_back(value);
           } else {
             waiting.insert(waiting.end(), value->operands().begin(), value->operands().end());
           }
@@ -154,9 +154,10 @@ void Checks::FindSources() {
   }
 }
 
-// For each element the number of the first site that stops the program, counted down from 255, in the upper 8 bits; the
-// upper 23 bits of the magnitude there; and whether it was a division by zero. Of all elements, the largest such word.
-Value Checks::Word(const Emit& emit, const Recomputation& recomputed, const Sites& sites) {
+// For each element the number of the first operation that stops the program, counted down from 255, in the upper 8
+// bits; the upper 23 bits of the magnitude there; and whether it was a division by zero. Of all elements, the largest
+// such code.
+Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations) {
   std::unordered_map<const xla::HloInstruction*, Value> known;
   const auto magnitude = [&](Value value) {
     Value& bits = known[value];
@@ -164,17 +165,17 @@ Value Checks::Word(const Emit& emit, const Recomputation& recomputed, const Site
     return bits;
   };
   Value words = nullptr;
-  uint32_t number = kSites;
-  for (const Site& site : sites) {
-    const Value wide = recomputed.Of(site.wide);
-    const Value result = magnitude(recomputed.Of(site.judged));
+  uint32_t number = kCodes;
+  for (const CheckedOperation& checked : operations) {
+    const Value wide = recomputed.Of(checked.wide);
+    const Value result = magnitude(recomputed.Of(checked.judged));
     const Value infinite = emit.Filled(kInfinite, result);
-    Value stops = emit.Compare(result, emit.Filled(site.limit, result), xla::ComparisonDirection::kGe);
+    Value stops = emit.Compare(result, emit.Filled(checked.limit, result), xla::ComparisonDirection::kGe);
     Value word =
         emit.Plus(emit.And(emit.Down(result, 7), emit.Filled(0xfffffeu, result)), emit.Filled(number-- << 24, result));
-    if (site.converts) {  // What it took is what it gave.
+    if (checked.converts) {  // What it took is what it gave.
       stops = emit.And(stops, emit.Compare(result, infinite, xla::ComparisonDirection::kLt));
-    } else if (site.elementwise) {
+    } else if (checked.elementwise) {
       Value taken = nullptr;  // The largest magnitude that the operation took.
       for (const Value operand : wide->operands()) {
         if (operand->shape().element_type() != xla::F32) continue;
@@ -188,8 +189,8 @@ Value Checks::Word(const Emit& emit, const Recomputation& recomputed, const Site
                                         emit.Compare(taken, infinite, xla::ComparisonDirection::kLe));
         stops = emit.And(stops, emit.Or(made_infinite, made_nan));
       }
-      if (site.pole >= 0) {
-        const Value divisor = magnitude(wide->mutable_operand(site.pole));
+      if (checked.pole >= 0) {
+        const Value divisor = magnitude(wide->mutable_operand(checked.pole));
         const Value by_zero = emit.Compare(divisor, emit.Filled(0u, divisor), xla::ComparisonDirection::kEq);
         word = emit.Or(word, emit.Convert(by_zero, xla::U32));
       }
@@ -238,10 +239,10 @@ std::vector<Value> Checks::Wanted(const Scope& scope) const {
   std::vector<Value> wanted = {scope.state, scope.failed};
   wanted.insert(wanted.end(), scope.iterations.begin(), scope.iterations.end());
   for (const auto& [group, parts] : groups_) {
-    for (const Sites& part : parts) {
-      for (const Site& site : part) {
-        wanted.insert(wanted.end(), {site.wide, site.judged});
-        wanted.insert(wanted.end(), site.sources.begin(), site.sources.end());
+    for (const CheckedOperations& part : parts) {
+      for (const CheckedOperation& checked : part) {
+        wanted.insert(wanted.end(), {checked.wide, checked.judged});
+        wanted.insert(wanted.end(), checked.sources.begin(), checked.sources.end());
       }
     }
   }
@@ -253,20 +254,20 @@ Value Checks::Named(const Emit& emit, const Scope& scope, const Recomputation& r
   std::vector<Value> words;
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
-  std::string sites;  // A line each, and an empty one behind those of a word.
+  std::string operations;  // A line each, and an empty one behind those of a word.
   for (const xla::HloInstruction* const group : order_) {
-    for (const Sites& part : groups_[group]) {
-      words.push_back(Word(emit, recomputed, part));
-      for (const Site& site : part) {
+    for (const CheckedOperations& part : groups_[group]) {
+      words.push_back(FaultCodes(emit, recomputed, part));
+      for (const CheckedOperation& checked : part) {
         std::vector<std::size_t> numbers;
-        for (const Value source : site.sources) {
+        for (const Value source : checked.sources) {
           const auto [number, is_new] = number_of.emplace(source, sources.size());
           if (is_new) sources.push_back(recomputed.Of(source));
           numbers.push_back(number->second);
         }
-        absl::StrAppend(&sites, site.line, absl::StrJoin(numbers, ","), "\n");
+        absl::StrAppend(&operations, checked.line, absl::StrJoin(numbers, ","), "\n");
       }
-      absl::StrAppend(&sites, "\n");
+      absl::StrAppend(&operations, "\n");
     }
   }
   std::vector<Value> operands = {recomputed.Of(scope.state), recomputed.Of(scope.failed)};
@@ -278,7 +279,7 @@ Value Checks::Named(const Emit& emit, const Scope& scope, const Recomputation& r
   const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(
       xla::ShapeUtil::MakeShape(xla::PRED, {}), operands, kCheck,
       absl::StrCat("{options = \"", what, "\", loops = \"", absl::StrJoin(scope.loops, " "), "\", words = ",
-                   words.size(), " : i64, sites = \"", absl::StrReplaceAll(sites, {{"\n", "\\0A"}}), "\"}"),
+                   words.size(), " : i64, operations = \"", absl::StrReplaceAll(operations, {{"\n", "\\0A"}}), "\"}"),
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_custom_call_has_side_effect(true);
   return call;

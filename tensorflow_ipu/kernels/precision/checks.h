@@ -23,7 +23,7 @@ constexpr char kCheck[] = "ipu_half_check";
 // In each run, a few results are looked at for infinities and NaNs; see `Exposed`. Where there are some, and only
 // there, the operations on elements are computed once more, to see which of them has made what. Those of one shape,
 // each of which takes results of others, are a group: one pass over all elements finds the first of them that stops the
-// program. Its result is one word, 0 where none does: see `Word`.
+// program. Its result is one word, 0 where none does: see `FaultCodes`.
 class Checks {
  public:
   // `operations` are those of the computation before it is rewritten, in their order.
@@ -37,7 +37,7 @@ class Checks {
   Value Failed(const Emit& emit, const Scope& scope);
 
  private:
-  struct Site {
+  struct CheckedOperation {
     Value wide;
     Value judged;
     bool elementwise;
@@ -47,14 +47,14 @@ class Checks {
     std::string line;  // What there is to know of it, but for its sources.
     std::vector<Value> sources;
   };
-  using Sites = std::vector<Site>;
+  using CheckedOperations = std::vector<CheckedOperation>;
 
   const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation);
-  void LookAt(const Site& site, Faults faults, Value result);
+  void LookAt(const CheckedOperation& checked, Faults faults, Value result);
   void FindSources();
   std::vector<Value> Wanted(const Scope& scope) const;
   Value Named(const Emit& emit, const Scope& scope, const Recomputation& recomputed);
-  Value Word(const Emit& emit, const Recomputation& recomputed, const Sites& sites);
+  Value FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
   Value Largest(const Emit& emit, Value words);
 
   const Options& options_;
@@ -62,10 +62,11 @@ class Checks {
   std::vector<Value> looked_at_;
   std::vector<uint32_t> limits_;  // Of `looked_at_`, in their type.
   std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;  // To another of the same group.
-  std::unordered_map<const xla::HloInstruction*, std::vector<Sites>> groups_;  // In parts that a word can number.
-  std::vector<const xla::HloInstruction*> order_;                              // Of `groups_`.
+  std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>>
+      groups_;                                     // In parts whose operations a code can tell apart.
+  std::vector<const xla::HloInstruction*> order_;  // Of `groups_`.
   std::vector<Value> sources_;  // What comes from elsewhere: it may hold a NaN that no operation here has made.
-  int64_t count_ = 0;           // Of all sites.
+  int64_t count_ = 0;           // Of all checked operations.
   xla::HloComputation* larger_ = nullptr;
 };
 

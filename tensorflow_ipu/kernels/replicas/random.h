@@ -17,7 +17,7 @@ core::Registry<core::RandomStreams>& RandomStreams();
 // The streams of /device:IPU:<device>, made at their first use.
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 
-// What a program is told that draws from streams that are no more.
+// The error of a program that draws from streams that are no more.
 core::Outcome RandomStreamsGone();
 
 // Starts the streams of all devices anew.
