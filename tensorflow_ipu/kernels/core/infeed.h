@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/capacity.h"
+#include "tensorflow_ipu/kernels/core/drain_rate.h"
 #include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/lane_cache.h"
 #include "tensorflow_ipu/kernels/core/lane_rows.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/spin_mutex.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiters.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -57,14 +59,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // exchange `element` becomes what a Take has left in its place, so that memory goes to and fro, and is not freed on
   // another thread than it came from.
   Outcome Push(Element&& element, std::size_t bytes) IPU_EXCLUDES(mutex_) {
-    const auto has_room = [this]() IPU_REQUIRES(mutex_) { return rows_.held() < capacity_.elements() || !open_; };
     Lock lock(mutex_);
-    if (!has_room()) capacity_.RanFull();
+    if (!HasRoom()) capacity_.RanFull();
     capacity_.SetBytes(bytes);
     bytes_ = bytes;
-    pump_sleeps_ = true;
-    room_made_.Wait(lock, has_room);
-    pump_sleeps_ = false;
+    if (!HasRoom()) AwaitRoom(lock);
     if (!open_) return Closed();
     rows_.Push(&element);
     pushed_.store(rows_.pushed(), std::memory_order_release);
@@ -95,7 +94,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) IPU_EXCLUDES(mutex_) {
     LaneCache<Element>* const cache = CacheOf(lane, lanes, why);
     if (cache == nullptr) return Took::kFailed;
-    const Lock cache_lock(cache->mutex);
+    const SpinLock cache_lock(cache->mutex);
     if (Stopped()) {
       *why = WhyStopped();
       return Took::kFailed;
@@ -105,6 +104,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       *why = Refusal(lane, lanes);
       if (!why->ok()) return Took::kFailed;
       if (!waiters_.Any(lane)) {
+        rows_.Prefetch(lane, capacity_.batch());
         cache->Refill(capacity_.batch(), [&](Element* place) {
           mutex_.AssertHeld();
           return Pop(lane, place);
@@ -117,6 +117,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     }
     cache->Take(element);
     return Took::kElement;
+  }
+
+  // Takes this lane's next element where that is at hand without the lock of the queue: has `use(Element&)` use it where
+  // it lies, under a lock that is for moments. Returns false, and uses nothing, in all other cases, which are for Take.
+  template <typename Use>
+  bool TakeAtHand(int64_t lane, int64_t lanes, Use use) {
+    if (lanes_.load(std::memory_order_acquire) != lanes) return false;
+    LaneCache<Element>& cache = caches_[lane];
+    const SpinLock cache_lock(cache.mutex);
+    if (cache.count() == 0 || Stopped()) return false;
+    cache.TakeInPlace(use);
+    return true;
   }
 
   // Spins for a moment for this lane's next element. Returns whether a Take is worth another try. How long a moment is
@@ -148,7 +160,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     Element element;
     Outcome why;
     if (LaneCache<Element>* const cache = CacheOf(lane, lanes, &why)) {
-      const Lock cache_lock(cache->mutex);
+      const SpinLock cache_lock(cache->mutex);
       if (Stopped()) {
         why = WhyStopped();
       } else if (cache->count() > 0) {
@@ -258,9 +270,30 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     const int64_t lanes = lanes_.load(std::memory_order_acquire);
     for (int64_t lane = 0; lane < lanes; ++lane) {
       LaneCache<Element>* const cache = &caches_[lane];
-      const Lock lock(cache->mutex);
+      const SpinLock lock(cache->mutex);
       visit(lane, cache);
     }
+  }
+
+  bool HasRoom() const IPU_REQUIRES(mutex_) { return rows_.held() < capacity_.elements() || !open_; }
+
+  // The pump's: sleeps until there is room. To wake it takes a program longer than ten elements do; so where the queue
+  // is emptied soon and steadily, the pump wakes by the clock when half of it should be free, and is woken only where
+  // that turns out to be too late.
+  void AwaitRoom(Lock& lock) IPU_REQUIRES(mutex_) {
+    const auto now = DrainRate::Clock::now();
+    drain_rate_.Full(now, rows_.pushed() - rows_.held());
+    const int64_t half = capacity_.elements() / 2;
+    const std::optional<std::chrono::nanoseconds> until_half = drain_rate_.TimeFor(half);
+    if (capacity_.elements() >= kRowsAhead && until_half.has_value() && *until_half <= kLongestNap) {
+      woken_at_ = half / 2;
+      pump_sleeps_ = true;
+      room_made_.WaitUntil(lock, now + *until_half);
+    }
+    woken_at_ = half;
+    pump_sleeps_ = true;
+    room_made_.Wait(lock, [this]() IPU_REQUIRES(mutex_) { return HasRoom(); });
+    pump_sleeps_ = false;
   }
 
   bool Stopped() const { return !open_ || interrupted.load(std::memory_order_relaxed); }
@@ -301,10 +334,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool Pop(int64_t lane, Element* element) IPU_REQUIRES(mutex_) {
     if (!rows_.Pop(lane, element)) return false;
-    // The pump is woken when half of the queue is free, so that one wake serves several elements; but what is left of a
-    // row that is not whole can be more than half, and nobody takes from it.
+    // One wake serves several elements; but what is left of a row that is not whole can be more than those, and nobody
+    // takes from it.
     const int64_t left = rows_.held();
-    if (pump_sleeps_ && (2 * left <= capacity_.elements() || left < rows_.width())) room_made_.NotifyOne();
+    if (pump_sleeps_ && (left <= woken_at_ || left < rows_.width())) {
+      pump_sleeps_ = false;  // One wake is enough.
+      room_made_.NotifyOne();
+    }
     return true;
   }
 
@@ -339,7 +375,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   mutable Mutex mutex_;
   Condition room_made_;
   Capacity capacity_ IPU_GUARDED_BY(mutex_);
+  DrainRate drain_rate_ IPU_GUARDED_BY(mutex_);
   bool pump_sleeps_ IPU_GUARDED_BY(mutex_) = false;
+  int64_t woken_at_ IPU_GUARDED_BY(mutex_) = 0;  // Of so many elements left, a pump that sleeps is woken.
   LaneRows<Element> rows_ IPU_GUARDED_BY(mutex_);
   std::size_t bytes_ IPU_GUARDED_BY(mutex_) = 0;  // Of an element.
   int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements that nobody had taken when it was closed.

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/spin_mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -24,7 +24,7 @@ void Prefetch(const Element&, long) {}
 // and then one after the other from memory that is its own, on cache lines of its own.
 template <typename Element>
 struct alignas(64) LaneCache {
-  mutable Mutex mutex;
+  mutable SpinMutex mutex;
   std::vector<Element> elements IPU_GUARDED_BY(mutex);  // Those from `next` to `end` are there to take.
   std::size_t next IPU_GUARDED_BY(mutex) = 0;
   std::size_t end IPU_GUARDED_BY(mutex) = 0;
@@ -34,6 +34,13 @@ struct alignas(64) LaneCache {
   // Takes the next element, and keeps what `*element` was.
   void Take(Element* element) IPU_REQUIRES(mutex) {
     std::swap(*element, elements[next++]);
+    if (next < end) Prefetch(elements[next], 0);
+  }
+
+  // Has `use(Element&)` use the next element where it lies.
+  template <typename Use>
+  void TakeInPlace(Use use) IPU_REQUIRES(mutex) {
+    use(elements[next++]);
     if (next < end) Prefetch(elements[next], 0);
   }
 

@@ -65,6 +65,14 @@ class LaneRows {
   // Whether the element that came last was the last of its row.
   bool EndsRow() const { return width_ > 0 && pushed_ % width_ == 0; }
 
+  // Has the processor load the places of this lane's next elements, `most` at most, all at once: they were written on
+  // another core, and one after the other would wait for its own way from there.
+  void Prefetch(int64_t lane, std::size_t most) const {
+    const int64_t begin = NextOf(lane);
+    const int64_t end = std::min(pushed_, begin + static_cast<int64_t>(most) * width_);
+    for (int64_t number = begin; number < end; number += width_) __builtin_prefetch(&slots_[number], /*rw=*/1);
+  }
+
   // Takes this lane's next element, if it is ready, and keeps what `*element` was. Returns whether it was.
   bool Pop(int64_t lane, Element* element) {
     if (!IsReady(lane)) return false;

@@ -28,35 +28,35 @@ struct ProgramState {
 
 constexpr int64_t kProgramStateSize = sizeof(ProgramState) / sizeof(int64_t);
 
-inline ProgramState StateAt(const void* data) {
-  ProgramState state;
-  std::memcpy(&state, data, sizeof(state));
-  return state;
+// Reads the numbers one by one: a load of two of them would wait until the count that the use before has stored is
+// through with its way to memory.
+[[gnu::always_inline]] inline ProgramState StateAt(const void* data) {
+  const auto* const numbers = static_cast<const int64_t*>(data);
+  return {numbers[0], numbers[1], numbers[2], numbers[3]};
 }
 
-// Writes the state after the use of which `at` is the state before. The count goes out as the one number that it is: as
-// a part of a wider store, it would first have to wait for its own way through memory.
-inline void Advance(const ProgramState& at, void* next) {
-  constexpr std::size_t kCountAt = offsetof(ProgramState, count);
-  std::memcpy(next, &at, kCountAt);
-  const int64_t count = at.count + 1;
-  std::memcpy(static_cast<char*>(next) + kCountAt, &count, sizeof(count));
+// Writes to `next` the state after the use of which `at` is the state before. Both may be the same memory.
+inline void Advance(const void* at, void* next) {
+  constexpr std::size_t kCountAt = offsetof(ProgramState, count) / sizeof(int64_t);
+  const auto* const from = static_cast<const int64_t*>(at);
+  auto* const to = static_cast<int64_t*>(next);
+  if (to != from) std::memcpy(to, from, offsetof(ProgramState, count));
+  to[kCountAt] = from[kCountAt] + 1;
 }
 
-// What a use is called with ahead of its values: its state, or the order of the program and its state. The first of
-// the two is what the use advances. Both are copies: the results of the call may lie where they were.
+// What a use is called with ahead of its values: its state, or the order of the program and its state.
 struct OrderedState {
-  ProgramState advanced;
-  ProgramState used;
-  int64_t states;  // How many there are, 1 or 2: where the values begin.
+  const void* advanced;  // The memory of the first of the two, which is what the use advances.
+  ProgramState used;     // A copy.
+  int64_t states;        // How many there are, 1 or 2: where the values begin.
 };
 
 // `state(i)` is the memory of argument i.
 template <typename StateOf>
-OrderedState OrderedStateAt(StateOf state) {
-  const ProgramState first = StateAt(state(0));
-  if (first.number >= 0) return {first, first, 1};
-  return {first, StateAt(state(1)), 2};
+[[gnu::always_inline]] inline OrderedState OrderedStateAt(StateOf state) {
+  const void* const first = state(0);
+  const bool ordered = *static_cast<const int64_t*>(first) < 0;
+  return {first, StateAt(ordered ? state(1) : first), ordered ? 2 : 1};
 }
 
 }  // namespace tensorflow_ipu::core

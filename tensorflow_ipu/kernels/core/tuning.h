@@ -28,6 +28,10 @@ constexpr std::size_t kBytesAhead = std::size_t{4} << 20;
 // it is taken. Without: 1.06 for one layer.
 constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
 
+// How long a pump whose queue is full sleeps by the clock at most. Where half of the queue lasts longer than that, to be
+// woken by the program costs it nothing that matters. [MEASURE]
+constexpr std::chrono::nanoseconds kLongestNap{5000000};
+
 // What a lane takes at a time under the lock of the queue: elements, and bytes in all. What pump and program both touch
 // moves between their cores' caches at 0.1 us and more; without batches the two queues of a loop of small steps added
 // 1.2 us a step, with them 0.35 us. Without: 1.2 to 1.3 for elements of 4 and 64 KiB.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/feeds/element.h"
 
 namespace tensorflow_ipu {
@@ -23,12 +25,21 @@ class InfeedQueue : public core::Infeed<InfeedElement> {
  public:
   // `sizes` are the bytes of each tensor of an element.
   InfeedQueue(std::string name, int64_t depth, core::Grouping sharing, std::vector<std::size_t> sizes)
-      : core::Infeed<InfeedElement>(std::move(name), depth, sharing), sizes_(std::move(sizes)) {}
+      : core::Infeed<InfeedElement>(std::move(name), depth, sharing),
+        sizes_(std::move(sizes)),
+        element_bytes_(std::accumulate(sizes_.begin(), sizes_.end(), std::size_t{0})) {}
 
   const std::vector<std::size_t>& sizes() const { return sizes_; }
 
+  // Of an element.
+  std::size_t bytes() const { return element_bytes_; }
+
+  // Whether elements are copies of their tensors.
+  bool small() const { return element_bytes_ <= core::kCopiedBytes; }
+
  private:
   const std::vector<std::size_t> sizes_;
+  const std::size_t element_bytes_;
 };
 
 class Pump;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -180,8 +179,6 @@ void Pump::Release() {
 bool Pump::AwaitAll(std::chrono::nanoseconds limit) { return Running::Global().AwaitNone(limit); }
 
 void Pump::Run() {
-  const std::size_t bytes = std::accumulate(queue_->sizes().begin(), queue_->sizes().end(), std::size_t{0});
-  const bool small = bytes <= core::kCopiedBytes;
   std::vector<tf::Tensor> tensors;
   InfeedElement element;
   for (int64_t count = 0;; ++count) {
@@ -207,13 +204,13 @@ void Pump::Run() {
       queue_->End(std::move(fits));
       return;
     }
-    if (small) {
+    if (queue_->small()) {
       element.Copy(tensors);
       tensors.clear();
     } else {
       element.Hold(&tensors);
     }
-    if (!queue_->Push(std::move(element), bytes).ok()) {
+    if (!queue_->Push(std::move(element), queue_->bytes()).ok()) {
       Note("ends, as its queue stops, after " + std::to_string(count) + " elements");
       return;
     }

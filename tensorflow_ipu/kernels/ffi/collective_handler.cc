@@ -83,7 +83,7 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
                                     "the `tf.function` as long as its programs run."),
             {}};
   }
-  core::Advance(states.advanced, static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[0])->data);
+  core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
   const core::Collective collective = CollectiveOf(frame.attrs);
   core::Contribution contribution;
   core::Outcome gathered = Gather(frame, states.states, &contribution);

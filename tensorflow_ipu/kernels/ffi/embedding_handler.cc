@@ -41,7 +41,7 @@ ffi::Error LookUp(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ff
   if (const auto table = TableOf(at, *rows, &outcome)) {
     outcome = table->Look(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
   }
-  core::Advance(at, next_state->untyped_data());
+  core::Advance(state.untyped_data(), next_state->untyped_data());
   return Named(std::move(outcome), name);
 }
 
@@ -55,7 +55,7 @@ ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ff
                             gradients.untyped_data(), {learning_rate, batches, site, at.lane});
   }
   std::memset(done->untyped_data(), 0, done->size_bytes());
-  core::Advance(at, next_state->untyped_data());
+  core::Advance(state.untyped_data(), next_state->untyped_data());
   return Named(std::move(outcome), name);
 }
 

@@ -28,6 +28,8 @@ inline int64_t ElementsOf(const XLA_FFI_Buffer& buffer) {
 }
 
 // An argument or a result, which in these calls is always a buffer.
+inline void* DataOf(const void* buffer) { return static_cast<const XLA_FFI_Buffer*>(buffer)->data; }
+
 inline Memory MemoryOf(const void* buffer) {
   const auto* const at = static_cast<const XLA_FFI_Buffer*>(buffer);
   return {at->data,
@@ -41,8 +43,7 @@ inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
   };
 }
 inline auto StatesOf(const XLA_FFI_CallFrame& frame) {
-  return
-      [&frame](std::size_t i) -> const void* { return static_cast<const XLA_FFI_Buffer*>(frame.args.args[i])->data; };
+  return [&frame](std::size_t i) -> const void* { return DataOf(frame.args.args[i]); };
 }
 
 // An attribute, which is a scalar of this type.

@@ -15,15 +15,24 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// The queue of the pass under way; null where there is none.
-const std::shared_ptr<InfeedQueue>& Find(int64_t number) {
-  static thread_local core::LookupCache<InfeedQueue> cache;
-  cache.Find(number, [](int64_t wanted) {
-    const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
-    return infeed == nullptr ? nullptr : infeed->queue();
-  });
-  return cache.object();
-}
+// What a thread keeps from call to call.
+struct InfeedCalls {
+  core::LookupCache<InfeedQueue> cache;
+  InfeedElement element;  // Gives its memory back to the pump at the next call.
+
+  // The queue of the pass under way; null where there is none.
+  InfeedQueue* Find(int64_t number) {
+    return cache.Find(number, [](int64_t wanted) {
+      const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
+      return infeed == nullptr ? nullptr : infeed->queue();
+    });
+  }
+
+  static InfeedCalls& OfThread() {
+    static thread_local InfeedCalls calls;
+    return calls;
+  }
+};
 
 // Whether the elements of the queue have the sizes that the program wants, whose tensor `i` is `wanted(i)`.
 template <typename Wanted>
@@ -35,25 +44,34 @@ bool Fits(const InfeedQueue& queue, std::size_t count, Wanted wanted) {
   return true;
 }
 
+// Whether there was an element, or came within a moment.
+bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement* element) {
+  core::Outcome why;
+  InfeedQueue::Took took = queue->Take(at.lane, at.lanes, element, &why);
+  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.lane)) {
+    took = queue->Take(at.lane, at.lanes, element, &why);
+  }
+  return took == InfeedQueue::Took::kElement;
+}
+
 // Whether the element that a call wants was ready, and has been copied to where it wants it. All else is for Dequeue.
 bool TakeReady(const XLA_FFI_CallFrame& frame) {
-  // Gives its memory back to the pump at the next call.
-  static thread_local InfeedElement element;
   const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
   const core::ProgramState& at = states.used;
-  InfeedQueue* const queue = Find(at.number).get();
+  InfeedCalls& calls = InfeedCalls::OfThread();
+  InfeedQueue* const queue = calls.Find(at.number);
   if (queue == nullptr) return false;
   const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + 1]); };
   if (!Fits(*queue, static_cast<std::size_t>(frame.rets.size - 1), to)) return false;
-  core::Outcome why;
-  InfeedQueue::Took took = queue->Take(at.lane, at.lanes, &element, &why);
-  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.lane)) {
-    took = queue->Take(at.lane, at.lanes, &element, &why);
+  const auto copy = [&](const InfeedElement& element) {
+    element.CopyTo(queue->sizes(), [&](std::size_t i) { return DataOf(frame.rets.rets[i + 1]); });
+  };
+  if (!queue->small() || !queue->TakeAtHand(at.lane, at.lanes, copy)) {
+    if (!TakeOrSpin(at, queue, &calls.element)) return false;
+    copy(calls.element);
+    calls.element.Drop();
   }
-  if (took != InfeedQueue::Took::kElement) return false;
-  element.CopyTo(queue->sizes(), [&](std::size_t i) { return to(i).data; });
-  element.Drop();
-  core::Advance(states.advanced, MemoryOf(frame.rets.rets[0]).data);
+  core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
   return true;
 }
 
@@ -75,8 +93,9 @@ ffi::Future Failed(core::Outcome why) {
 ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const core::ProgramState& at = states.used;
-  const std::shared_ptr<InfeedQueue> queue = Find(at.number);
-  if (queue == nullptr) return Failed(Missing(at.number));
+  InfeedCalls& calls = InfeedCalls::OfThread();
+  if (calls.Find(at.number) == nullptr) return Failed(Missing(at.number));
+  const std::shared_ptr<InfeedQueue> queue = calls.cache.object();  // Programs that run inside of this look up others.
   absl::InlinedVector<Memory, 8> to;  // The usual number of tensors needs no memory of its own.
   for (std::size_t i = 0; i < results.size(); ++i) {
     auto result = results.get<ffi::AnyBuffer>(i);

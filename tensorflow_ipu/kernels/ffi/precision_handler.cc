@@ -27,7 +27,7 @@ ffi::Error Begin(std::string_view, ffi::Buffer<ffi::S64> state, ffi::ResultBuffe
   uint64_t shared = 0;
   Write(streams->DrawRounding(at.lane, &shared), first, second);
   Write(shared, shared_first, shared_second);
-  core::Advance(at, next_state->untyped_data());
+  core::Advance(state.untyped_data(), next_state->untyped_data());
   return ffi::Error::Success();
 }
 

@@ -20,7 +20,7 @@ ffi::Error DrawSeed(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> nex
   const core::RandomSeed drawn = streams->Draw(at.lane);
   seed->typed_data()[0] = drawn.key;
   seed->typed_data()[1] = drawn.count;
-  core::Advance(at, next_state->untyped_data());
+  core::Advance(state.untyped_data(), next_state->untyped_data());
   return ffi::Error::Success();
 }
 
