@@ -104,11 +104,11 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       *why = Refusal(lane, lanes);
       if (!why->ok()) return Took::kFailed;
       if (!waiters_.Any(lane)) {
-        rows_.Prefetch(lane, capacity_.batch());
         cache->Refill(capacity_.batch(), [&](Element* place) {
           mutex_.AssertHeld();
           return Pop(lane, place);
         });
+        rows_.Prefetch(lane, capacity_.batch());
       }
       if (cache->count() == 0) {
         capacity_.RanEmpty();

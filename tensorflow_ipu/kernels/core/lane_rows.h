@@ -65,8 +65,8 @@ class LaneRows {
   // Whether the element that came last was the last of its row.
   bool EndsRow() const { return width_ > 0 && pushed_ % width_ == 0; }
 
-  // Has the processor load the places of this lane's next elements, `most` at most, all at once: they were written on
-  // another core, and one after the other would wait for its own way from there.
+  // Has the processor load the places of this lane's next elements, `most` at most, which were written on another core,
+  // while the program does something else.
   void Prefetch(int64_t lane, std::size_t most) const {
     const int64_t begin = NextOf(lane);
     const int64_t end = std::min(pushed_, begin + static_cast<int64_t>(most) * width_);

@@ -12,7 +12,22 @@
 namespace tensorflow_ipu::core {
 
 Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) {
-  Lock lock(mutex_);
+  bool awaited = false;
+  {
+    const SpinLock lock(mutex_);
+    Outcome why_not = TryAppend(lane, lanes, layout, leaves);
+    if (!why_not.ok()) return why_not;
+    awaited = readers_ > 0 && Ready() > 0;
+    if (awaited) woken_ns_ = Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  }
+  if (awaited) {
+    { const Lock asleep(sleep_mutex_); }  // A reader that has found nothing sleeps by now, and hears of it.
+    row_came_.NotifyAll();
+  }
+  return Outcome::Ok();
+}
+
+Outcome Outfeed::TryAppend(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) {
   if (interrupted.load(std::memory_order_relaxed)) {
     return Outcome::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
   }
@@ -50,16 +65,11 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
   ++piece->end;
   ++to.count;
   ++appended_;
-  if (readers_ > 0 && Ready() > 0) {
-    woken_ns_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-    lock.Unlock();  // Who wakes wants it.
-    row_came_.NotifyAll();
-  }
   return Outcome::Ok();
 }
 
 void Outfeed::Declare(int64_t layout) {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   if (lanes_.empty()) layout_ = layout;
 }
 
@@ -110,12 +120,30 @@ Outcome Outfeed::Full() const {
 }
 
 Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout, int64_t most) {
-  Lock lock(mutex_);
-  if (patience.count() > 0 && Ready() == 0) {
-    ++readers_;
-    row_came_.WaitFor(lock, patience, [this]() IPU_REQUIRES(mutex_) { return Ready() > 0; });
-    --readers_;
+  const Clock::time_point end = Clock::now() + patience;
+  for (;;) {
+    {
+      const SpinLock lock(mutex_);
+      if (Ready() > 0 || Clock::now() >= end) return TakeReady(layout, most);
+    }
+    AwaitRow(end);  // Another reader may be first.
   }
+}
+
+void Outfeed::AwaitRow(Clock::time_point end) {
+  {
+    const SpinLock lock(mutex_);
+    ++readers_;
+  }
+  {
+    Lock lock(sleep_mutex_);
+    row_came_.WaitFor(lock, end - Clock::now(), [this] { return ready() > 0; });
+  }
+  const SpinLock lock(mutex_);
+  --readers_;
+}
+
+Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
   Taken taken;
   taken.layout = layout_;
   if (layout != 0 && layout_ != 0 && layout != layout_) return taken;
@@ -145,7 +173,7 @@ Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout, 
 }
 
 void Outfeed::PutBack(Taken taken) {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != lanes_.size()) {
     if (Holds()) return;  // Another program's elements, which cannot stand beside these, came meanwhile.
@@ -162,7 +190,7 @@ void Outfeed::PutBack(Taken taken) {
 }
 
 void Outfeed::Align() {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   const int64_t rows = Ready();
   for (Lane& lane : lanes_) {
     while (lane.count > rows) {
@@ -176,27 +204,27 @@ void Outfeed::Align() {
 }
 
 int64_t Outfeed::layout() const {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   return layout_;
 }
 
 int64_t Outfeed::lanes() const {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   return static_cast<int64_t>(lanes_.size());
 }
 
 int64_t Outfeed::ready() const {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   return Ready();
 }
 
 Passed Outfeed::passed() const {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
 }
 
 int64_t Outfeed::woken_ns() const {
-  const Lock lock(mutex_);
+  const SpinLock lock(mutex_);
   return woken_ns_;
 }
 

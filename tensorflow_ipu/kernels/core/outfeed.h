@@ -14,6 +14,7 @@
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/spin_mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -91,10 +92,18 @@ class Outfeed {
   int64_t woken_ns() const IPU_EXCLUDES(mutex_);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Lane {
     std::deque<Rows> pieces;
     int64_t count = 0;
   };
+
+  Outcome TryAppend(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves)
+      IPU_REQUIRES(mutex_);
+  Taken TakeReady(int64_t layout, int64_t most) IPU_REQUIRES(mutex_);
+  // Waits until a whole row is there, or until `end`.
+  void AwaitRow(Clock::time_point end) IPU_EXCLUDES(mutex_, sleep_mutex_);
 
   bool Holds() const IPU_REQUIRES(mutex_);  // Whether there is an element that must not be lost.
   int64_t Ready() const IPU_REQUIRES(mutex_);
@@ -107,8 +116,11 @@ class Outfeed {
   const std::string name_;
   const Mode mode_;
 
-  mutable Mutex mutex_;
+  // For readers that sleep: who holds it too has locked it first.
+  Mutex sleep_mutex_;
   Condition row_came_;
+
+  mutable SpinMutex mutex_;
   int64_t readers_ IPU_GUARDED_BY(mutex_) = 0;  // Threads that wait in Take.
   int64_t woken_ns_ IPU_GUARDED_BY(mutex_) = 0;
   int64_t layout_ IPU_GUARDED_BY(mutex_) = 0;

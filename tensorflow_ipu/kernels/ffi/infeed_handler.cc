@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "tensorflow_ipu/kernels/core/of_thread.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
@@ -26,11 +27,6 @@ struct InfeedCalls {
       const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
       return infeed == nullptr ? nullptr : infeed->queue();
     });
-  }
-
-  static InfeedCalls& OfThread() {
-    static thread_local InfeedCalls calls;
-    return calls;
   }
 };
 
@@ -58,7 +54,7 @@ bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement*
 bool TakeReady(const XLA_FFI_CallFrame& frame) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
   const core::ProgramState& at = states.used;
-  InfeedCalls& calls = InfeedCalls::OfThread();
+  InfeedCalls& calls = core::OfThread<InfeedCalls>();
   InfeedQueue* const queue = calls.Find(at.number);
   if (queue == nullptr) return false;
   const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + 1]); };
@@ -93,7 +89,7 @@ ffi::Future Failed(core::Outcome why) {
 ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const core::ProgramState& at = states.used;
-  InfeedCalls& calls = InfeedCalls::OfThread();
+  InfeedCalls& calls = core::OfThread<InfeedCalls>();
   if (calls.Find(at.number) == nullptr) return Failed(Missing(at.number));
   const std::shared_ptr<InfeedQueue> queue = calls.cache.object();  // Programs that run inside of this look up others.
   absl::InlinedVector<Memory, 8> to;  // The usual number of tensors needs no memory of its own.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/of_thread.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/ffi/frame.h"
@@ -17,11 +18,6 @@ namespace ffi = xla::ffi;
 struct OutfeedCalls {
   core::LookupCache<core::Outfeed> cache;
   std::vector<core::Leaf> leaves;  // Of the element that is to be appended.
-
-  static OutfeedCalls& OfThread() {
-    static thread_local OutfeedCalls calls;
-    return calls;
-  }
 };
 
 // Without leaves, data are synthetic: there is no element.
@@ -40,7 +36,7 @@ core::Outcome Enqueue(const core::OrderedState& states, int64_t layout, OutfeedC
 
 ffi::Error EnqueueBound(int64_t layout, ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
-  OutfeedCalls& calls = OutfeedCalls::OfThread();
+  OutfeedCalls& calls = core::OfThread<OutfeedCalls>();
   calls.leaves.resize(arguments.size() - states.states);
   for (std::size_t i = 0; i < calls.leaves.size(); ++i) {
     const auto leaf = arguments.get<ffi::AnyBuffer>(i + states.states);
@@ -58,7 +54,7 @@ XLA_FFI_DEFINE_HANDLER(kEnqueue, EnqueueBound,
 
 bool EnqueueFromFrame(const XLA_FFI_CallFrame& frame) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
-  OutfeedCalls& calls = OutfeedCalls::OfThread();
+  OutfeedCalls& calls = core::OfThread<OutfeedCalls>();
   calls.leaves.resize(static_cast<std::size_t>(frame.args.size - states.states));
   for (std::size_t i = 0; i < calls.leaves.size(); ++i) {
     const Memory leaf = MemoryOf(frame.args.args[i + states.states]);
