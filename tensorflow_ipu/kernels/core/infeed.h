@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/capacity.h"
-#include "tensorflow_ipu/kernels/core/drain_rate.h"
 #include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/lane_cache.h"
 #include "tensorflow_ipu/kernels/core/lane_rows.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/pump_sleep.h"
 #include "tensorflow_ipu/kernels/core/spin_mutex.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiters.h"
@@ -63,7 +63,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     if (!HasRoom()) capacity_.RanFull();
     capacity_.SetBytes(bytes);
     bytes_ = bytes;
-    if (!HasRoom()) AwaitRoom(lock);
+    if (!HasRoom()) {
+      pump_.AwaitRoom(lock, capacity_.elements(), rows_.pushed() - rows_.held(),
+                      [this]() IPU_REQUIRES(mutex_) { return HasRoom(); });
+    }
     if (!open_) return Closed();
     rows_.Push(&element);
     pushed_.store(rows_.pushed(), std::memory_order_release);
@@ -85,7 +88,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // The pump's call: waits until a program has asked for an element. Returns false where the queue is closed instead.
   bool AwaitUse() IPU_EXCLUDES(mutex_) {
     Lock lock(mutex_);
-    room_made_.Wait(lock, [this] { return lanes_ != 0 || !open_; });
+    pump_.Await(lock, [this] { return lanes_ != 0 || !open_; });
     return open_;
   }
 
@@ -119,8 +122,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return Took::kElement;
   }
 
-  // Takes this lane's next element where that is at hand without the lock of the queue: has `use(Element&)` use it where
-  // it lies, under a lock that is for moments. Returns false, and uses nothing, in all other cases, which are for Take.
+  // Takes this lane's next element where that is at hand without the lock of the queue: has `use(Element&)` use it
+  // where it lies, under a lock that is for moments. Returns false, and uses nothing, in all other cases, which are for
+  // Take.
   template <typename Use>
   bool TakeAtHand(int64_t lane, int64_t lanes, Use use) {
     if (lanes_.load(std::memory_order_acquire) != lanes) return false;
@@ -187,7 +191,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       open_ = false;
       dropped = rows_.Clear();
       waiters_.FailAll(Closed());
-      room_made_.NotifyAll();
+      pump_.Wake();
     }
     std::vector<std::vector<Element>> cached;
     ForEachCache([&](int64_t, LaneCache<Element>* cache)
@@ -277,25 +281,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool HasRoom() const IPU_REQUIRES(mutex_) { return rows_.held() < capacity_.elements() || !open_; }
 
-  // The pump's: sleeps until there is room. To wake it takes a program longer than ten elements do; so where the queue
-  // is emptied soon and steadily, the pump wakes by the clock when half of it should be free, and is woken only where
-  // that turns out to be too late.
-  void AwaitRoom(Lock& lock) IPU_REQUIRES(mutex_) {
-    const auto now = DrainRate::Clock::now();
-    drain_rate_.Full(now, rows_.pushed() - rows_.held());
-    const int64_t half = capacity_.elements() / 2;
-    const std::optional<std::chrono::nanoseconds> until_half = drain_rate_.TimeFor(half);
-    if (capacity_.elements() >= kRowsAhead && until_half.has_value() && *until_half <= kLongestNap) {
-      woken_at_ = half / 2;
-      pump_sleeps_ = true;
-      room_made_.WaitUntil(lock, now + *until_half);
-    }
-    woken_at_ = half;
-    pump_sleeps_ = true;
-    room_made_.Wait(lock, [this]() IPU_REQUIRES(mutex_) { return HasRoom(); });
-    pump_sleeps_ = false;
-  }
-
   bool Stopped() const { return !open_ || interrupted.load(std::memory_order_relaxed); }
 
   Outcome WhyStopped() const { return open_ ? Interrupted() : Closed(); }
@@ -322,7 +307,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       caches_ = std::make_unique<LaneCache<Element>[]>(lanes);
       lanes_.store(lanes, std::memory_order_release);
       capacity_.SetWidth(rows_.width());
-      room_made_.NotifyAll();
+      pump_.Wake();
     }
     if (lanes_ != lanes) {
       return Outcome::FailedPrecondition("The infeed queue `" + name_ + "` already feeds a program of " +
@@ -334,13 +319,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool Pop(int64_t lane, Element* element) IPU_REQUIRES(mutex_) {
     if (!rows_.Pop(lane, element)) return false;
-    // One wake serves several elements; but what is left of a row that is not whole can be more than those, and nobody
-    // takes from it.
     const int64_t left = rows_.held();
-    if (pump_sleeps_ && (left <= woken_at_ || left < rows_.width())) {
-      pump_sleeps_ = false;  // One wake is enough.
-      room_made_.NotifyOne();
-    }
+    pump_.Left(left, left < rows_.width());  // From a row that is not whole nobody takes.
     return true;
   }
 
@@ -373,11 +353,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Whoever holds the mutex of a lane's cache too has locked that first.
   mutable Mutex mutex_;
-  Condition room_made_;
+  PumpSleep pump_ IPU_GUARDED_BY(mutex_);
   Capacity capacity_ IPU_GUARDED_BY(mutex_);
-  DrainRate drain_rate_ IPU_GUARDED_BY(mutex_);
-  bool pump_sleeps_ IPU_GUARDED_BY(mutex_) = false;
-  int64_t woken_at_ IPU_GUARDED_BY(mutex_) = 0;  // Of so many elements left, a pump that sleeps is woken.
   LaneRows<Element> rows_ IPU_GUARDED_BY(mutex_);
   std::size_t bytes_ IPU_GUARDED_BY(mutex_) = 0;  // Of an element.
   int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements that nobody had taken when it was closed.

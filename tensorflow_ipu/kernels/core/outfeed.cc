@@ -21,7 +21,9 @@ Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::
     if (awaited) woken_ns_ = Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   }
   if (awaited) {
-    { const Lock asleep(sleep_mutex_); }  // A reader that has found nothing sleeps by now, and hears of it.
+    {
+      const Lock asleep(sleep_mutex_);
+    }  // A reader that has found nothing sleeps by now, and hears of it.
     row_came_.NotifyAll();
   }
   return Outcome::Ok();

@@ -99,8 +99,7 @@ class Outfeed {
     int64_t count = 0;
   };
 
-  Outcome TryAppend(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves)
-      IPU_REQUIRES(mutex_);
+  Outcome TryAppend(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) IPU_REQUIRES(mutex_);
   Taken TakeReady(int64_t layout, int64_t most) IPU_REQUIRES(mutex_);
   // Waits until a whole row is there, or until `end`.
   void AwaitRow(Clock::time_point end) IPU_EXCLUDES(mutex_, sleep_mutex_);

@@ -11,9 +11,9 @@
 
 namespace tensorflow_ipu::core {
 
-// For what takes some nanoseconds as a rule and hardly ever meets another thread: an exchange takes it and a plain store
-// gives it back, where a Mutex needs two calls and two exchanges. Who finds it held spins, then lets other threads run,
-// of which the holder may be one, and looks again from time to time if that does not help.
+// For what takes some nanoseconds as a rule and hardly ever meets another thread: an exchange takes it and a plain
+// store gives it back, where a Mutex needs two calls and two exchanges. Who finds it held spins, then lets other
+// threads run, of which the holder may be one, and looks again from time to time if that does not help.
 class IPU_CAPABILITY SpinMutex {
  public:
   SpinMutex() = default;
