@@ -57,6 +57,8 @@ class Norms(Category):
 
     use_stable_statistics = Option(
         False,
-        "Whether the mean is subtracted before the variance is computed, which is slower and loses fewer digits.",
+        "Whether the mean is subtracted before the variance is computed, which is slower and loses fewer digits: in the"
+        " IPU's own layers and operations of group, layer and instance normalisation.",
+        effect=Effect.ACTS,
     )
     experimental = Subcategory(NormsExperimental)
