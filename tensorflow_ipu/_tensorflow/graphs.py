@@ -43,6 +43,17 @@ if TYPE_CHECKING:
 else:
     FunctionGraph = func_graph.FuncGraph
 
+# The graph of what a loop runs. Stands on `WhileBodyFuncGraph`, a `FunctionGraph` of which TensorFlow takes the devices and
+# the name scope from around it; `tf.while_loop` alone makes one in public. When it is gone: a heir of `FunctionGraph`
+# that `is_control_flow` and `in_loop` know.
+if TYPE_CHECKING:
+
+    class LoopBodyGraph(FunctionGraph):
+        """What the package uses of it."""
+
+else:
+    LoopBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
+
 # Marks what is put into a graph as a part of what XLA compiles. Stands on `control_flow_ops.XLAControlFlowContext`;
 # `tf.xla.experimental.compile` alone makes one in public, and replicates what is traced in it. When it is gone: look for
 # what `GraphOrParentsInXlaContext` asks then.

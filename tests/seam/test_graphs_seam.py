@@ -195,6 +195,26 @@ def test_call_that_only_reads_says_so() -> None:
         assert graphs.read_only_inputs(graph) == [0]
 
 
+def test_the_graph_of_what_a_loop_runs_is_taken_for_one() -> None:
+    seen: list[bool] = []
+    names: list[str] = []
+
+    @tf.function(autograph=False)
+    def program(x: Any) -> Any:
+        outside = tf.compat.v1.get_default_graph()
+        with tf.name_scope("scope"):
+            graph = graphs.LoopBodyGraph("part")
+        with graph.as_default():
+            seen.extend([graphs.in_loop(graph), graphs.is_control_flow(graph), graphs.in_condition()])
+            seen.append(graphs.outside_control_flow() is outside)
+            names.append(tf.identity(x).op.name)
+        return x
+
+    program.get_concrete_function(SCALAR)
+    assert seen == [True, True, False, True]
+    assert names == ["scope/Identity"]
+
+
 def test_global_seed_is_what_was_set() -> None:
     try:
         tf.random.set_seed(5)

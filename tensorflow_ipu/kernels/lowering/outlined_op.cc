@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/kernels/if_while_utils.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -16,6 +15,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow_ipu/kernels/lowering/called_function.h"
 #include "tensorflow_ipu/kernels/lowering/stated_shapes.h"
 #include "xla/hlo/builder/xla_builder.h"
 
@@ -65,7 +65,7 @@ class OutlinedXla : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs());
     for (int i = 0; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK(context, Describe(context, i, &arguments[i]));
+      OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i]));
     }
     // Shapes and the like: a call with other ones becomes a computation of its own.
     tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/0, [&](int i) {
@@ -78,14 +78,8 @@ class OutlinedXla : public tf::XlaOpKernel {
     OP_REQUIRES_OK(context, context->compiler()->CompileFunction(options, function_, arguments, &compiled));
     std::vector<xla::XlaOp> operands;
     for (const int i : compiled.input_mapping) {
-      if (context->input_type(i) != tf::DT_RESOURCE) {
-        operands.push_back(context->Input(i));
-        continue;
-      }
-      tf::XlaResource* resource = nullptr;
-      OP_REQUIRES_OK(context, context->GetResourceInput(i, &resource));
       operands.emplace_back();
-      OP_REQUIRES_OK(context, resource->Pack(&operands.back(), context->builder()));
+      OP_REQUIRES_OK(context, OperandOf(context, i, &operands.back()));
     }
     tf::OpKernelContext* const compilation = context->op_kernel_context();
     AddedComputations* added = nullptr;
@@ -120,29 +114,6 @@ class OutlinedXla : public tf::XlaOpKernel {
   }
 
  private:
-  absl::Status Describe(tf::XlaOpKernelContext* context, int i, tf::XlaCompiler::Argument* argument) {
-    if (context->input_type(i) == tf::DT_RESOURCE) {
-      tf::XlaResource* resource = nullptr;
-      TF_RETURN_IF_ERROR(context->GetResourceInput(i, &resource));
-      tf::XlaCompiler::PopulateArgumentFromResource(*resource, argument);
-      argument->name.clear();  // Else a call with other variables would be compiled for itself.
-      if (!argument->initialized) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("An outlined function uses the variable `", resource->name(), "` before it has a value."));
-      }
-      return absl::OkStatus();
-    }
-    // A list is what a loop leaves for its gradient.
-    argument->kind = context->InputExpression(i).kind() == tf::XlaExpression::Kind::kTensorList
-                         ? tf::XlaCompiler::Argument::kTensorList
-                         : tf::XlaCompiler::Argument::kParameter;
-    argument->type = context->input_type(i);
-    const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(context->Input(i));
-    TF_RETURN_IF_ERROR(shape.status());
-    argument->shape = *shape;
-    return absl::OkStatus();
-  }
-
   tf::NameAttrList function_;
 };
 

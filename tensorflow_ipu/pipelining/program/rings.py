@@ -3,7 +3,7 @@
 XLA updates a buffer in place where it can prove that nobody reads it later, and copies it, ring and all, where it
 cannot. Nothing in a data flow says that the backward pass of one micro-batch reads its place before the forward pass of
 another takes it. So a `Sequencer` threads a token through the program: an integer scalar. Each instruction is a loop of one
-iteration, which counts the token, begins with what the last one left of it, and adds it to the positions of its reads and
+iteration (`once`), which begins with what the last one left of the token, and adds it to the positions of its reads and
 writes. At run time the token is always 0; XLA does not know that.
 """
 
@@ -16,6 +16,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu.pipelining.program.once import run_once
 
 Position: TypeAlias = "int | tf.Tensor"  # An int32 scalar.
 
@@ -53,21 +54,8 @@ class Sequencer:
             are the results where it is skipped.
           body: From an int32 scalar that is 0, to be added to positions, `reads` and `before`, to the results.
         """
-
-        def iteration(count: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            # Else XLA would find that what is computed from `reads` is the same in each iteration of this loop, which it
-            # does not know to have but one, and move it ahead of the loop.
-            here, *given = ops.ipu_barrier([count, *reads])
-            results = body(here, given, values)
-            for one, old in zip(results, values, strict=True):
-                one.set_shape(old.shape)  # The same, though not each gradient knows it.
-            return (count + 1, *results)
-
-        start = self.token if skipped is None else self.token + skipped
-        count, *results = tf.while_loop(
-            lambda count, *_: count <= self._zero, iteration, (start, *before), parallel_iterations=1
-        )
-        self.token = count - 1
+        skip = tf.constant(0) if skipped is None else skipped
+        self.token, results = run_once(skip, self._zero, self.token, reads, before, body)
         return results
 
     def fence(self, values: Sequence[tf.Tensor], behind: Position = 0) -> tuple[Position, list[tf.Tensor]]:

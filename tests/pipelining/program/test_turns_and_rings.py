@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._library import ops
-from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program import once, rings
 from tensorflow_ipu.pipelining.program.operations import Operation, Read
 from tensorflow_ipu.pipelining.program.turns import Turns, Wanted, When
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
@@ -145,3 +145,35 @@ def test_a_fence_and_a_barrier_pass_values_on():
     assert int(behind) == 0
     np.testing.assert_array_equal(fenced, [2, -4])
     np.testing.assert_array_equal(barred, [3, -6])
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_values_variables_and_constants(skipped):
+    total = tf.Variable([1.0, 1.0])
+    step = tf.Variable(2.0)
+
+    @tf.function(jit_compile=True)
+    def program(skipped: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+        def body(position, given, old):
+            total.assign_add(given[0] * step * tf.cast(1 + position, tf.float32))
+            return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
+
+        behind, results = once.run_once(skipped, zero, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
+        return [behind, *results]
+
+    behind, added, constant = program(tf.constant(skipped), tf.constant(0), tf.constant([3.0, 4.0]))
+    assert int(behind) == 0
+    np.testing.assert_array_equal(added, [0, 0] if skipped else [3, 4])
+    np.testing.assert_array_equal(constant, [1, 2] if skipped else [7, 7])
+    np.testing.assert_array_equal(total, [1, 1] if skipped else [7, 9])
+
+
+def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):
+    def program(zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+        return once.run_once(zero, zero, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
+
+    function = tf.function(program, jit_compile=True)
+    text = compiled_text(ipu.IPUStrategy(), function, tf.constant(0), tf.ones([64]))
+    [entry] = [part for part in text.split("\n\n") if part.lstrip().startswith("ENTRY")]
+    assert "while(" in text
+    assert "tanh" not in entry

@@ -1,0 +1,59 @@
+"""A part of a program that is traced as a function, and run once or skipped by one operation, `IpuOnce`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import replicas
+from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow import definitions, graphs
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.pipelining.program.rings import Position
+
+_numbers = itertools.count()
+
+
+def run_once(
+    skipped: tf.Tensor,
+    zero: tf.Tensor,
+    behind: tf.Tensor,
+    reads: Sequence[tf.Tensor],
+    before: Sequence[tf.Tensor],
+    body: Callable[[Position, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Runs `body` behind what `behind` depends on, or skips it. What it changes is changed in place.
+
+    Args:
+      skipped: An int32 scalar: 0 where it is run, 1 where it is skipped.
+      zero: An int32 scalar that is 0 for a reason that XLA does not see.
+      behind: An int32 scalar that is 0.
+      reads: Tensors that `body` uses.
+      before: What the results take the place of, with their shapes and types. They are the results where it is skipped.
+      body: From an int32 scalar that is 0, and not known before the part begins, `reads` and `before`, to the results.
+
+    Returns:
+      An int32 scalar that is 0, known once the part has been run; the results.
+    """
+    graph = graphs.LoopBodyGraph(f"once_{next(_numbers)}")
+
+    def traced(here: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+        old, given = values[: len(before)], values[len(before) :]
+        results = body(here, given, old)
+        for one, was in zip(results, old, strict=True):
+            one.set_shape(was.shape)  # The same, though not each gradient knows it.
+        return list(results)
+
+    inputs = [behind, *before, *reads]
+    graphs.trace_into(graph, traced, tuple(tf.TensorSpec(one.shape, one.dtype) for one in inputs))
+    function: Any = definitions.of_graph(f"__ipu_{graph.name}", graph, called=False)
+    graphs.hold_function(tf.compat.v1.get_default_graph(), function)
+    captured = [*reads, *(outside for outside, _ in graph.captures)]
+    found = ops.ipu_once(skipped, zero, behind, list(before), replicas.with_states(captured), f=function.name)
+    # The inputs of the operation are those of the function, behind `skipped` and `zero`.
+    graphs.say_read_only(found.passed.op, [2 + at for at in graphs.read_only_inputs(graph)])
+    return found.passed, list(found.results)
