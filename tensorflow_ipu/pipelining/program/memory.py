@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tensorflow_ipu.pipelining.program import rings
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
 from tensorflow_ipu.pipelining.program.operations import Contents, Operation, Read
-from tensorflow_ipu.pipelining.program.overlap import Overlap
+from tensorflow_ipu.pipelining.program.overlap import Overlap, window_of
 from tensorflow_ipu.pipelining.program.turns import Turns, Wanted, When
 from tensorflow_ipu.pipelining.schedule.buffers import LINKS, Buffer
 from tensorflow_ipu.pipelining.training.accumulation import Accumulation
@@ -31,10 +31,11 @@ class ProgramMemory:
       contents: For each buffer its tensors: `[depth, ...]`, or `[...]` where it holds one micro-batch.
     """
 
-    def __init__(self, contents: Contents, sequencer: rings.Sequencer) -> None:
-        """Takes what is there when the pass begins, and what runs its operations one after the other."""
+    def __init__(self, contents: Contents, sequencer: rings.Sequencer, window: int) -> None:
+        """Takes what is there when the pass begins, what runs its operations one after the other, and how many may overlap."""
         self.contents = contents
         self._sequencer = sequencer
+        self._window = window
         self._overlap: Overlap | None = None  # None where each operation waits for the one before.
         self._exchanged: Contents = {}  # What a step writes to links: there when the step ends.
         self._scratch: list[Key] = []  # What goes with the end of the step.
@@ -59,7 +60,7 @@ class ProgramMemory:
         """
         every = _flat(steps)
         turns = Turns(every, base, count, () if all_there else (When(each.micro_batch) for each in every))
-        self._overlap = Overlap(self._sequencer) if overlapping else None
+        self._overlap = Overlap(self._sequencer, self._window) if overlapping else None
         for operations in steps:
             for operation in operations:
                 self._run(operation, turns, None if all_there else turns.skipped(When(operation.micro_batch)))
@@ -120,7 +121,7 @@ class ProgramMemory:
             now = dict(zip(targets, _cut(values, widths), strict=True))
             self._exchanged = {**exchanged, **{key: now[key] for key in written}}
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
-            self._overlap = Overlap(self._sequencer, position)
+            self._overlap = Overlap(self._sequencer, self._window, position)
             for operation in operations:
                 self._run(operation, turns, None)
             self._overlap = None
@@ -210,7 +211,7 @@ def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, seque
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
     contents |= dict(zip(kept, rings.empty(list(kept.values())), strict=True))
-    return ProgramMemory(contents, sequencer)
+    return ProgramMemory(contents, sequencer, window_of(layout.plan.stages))
 
 
 def _runs(pair: Sequence[Operation]) -> list[tuple[Sequence[Operation], When]]:
