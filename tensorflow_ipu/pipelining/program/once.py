@@ -40,10 +40,13 @@ def run_once(
       An int32 scalar that is 0, known once the part has been run; the results.
     """
     graph = graphs.LoopBodyGraph(f"once_{next(_numbers)}")
+    with tf.name_scope("once") as scope:
+        pass  # Operations of all parts have names of their own: by these, messages find the user's lines.
 
     def traced(here: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
         old, given = values[: len(before)], values[len(before) :]
-        results = body(here, given, old)
+        with tf.name_scope(scope):
+            results = body(here, given, old)
         for one, was in zip(results, old, strict=True):
             one.set_shape(was.shape)  # The same, though not each gradient knows it.
         return list(results)
