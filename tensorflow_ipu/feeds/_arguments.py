@@ -13,6 +13,9 @@ from tensorflow_ipu.errors import DeviceLimitError
 if TYPE_CHECKING:
     from tensorflow_ipu.feeds._feed import Queue
 
+# How many elements a dequeue takes that takes all. To ask `tf.int64` for its largest number takes it 10 us.
+ALL_ELEMENTS = 2**63 - 1
+
 
 def device_of(device_ordinal: int | None) -> str:
     """The IPU device of a queue.
@@ -53,7 +56,7 @@ def check_max_elements(most: object) -> None:
     count = None if most is None else as_int(most)
     if count is None and most is not None:
         raise TypeError(f"`max_elements` must be an integer or None, but is {most!r}")
-    if count is not None and not 1 <= count <= tf.int64.max:
+    if count is not None and not 1 <= count <= ALL_ELEMENTS:
         raise ValueError(f"`max_elements` must be 1 or more and fit in 64 bits, but is {most}")
 
 

@@ -330,7 +330,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             return ops.ipu_outfeed_dequeue(
                 self._feed.number,
                 self._patience_us(),
-                tf.int64.max if most is None else most,
+                _arguments.ALL_ELEMENTS if most is None else most,
                 types=layout.types,
                 shapes=layout.shapes,
                 layout=layout.number,

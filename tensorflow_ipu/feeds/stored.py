@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._library import ops
-from tensorflow_ipu.feeds import _feed, _layout, program_order
+from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.feeds.outfeed import IPUOutfeedQueue
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _HOST = "/device:CPU:0"
-_ALL = 2**63 - 1
 _ENQUEUE = "IpuOutfeedEnqueue"
 
 
@@ -77,7 +76,7 @@ class StoredResults:
             return ops.ipu_outfeed_dequeue(
                 self._number,
                 patience_us,
-                _ALL,
+                _arguments.ALL_ELEMENTS,
                 types=[spec.dtype for spec in self._specs],
                 shapes=[spec.shape for spec in self._specs],
                 layout=self._layout,
