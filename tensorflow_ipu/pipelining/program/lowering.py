@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from tensorflow_ipu.pipelining.program import overlap, rings
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
-from tensorflow_ipu.pipelining.program.memory import ProgramMemory
+from tensorflow_ipu.pipelining.program.loop import run_while
+from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
@@ -166,24 +167,17 @@ class Lowering:
     ) -> tf.Tensor:
         """A loop that carries a counter and all buffers; returns the counter."""
         keys = list(self._memory.contents)
+        widths = [len(values) for values in self._memory.contents.values()]
 
-        def iteration(
-            counter: tf.Tensor, token: tf.Tensor, values: list[list[tf.Tensor]]
-        ) -> tuple[tf.Tensor, tf.Tensor, list[list[tf.Tensor]]]:
-            self._sequencer.token = token
-            self._memory.contents = dict(zip(keys, values, strict=True))
-            counter = body(counter)
-            return counter, self._sequencer.token, [self._memory.contents[key] for key in keys]
+        def carried(counter: tf.Tensor) -> list[tf.Tensor]:
+            return [counter, self._sequencer.token, *(one for key in keys for one in self._memory.contents[key])]
 
-        counter, token, values = tf.while_loop(
-            lambda counter, *_: condition(counter),
-            iteration,
-            (begin, self._sequencer.token, list(self._memory.contents.values())),
-            parallel_iterations=1,
-        )
-        self._sequencer.token = token
-        self._memory.contents = dict(zip(keys, values, strict=True))
-        return counter
+        def take(values: Sequence[tf.Tensor]) -> tf.Tensor:
+            counter, self._sequencer.token, *rest = values
+            self._memory.contents = dict(zip(keys, cut(rest, widths), strict=True))
+            return counter
+
+        return take(run_while(condition, lambda values: carried(body(take(values))), carried(begin)))
 
     def _steps(self, section: Section, base: Number, micro_batches: Number) -> None:
         """Runs the steps of a section once, with `base` added to the numbers of their micro-batches."""

@@ -97,8 +97,8 @@ class ProgramMemory:
         widths = [len(values) for values in before]
 
         def flat(position: Position, reads: Values, old: Values) -> list[tf.Tensor]:
-            read = dict(zip(operation.reads, _cut(reads, [len(values) for values in given]), strict=True))
-            targets = dict(zip(operation.targets, _cut(old, widths), strict=True))
+            read = dict(zip(operation.reads, cut(reads, [len(values) for values in given]), strict=True))
+            targets = dict(zip(operation.targets, cut(old, widths), strict=True))
             new = operation.body(_MemoryView(self, operation.micro_batch, turns, position, read, targets))
             return [one for key in operation.targets for one in new[key]]
 
@@ -107,7 +107,7 @@ class ProgramMemory:
             results = self._overlap.run(reads, old, flat)
         else:
             results = self._sequencer.once(skipped, reads, old, flat)
-        self._keep(operation.targets, _cut(results, widths))
+        self._keep(operation.targets, cut(results, widths))
 
     def _run_together(self, operations: Sequence[Operation], turns: Turns, skipped: tf.Tensor) -> None:
         """Runs several operations of a step, overlapping, or skips all of them."""
@@ -118,7 +118,7 @@ class ProgramMemory:
         widths = [len(values) for values in before]
 
         def flat(position: Position, _: Values, values: Values) -> list[tf.Tensor]:
-            now = dict(zip(targets, _cut(values, widths), strict=True))
+            now = dict(zip(targets, cut(values, widths), strict=True))
             self._exchanged = {**exchanged, **{key: now[key] for key in written}}
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
             self._overlap = Overlap(self._sequencer, self._window, position)
@@ -129,7 +129,7 @@ class ProgramMemory:
 
         results = self._sequencer.once(skipped, [], _flat(before), flat)
         self.contents, self._exchanged = contents, exchanged
-        self._keep(targets, _cut(results, widths))
+        self._keep(targets, cut(results, widths))
 
     def _given(self, read: Read) -> list[tf.Tensor]:
         """The tensors that are read as a whole; none of a ring, which is read at a position."""
@@ -175,7 +175,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return rings.read(self.memory.contents[buffer], self._place(buffer) + self.position)
+        return rings.read(self.memory.contents[buffer], rings.behind(self._place(buffer), self.position))
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -187,7 +187,7 @@ class _MemoryView:
             return list(values)
         overlap = self.memory._overlap
         position = self.position if overlap is None else overlap.behind_reads(buffer)
-        return rings.written(old, self._place(buffer) + position, values)
+        return rings.written(old, rings.behind(self._place(buffer), position), values)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
@@ -230,8 +230,8 @@ def _flat(values: Sequence[Sequence[_Each]]) -> list[_Each]:
     return [one for some in values for one in some]
 
 
-def _cut(values: Values, widths: Sequence[int]) -> list[list[tf.Tensor]]:
-    """A list cut into pieces."""
+def cut(values: Values, widths: Sequence[int]) -> list[list[tf.Tensor]]:
+    """A list cut into pieces of these lengths."""
     found, begin = [], 0
     for width in widths:
         found.append(list(values[begin : begin + width]))

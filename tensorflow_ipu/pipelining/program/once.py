@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import ops
-from tensorflow_ipu._tensorflow import definitions, graphs
+from tensorflow_ipu._tensorflow import assembly, definitions, graphs
 
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.program.rings import Position
@@ -39,24 +38,23 @@ def run_once(
     Returns:
       An int32 scalar that is 0, known once the part has been run; the results.
     """
-    graph = graphs.LoopBodyGraph(f"once_{next(_numbers)}")
+    number = next(_numbers)
+    graph = assembly.AssembledGraph(f"once_{number}")
     with tf.name_scope("once") as scope:
         pass  # Operations of all parts have names of their own: by these, messages find the user's lines.
 
     def traced(here: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
         old, given = values[: len(before)], values[len(before) :]
         with tf.name_scope(scope):
-            results = body(here, given, old)
-        for one, was in zip(results, old, strict=True):
-            one.set_shape(was.shape)  # The same, though not each gradient knows it.
-        return list(results)
+            return list(body(here, given, old))
 
-    inputs = [behind, *before, *reads]
-    graphs.trace_into(graph, traced, tuple(tf.TensorSpec(one.shape, one.dtype) for one in inputs))
+    graph.trace(traced, [tf.TensorSpec(one.shape, one.dtype) for one in (behind, *before, *reads)])
     function: Any = definitions.of_graph(f"__ipu_{graph.name}", graph, called=False)
-    graphs.hold_function(tf.compat.v1.get_default_graph(), function)
-    captured = [*reads, *(outside for outside, _ in graph.captures)]
-    found = ops.ipu_once(skipped, zero, behind, list(before), replicas.with_states(captured), f=function.name)
-    # The inputs of the operation are those of the function, behind `skipped` and `zero`.
-    graphs.say_read_only(found.passed.op, [2 + at for at in graphs.read_only_inputs(graph)])
-    return found.passed, list(found.results)
+    around: Any = tf.compat.v1.get_default_graph()
+    graphs.hold_function(around, function)
+    captured = replicas.with_states([*reads, *(outside for outside, _ in graph.captures)])
+    attributes = {"f": assembly.function_of(function)}
+    passed, *results = assembly.put(
+        around, "IpuOnce", "IpuOnce", [skipped, zero, behind, list(before), captured], attributes
+    )
+    return passed, results

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow import assembly
 from tensorflow_ipu.pipelining.program.once import run_once
 
 Position: TypeAlias = "int | tf.Tensor"  # An int32 scalar.
@@ -68,8 +69,8 @@ class Sequencer:
         Returns:
           An int32 scalar that is 0, for the positions of what comes behind; the same tensors.
         """
-        found = ops.ipu_fence(tf.convert_to_tensor(behind), list(values))
-        return found.passed, list(found.fenced)
+        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [tf.convert_to_tensor(behind), list(values)])
+        return passed, fenced
 
 
 def opaque_zero(variables: Sequence[tf.Variable]) -> tf.Tensor:
@@ -103,9 +104,26 @@ def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.T
 
 def read(ring: Sequence[tf.Tensor], position: Position) -> list[tf.Tensor]:
     """What is at a position of a ring of several places."""
-    return list(ops.ipu_ring_read(list(ring), position)) if ring else []
+    if not ring:
+        return []
+    return assembly.put(_graph(), "IpuRingRead", "IpuRingRead", [list(ring), tf.convert_to_tensor(position)])
 
 
 def written(ring: Sequence[tf.Tensor], position: Position, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Such a ring with values at a position."""
-    return list(ops.ipu_ring_write(list(ring), list(values), position)) if ring else []
+    if not ring:
+        return []
+    taken = [list(ring), list(values), tf.convert_to_tensor(position)]
+    return assembly.put(_graph(), "IpuRingWrite", "IpuRingWrite", taken)
+
+
+def behind(position: Position, zero: Position) -> Position:
+    """A position that is known once an int32 scalar is, which is 0."""
+    if isinstance(zero, int):
+        return position
+    [found] = assembly.put(_graph(), "AddV2", "AddV2", [tf.convert_to_tensor(position), zero])
+    return found
+
+
+def _graph() -> tf.Graph:
+    return tf.compat.v1.get_default_graph()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import definitions
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu import replicas
+from tensorflow_ipu._tensorflow import assembly, definitions, graphs
 
 _numbers = itertools.count()
 
@@ -29,12 +27,16 @@ class GraphFunction:
         """
         graph.inputs = [*inputs, *graph.internal_captures]
         graph.outputs = list(outputs)
+        self._specs = [tf.TensorSpec(one.shape, one.dtype) for one in outputs]
         self._captured = list(graph.external_captures)
         self._function = definitions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph)
 
     def __call__(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs for values of the inputs."""
-        return list(self._function.call_flat(*values, *self._captured))
+        graph: Any = tf.compat.v1.get_default_graph()
+        if tf.executing_eagerly() or not graphs.is_function(graph):
+            return list(self._function.call_flat(*values, *self._captured))
+        return assembly.call(graph, self._function, replicas.with_states([*values, *self._captured]), self._specs)
 
     def elsewhere(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs, outside of the program: with zeros for those captured tensors that are there alone."""

@@ -1,0 +1,166 @@
+"""Graphs of functions that the package puts together itself, operation by operation.
+
+TensorFlow's Python takes 0.1 to 0.3 ms an operation, and more where one calls a function: it finds out types and attributes,
+looks which uses of a resource come first, walks the stack to its end. A pipeline has a thousand operations of its own, of
+which all that is known, and which take 10 to 30 us each here.
+
+Stands on `pywrap_tf_session`, by which `Graph.create_op` makes operations too, on `Operation._from_c_op`, by which Python knows
+them, and on `FuncGraph._function_captures`. When they are gone: the functions of `_library.ops`,
+`tf.compat.v1.placeholder` and `graphs.trace_into`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import handle_data_util
+from tensorflow.python.util import tf_stack
+
+from tensorflow_ipu._tensorflow import graphs
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._types import ShapeLike
+
+# What an operation takes for one of its inputs: a tensor, or those of a list.
+Input: TypeAlias = "tf.Tensor | Sequence[tf.Tensor]"
+
+_PLAIN = (tf.resource, tf.variant)
+
+
+class AssembledGraph(graphs.LoopBodyGraph):
+    """A graph of a function whose operations with side effects run in the order in which they are put into it."""
+
+    _stack: Any = None
+
+    def stack(self) -> Any:
+        """From where the package began to put operations into the graph: what is kept with all of them."""
+        if self._stack is None:
+            self._stack = tf_stack.extract_stack(stacklevel=2)
+        return self._stack
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        """Gives a tensor of another graph as one of this graph."""
+        captures: Any = self._function_captures
+        if getattr(tensor, "graph", None) is self:
+            return tensor
+        known = captures.by_val_internal.get(id(tensor))
+        if known is not None:
+            return known
+        if not hasattr(tensor, "graph"):  # It has a value already, and may become a constant.
+            with self.as_default():
+                return super().capture(tensor, name, shape)
+        found = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype))
+        if tensor.dtype in _PLAIN:
+            handle_data_util.copy_handle_data(tensor, found)
+        captures.add_or_replace(id(tensor), tensor, found, tf.TensorSpec(tensor.shape, tensor.dtype))
+        return found
+
+    def add_input(self, spec: tf.TensorSpec) -> tf.Tensor:
+        """A new placeholder, which is no input of the graph yet."""
+        return put(self, "Placeholder", "input", (), {"dtype": type_of(spec.dtype), "shape": shape_of(spec.shape)})[0]
+
+    def trace(self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> None:
+        """Makes the graph that of a function: with `inputs`, the captured ones behind, and `outputs`.
+
+        Args:
+          function: From tensors of the graph to what the function returns.
+          specs: The inputs.
+        """
+        with self.as_default():
+            given = [self.add_input(spec) for spec in specs]
+            self.outputs = [self.capture(each) for each in function(*given)]
+        self.inputs = [*given, *self.internal_captures]
+        effects = [each for each in self.get_operations() if each._is_stateful]
+        for before, behind in itertools.pairwise(effects):
+            behind._add_control_input(before)
+        self.control_outputs = effects
+
+
+def put(
+    graph: Any, kind: str, name: str, inputs: Sequence[Input], attributes: Mapping[str, bytes] | None = None
+) -> list[tf.Tensor]:
+    """Puts an operation into a graph; returns its outputs.
+
+    Args:
+      graph: The graph of a function.
+      kind: The kind of operation.
+      name: Its name within the scope; where that is taken, it gets a number.
+      inputs: What it takes, of this graph or of others, which it captures.
+      attributes: Those that do not follow from the inputs and have no default; see `type_of` and the like.
+    """
+    given = [list(map(graph.capture, one)) if isinstance(one, (list, tuple)) else graph.capture(one) for one in inputs]
+    with graph._c_graph.get() as c_graph:
+        making = pywrap_tf_session.TF_NewOperation(c_graph, kind, graph.unique_name(name))
+    for one in given:
+        if isinstance(one, list):
+            pywrap_tf_session.TF_AddInputList(making, [each._as_tf_output() for each in one])
+        else:
+            pywrap_tf_session.TF_AddInput(making, one._as_tf_output())
+    assembled = isinstance(graph, AssembledGraph)
+    if not assembled:
+        flat = [each for one in given for each in (one if isinstance(one, list) else [one])]
+        for each in graph._control_dependencies_for_inputs({each.op for each in flat}):
+            pywrap_tf_session.TF_AddControlInput(making, each._c_op)
+    for key, value in (attributes or {}).items():
+        pywrap_tf_session.TF_SetAttrValueProto(making, key, value)
+    made = pywrap_tf_session.TF_FinishOperation(making)
+    pywrap_tf_session.TF_SetOpStackTrace(made, graph.stack() if assembled else tf_stack.extract_stack(stacklevel=2))
+    operation: Any = ops.Operation._from_c_op(made, graph)
+    if not assembled:
+        operation._control_flow_post_processing()
+        graph._create_op_helper(operation)
+    return list(operation.outputs)
+
+
+def type_of(dtype: tf.DType) -> bytes:
+    """An attribute that is a type."""
+    return tf.compat.v1.AttrValue(type=dtype.as_datatype_enum).SerializeToString()
+
+
+def types_of(dtypes: Sequence[tf.DType]) -> bytes:
+    """An attribute that is a list of types."""
+    listed = tf.compat.v1.AttrValue.ListValue(type=[one.as_datatype_enum for one in dtypes])
+    return tf.compat.v1.AttrValue(list=listed).SerializeToString()
+
+
+def shape_of(shape: tf.TensorShape) -> bytes:
+    """An attribute that is a shape."""
+    return tf.compat.v1.AttrValue(shape=shape.as_proto()).SerializeToString()
+
+
+def shapes_of(shapes: Sequence[tf.TensorShape]) -> bytes:
+    """An attribute that is a list of shapes."""
+    listed = tf.compat.v1.AttrValue.ListValue(shape=[one.as_proto() for one in shapes])
+    return tf.compat.v1.AttrValue(list=listed).SerializeToString()
+
+
+def function_of(function: Any) -> bytes:
+    """An attribute that is a function of the runtime, see `definitions.of_graph`."""
+    return tf.compat.v1.AttrValue(func=tf.compat.v1.NameAttrList(name=function.name)).SerializeToString()
+
+
+def true() -> bytes:
+    """An attribute that is set."""
+    return tf.compat.v1.AttrValue(b=True).SerializeToString()
+
+
+def call(graph: Any, function: Any, inputs: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+    """Calls a function of the runtime in a graph.
+
+    Args:
+      graph: The graph.
+      function: The function, see `definitions.of_graph`.
+      inputs: What it takes.
+      specs: What it returns.
+    """
+    graphs.hold_function(graph, function)
+    attributes = {"f": function_of(function), "Tout": types_of([one.dtype for one in specs])}
+    found = put(graph, "StatefulPartitionedCall", "StatefulPartitionedCall", [list(inputs)], attributes)
+    for one, spec in zip(found, specs, strict=True):
+        one.set_shape(spec.shape)
+    return found
