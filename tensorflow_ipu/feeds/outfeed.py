@@ -36,8 +36,9 @@ _HOST = "/device:CPU:0"
 _CHUNK_BYTES = 16 << 20
 
 # How long a dequeue from another thread waits where the queue is empty and a program runs. A thread that polls would
-# otherwise take a core from the program.
-_PATIENCE_US = 2000
+# otherwise take a core from the program. Longer than a tick of most systems: where a wait's limit is the next thing that a
+# processor is to be woken for, to cancel it takes a virtual one 10 us, and the element comes so much later.
+_PATIENCE_US = 5000
 
 
 class IPUOutfeedQueueSpec(tf.TypeSpec):

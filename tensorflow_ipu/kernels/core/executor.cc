@@ -30,16 +30,18 @@ Executor& Executor::Global() {
 }
 
 void Executor::Run(Task task) {
+  bool idle_thread = false;
   {
     const Lock lock(mutex_);
     tasks_.push_back(std::move(task));
     ++ready_;
     ++unfinished_;
     if (spinning_ >= tasks_.size()) return;
-    if (waiting_ >= tasks_.size()) {
-      tasks_ready_.NotifyOne();
-      return;
-    }
+    idle_thread = waiting_ >= tasks_.size();
+  }
+  if (idle_thread) {
+    tasks_ready_.NotifyOne();  // Without the lock, which it takes first of all where it interrupts this thread.
+    return;
   }
   Outcome started = StartThread("ipu-program", [this] { Work(); });
   if (!started.ok()) Refuse(std::move(started));

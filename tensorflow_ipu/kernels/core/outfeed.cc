@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/memory.h"
@@ -137,6 +138,9 @@ void Outfeed::AwaitRow(Clock::time_point end) {
     const SpinLock lock(mutex_);
     ++readers_;
   }
+  // Who has just computed and sleeps owes others their turns. This one pays while it has nothing to do, so that the
+  // program does not get a turn before it when the row comes.
+  std::this_thread::yield();
   {
     Lock lock(sleep_mutex_);
     row_came_.WaitFor(lock, end - Clock::now(), [this] { return ready() > 0; });
