@@ -28,7 +28,8 @@ ffi::Error RingZeros(ffi::RemainingRets rings) {
   return ffi::Error::Success();
 }
 
-ffi::Error RingRead(ffi::AnyBuffer ring, ffi::Buffer<ffi::S32> place, ffi::Result<ffi::AnyBuffer> value) {
+ffi::Error RingRead(ffi::AnyBuffer ring, ffi::Buffer<ffi::S32> place, ffi::Buffer<ffi::S32> /*behind*/,
+                    ffi::Result<ffi::AnyBuffer> value) {
   const char* const from = Place(ring, *place.typed_data(), value->size_bytes());
   if (from == nullptr) return NoSuchPlace(*place.typed_data());
   std::memcpy(value->untyped_data(), from, value->size_bytes());
@@ -42,7 +43,7 @@ void Copy(char* to, const void* from, std::size_t bytes, const ffi::ThreadPool& 
 
 // XLA was told that the result takes the memory of the ring. Where a program has lost that, there is a ring to copy.
 ffi::Error RingWrite(ffi::ThreadPool threads, ffi::AnyBuffer ring, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> place,
-                     ffi::Result<ffi::AnyBuffer> written) {
+                     ffi::Buffer<ffi::S32> /*behind*/, ffi::Result<ffi::AnyBuffer> written) {
   char* const to = Place(*written, *place.typed_data(), value.size_bytes());
   if (to == nullptr) return NoSuchPlace(*place.typed_data());
   if (written->untyped_data() != ring.untyped_data()) {
@@ -57,6 +58,7 @@ XLA_FFI_DEFINE_HANDLER(kRingRead, RingRead,
                        ffi::Ffi::Bind()
                            .Arg<ffi::AnyBuffer>()         // ring
                            .Arg<ffi::Buffer<ffi::S32>>()  // place
+                           .Arg<ffi::Buffer<ffi::S32>>()  // behind
                            .Ret<ffi::AnyBuffer>());       // value
 XLA_FFI_DEFINE_HANDLER(kRingWrite, RingWrite,
                        ffi::Ffi::Bind()
@@ -64,6 +66,7 @@ XLA_FFI_DEFINE_HANDLER(kRingWrite, RingWrite,
                            .Arg<ffi::AnyBuffer>()         // ring
                            .Arg<ffi::AnyBuffer>()         // value
                            .Arg<ffi::Buffer<ffi::S32>>()  // place
+                           .Arg<ffi::Buffer<ffi::S32>>()  // behind
                            .Ret<ffi::AnyBuffer>());       // ring
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_zeros", "Host", kRingZeros);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_read", "Host", kRingRead);

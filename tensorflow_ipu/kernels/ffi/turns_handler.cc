@@ -31,8 +31,8 @@ ffi::Error PipelineTurns(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count
     give(place < 0 ? place + depths[i] : place);
   }
   for (std::size_t i = 0; i < first.size(); ++i) {
-    const bool runs = there(first[i]) && (wanted[i] == kFirst || there(second[i]) == (wanted[i] == kBoth));
-    give(runs ? 0 : 1);
+    *(*results.get<ffi::Buffer<ffi::PRED>>(result++))->typed_data() =
+        there(first[i]) && (wanted[i] == kFirst || there(second[i]) == (wanted[i] == kBoth));
   }
   return ffi::Error::Success();
 }
@@ -41,7 +41,7 @@ XLA_FFI_DEFINE_HANDLER(kPipelineTurns, PipelineTurns,
                        ffi::Ffi::Bind()
                            .Arg<ffi::Buffer<ffi::S32>>()  // base
                            .Arg<ffi::Buffer<ffi::S32>>()  // count
-                           .RemainingRets()               // numbers, places, skipped
+                           .RemainingRets()               // numbers, places, runs
                            .Attr<Numbers>("number_of")
                            .Attr<Numbers>("place_of")
                            .Attr<Numbers>("depths")

@@ -26,10 +26,9 @@ namespace tensorflow_ipu {
 namespace tf = tensorflow;
 
 // The function takes `behind`, `before` and `captured`, and returns what takes the place of `before`. It is run where
-// `skipped` is 0. `zero` is 0, which XLA does not know. `passed` is `behind`, and known once it has run.
+// `runs`. `passed` is `behind`, and known once it has run.
 REGISTER_OP("IpuOnce")
-    .Input("skipped: int32")
-    .Input("zero: int32")
+    .Input("runs: bool")
     .Input("behind: int32")
     .Input("before: T")
     .Input("captured: captured_types")
@@ -40,17 +39,16 @@ REGISTER_OP("IpuOnce")
     .Attr("f: func")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
-      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + 2));
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + 1));
       return absl::OkStatus();
     });
 
 namespace {
 
 // The inputs of the op. The function's arguments begin with `behind`.
-constexpr int kSkipped = 0;
-constexpr int kZero = 1;
-constexpr int kBehind = 2;
-constexpr int kBefore = 3;
+constexpr int kRuns = 0;
+constexpr int kBehind = 1;
+constexpr int kBefore = 2;
 
 class OnceXla : public tf::XlaOpKernel {
  public:
@@ -121,7 +119,8 @@ class OnceXla : public tf::XlaOpKernel {
       }
       return changed;
     };
-    const absl::StatusOr<Carried> end = LoopUnless(context->Input(kSkipped), context->Input(kZero), begin, iteration);
+    const absl::StatusOr<Carried> end =
+        IsKnown(context, kRuns) ? SingleLoop(begin, iteration) : LoopIf(context->Input(kRuns), begin, iteration);
     OP_REQUIRES_OK(context, end.status());
     context->SetOutput(0, end->behind);
     for (int i = kBefore; i < captured; ++i) context->SetOutput(i - kBehind, end->values[place[i]]);
@@ -137,6 +136,11 @@ class OnceXla : public tf::XlaOpKernel {
 
  private:
   static constexpr int kNowhere = -1;
+
+  // Whether XLA would know an input: what runs in any case does not have to look as if it might not.
+  static bool IsKnown(tf::XlaOpKernelContext* context, int input) {
+    return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
+  }
 
   // Whether an input is a tensor that the function does not change.
   static bool IsFixed(tf::XlaOpKernelContext* context, int input, int captured) {

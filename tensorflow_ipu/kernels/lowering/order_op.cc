@@ -1,15 +1,16 @@
 // `IpuJoinOrders`: where orders that do not know of each other begin and end as one.
-#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
-#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape.h"
+#include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
 
@@ -28,20 +29,23 @@ class JoinOrdersXla : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
-  // Adds to each state what is zero, as XLA cannot know: the sign of all counts.
+  // One call returns each state as it is. What XLA computed instead would be code to compile, for each such op anew.
   void Compile(tf::XlaOpKernelContext* context) override {
-    constexpr int64_t kCount = offsetof(core::ProgramState, count) / sizeof(int64_t);
     std::vector<xla::XlaOp> states(context->num_inputs());
-    xla::XlaOp zero;
+    std::vector<xla::Shape> shapes;
+    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
     for (int i = 0; i < context->num_inputs(); ++i) {
       tf::TensorShape shape;
       OP_REQUIRES_OK(context, context->ReadVariableInput(i, tf::DT_INT64, &shape, &states[i]));
-      const xla::XlaOp count = xla::Reshape(xla::Slice(states[i], {kCount}, {kCount + 1}, {1}), {});
-      const xla::XlaOp sign = xla::ShiftRightLogical(count, xla::ConstantR0<int64_t>(context->builder(), 63));
-      zero = i == 0 ? sign : xla::Or(zero, sign);
+      shapes.push_back(xla::ShapeUtil::MakeShape(xla::S64, shape.dim_sizes()));
+      in_place.push_back({{i}, {i, {}}});
     }
+    const xla::XlaOp joined = xla::CustomCallWithLayout(
+        context->builder(), "ipu_join_orders", states, xla::ShapeUtil::MakeTupleShape(shapes), shapes, /*opaque=*/"",
+        /*has_side_effect=*/false, in_place, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (int i = 0; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK(context, context->AssignVariable(i, tf::DT_INT64, xla::Add(states[i], zero)));
+      OP_REQUIRES_OK(context, context->AssignVariable(i, tf::DT_INT64, xla::GetTupleElement(joined, i)));
     }
   }
 };

@@ -37,10 +37,11 @@ REGISTER_OP("IpuRingZeros")
     .Attr("output_shapes: list(shape) >= 1")
     .SetShapeFn(StatedShapes);
 
-// Tensors [depth, ...] and a place to what is there, [...].
+// Tensors [depth, ...] and a place to what is there, [...]. `behind` is 0, and known once the place may be used.
 REGISTER_OP("IpuRingRead")
     .Input("rings: T")
     .Input("place: int32")
+    .Input("behind: int32")
     .Output("values: T")
     .Attr("T: list(type) >= 1")
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
@@ -52,11 +53,13 @@ REGISTER_OP("IpuRingRead")
       return absl::OkStatus();
     });
 
-// Tensors [depth, ...], as many values [...] and a place to the tensors with the values in that place.
+// Tensors [depth, ...], as many values [...] and a place to the tensors with the values in that place. Of `behind`, as
+// above.
 REGISTER_OP("IpuRingWrite")
     .Input("rings: T")
     .Input("values: T")
     .Input("place: int32")
+    .Input("behind: int32")
     .Output("written: T")
     .Attr("T: list(type) >= 1")
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
@@ -112,10 +115,11 @@ std::vector<int64_t> Single(const xla::Shape& value) {
 }
 
 absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp ring, const xla::Shape& shape,
-                                xla::XlaOp place) {
+                                xla::XlaOp place, xla::XlaOp behind) {
   xla::XlaBuilder* const builder = context->builder();
   const xla::Shape value = OfPlace(shape);
-  if (!IsLarge(value)) return Call(builder, "ipu_ring_read", {ring, place}, value, /*in_place=*/false);
+  if (!IsLarge(value)) return Call(builder, "ipu_ring_read", {ring, place, behind}, value, /*in_place=*/false);
+  place = place + behind;
   const xla::XlaOp there =
       xla::Reshape(xla::DynamicSlice(ring, BeginOf(builder, place, shape), Single(value)), value.dimensions());
   if (const absl::Status noted = NoteRingPlace(context, there, {ring, place}); !noted.ok()) return noted;
@@ -150,12 +154,13 @@ class RingReadXla : public tf::XlaOpKernel {
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp place = context->Input(context->num_inputs() - 1);
+    const xla::XlaOp place = context->Input(context->num_inputs() - 2);
+    const xla::XlaOp behind = context->Input(context->num_inputs() - 1);
     for (int i = 0; i < context->num_outputs(); ++i) {
       const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, ring.status());
       OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
-      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *ring, place);
+      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *ring, place, behind);
       OP_REQUIRES_OK(context, value.status());
       context->SetOutput(i, *value);
     }
@@ -168,14 +173,15 @@ class RingWriteXla : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const int rings = context->num_outputs();
-    const xla::XlaOp place = context->Input(context->num_inputs() - 1);
+    const xla::XlaOp place = context->Input(context->num_inputs() - 2);
+    const xla::XlaOp behind = context->Input(context->num_inputs() - 1);
     for (int i = 0; i < rings; ++i) {
       const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
       OP_REQUIRES_OK(context, ring.status());
       OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
-      const absl::StatusOr<xla::XlaOp> written = Call(
-          context->builder(), "ipu_ring_write", {context->Input(i), context->Input(rings + i), place}, Plain(*ring),
-          /*in_place=*/true);
+      const absl::StatusOr<xla::XlaOp> written =
+          Call(context->builder(), "ipu_ring_write", {context->Input(i), context->Input(rings + i), place, behind},
+               Plain(*ring), /*in_place=*/true);
       OP_REQUIRES_OK(context, written.status());
       context->SetOutput(i, *written);
     }

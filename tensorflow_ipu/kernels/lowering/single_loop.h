@@ -27,11 +27,9 @@ using Iteration = std::function<Carried(xla::XlaBuilder* builder, const Carried&
 // operations count, it compiles each such loop to code of its own.
 absl::StatusOr<Carried> SingleLoop(const Carried& begin, const Iteration& iteration);
 
-// Adds a loop of one iteration where `skipped` is 0, and of none where it is 1. `zero` is 0, which XLA does not know:
-// the loop counts `behind` up to it. That takes a step less time than custom calls do, of which each takes some
-// microseconds.
-absl::StatusOr<Carried> LoopUnless(xla::XlaOp skipped, xla::XlaOp zero, const Carried& begin,
-                                   const Iteration& iteration);
+// Adds a loop of one iteration where `runs`, and of none where not, which XLA may not know. It needs no code, and no
+// call.
+absl::StatusOr<Carried> LoopIf(xla::XlaOp runs, const Carried& begin, const Iteration& iteration);
 
 // The values, of which XLA does not know where they come from.
 std::vector<xla::XlaOp> Barred(const std::vector<xla::XlaOp>& values);

@@ -24,15 +24,14 @@ namespace tf = tensorflow;
 // Micro-batches are given as what `base` is to be added to. There are those from 0 to `count`.
 // numbers[i]: base + number_of[i].
 // places[i]: base + place_of[i], modulo depths[i].
-// skipped[i]: whether an instruction has to be skipped, 1 or 0: one that runs where there is the micro-batch first[i],
-// and
-//   also, as wanted[i] says, 0: whatever second[i] is; 1: there is second[i]; 2: there is none.
+// runs[i]: whether something runs: where there is the micro-batch first[i], and also, as wanted[i] says, 0: whatever
+//   second[i] is; 1: there is second[i]; 2: there is none.
 REGISTER_OP("IpuPipelineTurns")
     .Input("base: int32")
     .Input("count: int32")
     .Output("numbers: N * int32")
     .Output("places: P * int32")
-    .Output("skipped: S * int32")
+    .Output("runs: S * bool")
     .Attr("N: int >= 0")
     .Attr("P: int >= 0")
     .Attr("S: int >= 0")
@@ -62,7 +61,8 @@ class TurnsXla : public tf::XlaOpKernel {
       lengths.push_back(values.size());
     }
     attributes_ = absl::StrCat("{", absl::StrJoin(entries, ", "), "}");
-    results_ = lengths[0] + lengths[1] + lengths[3];
+    numbers_ = lengths[0] + lengths[1];
+    results_ = numbers_ + lengths[3];
     OP_REQUIRES(construction,
                 lengths[1] == lengths[2] && lengths[3] == lengths[4] && lengths[3] == lengths[5] &&
                     results_ == static_cast<std::size_t>(construction->num_outputs()),
@@ -71,9 +71,11 @@ class TurnsXla : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::S32, {});
+    std::vector<xla::Shape> results(numbers_, scalar);
+    results.resize(results_, xla::ShapeUtil::MakeShape(xla::PRED, {}));
     const xla::XlaOp turns = xla::CustomCallWithLayout(
         context->builder(), "ipu_pipeline_turns", {context->Input(0), context->Input(1)},
-        xla::ShapeUtil::MakeTupleShape(std::vector<xla::Shape>(results_, scalar)), {scalar, scalar}, attributes_,
+        xla::ShapeUtil::MakeTupleShape(results), {scalar, scalar}, attributes_,
         /*has_side_effect=*/false, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
         xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (std::size_t i = 0; i < results_; ++i) {
@@ -83,6 +85,7 @@ class TurnsXla : public tf::XlaOpKernel {
 
  private:
   std::string attributes_;
+  std::size_t numbers_ = 0;
   std::size_t results_ = 0;
 };
 

@@ -131,7 +131,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     accumulation = Accumulation(
         arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
     )
-    zero = tf.constant(0) if training is None else rings.opaque_zero(training.variables)
+    zero = rings.opaque_zero()
     update = None if training is None else model.update(training, accumulation)
     layout = Layout(plan, model.parts, model.head)
     model.parts.weight_update = update
@@ -139,7 +139,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     operations = Operations(layout, model.parts, feeds, accumulation)
 
     def one_pass(token: tf.Tensor) -> tf.Tensor:
-        sequencer = rings.Sequencer(zero, token)
+        sequencer = rings.Sequencer(token)
         memory = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
         results = Lowering(layout, operations, memory, sequencer).run(iterations, total)
         feeds.finish(results.sums)

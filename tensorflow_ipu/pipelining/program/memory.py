@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tensorflow_ipu._types import Number
-    from tensorflow_ipu.pipelining.program.rings import Position
+    from tensorflow_ipu.pipelining.program.rings import Token
 
 _Each = TypeVar("_Each")
 Values: TypeAlias = "Sequence[tf.Tensor]"
@@ -63,7 +63,7 @@ class ProgramMemory:
         self._overlap = Overlap(self._sequencer, self._window) if overlapping else None
         for operations in steps:
             for operation in operations:
-                self._run(operation, turns, None if all_there else turns.skipped(When(operation.micro_batch)))
+                self._run(operation, turns, None if all_there else turns.runs(When(operation.micro_batch)))
             self._end_step()
         self._overlap = None
 
@@ -80,14 +80,14 @@ class ProgramMemory:
         for of_step in pairs:
             for pair in of_step:
                 for together, when in _runs(pair):
-                    skipped = turns.skipped(when)
+                    runs = turns.runs(when)
                     if len(together) == 1:
-                        self._run(together[0], turns, skipped)
+                        self._run(together[0], turns, runs)
                     else:
-                        self._run_together(together, turns, skipped)
+                        self._run_together(together, turns, runs)
             self._end_step()
 
-    def _run(self, operation: Operation, turns: Turns, skipped: tf.Tensor | None) -> None:
+    def _run(self, operation: Operation, turns: Turns, runs: tf.Tensor | None) -> None:
         """Runs an operation; what it writes to links is there as the step ends."""
         for key, specs in (operation.scratch or {}).items():
             [self.contents[key]] = rings.empty([(specs, 1)])
@@ -96,20 +96,20 @@ class ProgramMemory:
         before = [self._exchanged.get(key, self.contents[key]) for key in operation.targets]
         widths = [len(values) for values in before]
 
-        def flat(position: Position, reads: Values, old: Values) -> list[tf.Tensor]:
+        def flat(behind: Token, reads: Values, old: Values) -> list[tf.Tensor]:
             read = dict(zip(operation.reads, cut(reads, [len(values) for values in given]), strict=True))
             targets = dict(zip(operation.targets, cut(old, widths), strict=True))
-            new = operation.body(_MemoryView(self, operation.micro_batch, turns, position, read, targets))
+            new = operation.body(_MemoryView(self, operation.micro_batch, turns, behind, read, targets))
             return [one for key in operation.targets for one in new[key]]
 
         reads, old = _flat(given), _flat(before)
         if self._overlap is not None:
             results = self._overlap.run(reads, old, flat)
         else:
-            results = self._sequencer.once(skipped, reads, old, flat)
+            results = self._sequencer.once(runs, reads, old, flat)
         self._keep(operation.targets, cut(results, widths))
 
-    def _run_together(self, operations: Sequence[Operation], turns: Turns, skipped: tf.Tensor) -> None:
+    def _run_together(self, operations: Sequence[Operation], turns: Turns, runs: tf.Tensor) -> None:
         """Runs several operations of a step, overlapping, or skips all of them."""
         contents, exchanged = self.contents, self._exchanged
         targets = list(dict.fromkeys(key for operation in operations for key in operation.targets))
@@ -117,22 +117,22 @@ class ProgramMemory:
         before = [exchanged.get(key, contents[key]) for key in targets]
         widths = [len(values) for values in before]
 
-        def flat(position: Position, _: Values, values: Values) -> list[tf.Tensor]:
+        def flat(behind: Token, _: Values, values: Values) -> list[tf.Tensor]:
             now = dict(zip(targets, cut(values, widths), strict=True))
             self._exchanged = {**exchanged, **{key: now[key] for key in written}}
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
-            self._overlap = Overlap(self._sequencer, self._window, position)
+            self._overlap = Overlap(self._sequencer, self._window, behind)
             for operation in operations:
                 self._run(operation, turns, None)
             self._overlap = None
             return [one for key in targets for one in self._exchanged.get(key, self.contents[key])]
 
-        results = self._sequencer.once(skipped, [], _flat(before), flat)
+        results = self._sequencer.once(runs, [], _flat(before), flat)
         self.contents, self._exchanged = contents, exchanged
         self._keep(targets, cut(results, widths))
 
     def _given(self, read: Read) -> list[tf.Tensor]:
-        """The tensors that are read as a whole; none of a ring, which is read at a position."""
+        """The tensors that are read as a whole; none of a ring, of which a place is read."""
         if isinstance(read.key, Buffer) and read.key.depth > 1:
             return []
         values = self.contents[read.key]
@@ -159,7 +159,7 @@ class _MemoryView:
     memory: ProgramMemory
     of_section: int  # The micro-batch's number there.
     turns: Turns
-    position: Position  # An int32 scalar that is 0, and not known before the operation may run.
+    behind: Token  # Known once the operation may run.
     given: dict[Read, list[tf.Tensor]]
     before: dict[Key, list[tf.Tensor]]
 
@@ -175,7 +175,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return rings.read(self.memory.contents[buffer], rings.behind(self._place(buffer), self.position))
+        return rings.read(self.memory.contents[buffer], self._place(buffer), self.behind)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -186,14 +186,14 @@ class _MemoryView:
         if buffer.depth == 1:
             return list(values)
         overlap = self.memory._overlap
-        position = self.position if overlap is None else overlap.behind_reads(buffer)
-        return rings.written(old, rings.behind(self._place(buffer), position), values)
+        behind = self.behind if overlap is None else overlap.behind_reads(buffer)
+        return rings.written(old, self._place(buffer), values, behind)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
         if self.memory._overlap is None:
             return list(values)
-        return self.memory._sequencer.fence(values, self.position)[1]
+        return self.memory._sequencer.fence(values, self.behind)[1]
 
     def _place(self, ring: Buffer) -> tf.Tensor:
         return self.turns.place(self.of_section, ring)

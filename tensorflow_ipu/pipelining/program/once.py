@@ -12,24 +12,22 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import assembly, definitions, graphs
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.program.rings import Position
+    from tensorflow_ipu.pipelining.program.rings import Token
 
 _numbers = itertools.count()
 
 
 def run_once(
-    skipped: tf.Tensor,
-    zero: tf.Tensor,
+    runs: tf.Tensor,
     behind: tf.Tensor,
     reads: Sequence[tf.Tensor],
     before: Sequence[tf.Tensor],
-    body: Callable[[Position, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+    body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Runs `body` behind what `behind` depends on, or skips it. What it changes is changed in place.
 
     Args:
-      skipped: An int32 scalar: 0 where it is run, 1 where it is skipped.
-      zero: An int32 scalar that is 0 for a reason that XLA does not see.
+      runs: A bool scalar: whether it is run. A constant where it is run in any case.
       behind: An int32 scalar that is 0.
       reads: Tensors that `body` uses.
       before: What the results take the place of, with their shapes and types. They are the results where it is skipped.
@@ -54,7 +52,5 @@ def run_once(
     graphs.hold_function(around, function)
     captured = replicas.with_states([*reads, *(outside for outside, _ in graph.captures)])
     attributes = {"f": assembly.function_of(function)}
-    passed, *results = assembly.put(
-        around, "IpuOnce", "IpuOnce", [skipped, zero, behind, list(before), captured], attributes
-    )
+    passed, *results = assembly.put(around, "IpuOnce", "IpuOnce", [runs, behind, list(before), captured], attributes)
     return passed, results

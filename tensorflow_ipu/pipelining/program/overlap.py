@@ -15,13 +15,11 @@ XLA copies it as an iteration begins and once more as it ends. And programs get 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from tensorflow_ipu.pipelining.program.rings import Position, Sequencer
+import tensorflow as tf
+
+from tensorflow_ipu.pipelining.program.rings import Sequencer, Token
 from tensorflow_ipu.pipelining.schedule.buffers import Buffer
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Of tensors of so many bytes, an instruction uses all cores by itself, and to copy them takes what overlapping gains: with
 # 1 MiB, pipelines of convolutions take 1.20 to 1.26 times as long as one loop where they overlap, and 1.10 to 1.14 where
@@ -42,7 +40,7 @@ def window_of(stages: int) -> int:
 class Overlap:
     """The instructions of one iteration, or of one region of it, in their order."""
 
-    def __init__(self, sequencer: Sequencer, window: int, begin: Position | None = None) -> None:
+    def __init__(self, sequencer: Sequencer, window: int, begin: Token | None = None) -> None:
         """Begins.
 
         Args:
@@ -52,26 +50,26 @@ class Overlap:
         """
         self._sequencer = sequencer
         self._window = window
-        self._begin: Position = 0 if begin is None else begin
+        self._begin: Token = tf.constant(0) if begin is None else begin
         self._in_region = begin is not None
-        self._fences: list[Position] = []  # Of the instructions so far.
+        self._fences: list[Token] = []  # Of the instructions so far.
         self._read: list[Buffer] = []  # The rings that the current instruction reads.
-        self._behind: dict[Buffer, Position] = {}
+        self._behind: dict[Buffer, Token] = {}
 
     def run(
         self,
         reads: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
-        body: Callable[[Position, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+        body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
     ) -> list[tf.Tensor]:
         """Runs an instruction, as `Sequencer.once` does where nothing is skipped.
 
         Args:
-          reads: Tensors that `body` uses, other than those that it reads at a position.
+          reads: Tensors that `body` uses, other than those that it reads in places of rings.
           before: What the results take the place of.
-          body: From an int32 scalar that is 0, to be added to the positions of reads, `reads` and `before`, to the results.
+          body: From an int32 scalar that is 0, for reads of rings, `reads` and `before`, to the results.
         """
-        wait: Position = self._fences[-self._window] if len(self._fences) >= self._window else self._begin
+        wait: Token = self._fences[-self._window] if len(self._fences) >= self._window else self._begin
         if reads and (self._fences or self._in_region):
             _, reads = self._sequencer.fence(reads, wait)
         results = body(wait, reads, before)
@@ -87,6 +85,6 @@ class Overlap:
         """Records that the current instruction reads a ring."""
         self._read.append(ring)
 
-    def behind_reads(self, ring: Buffer) -> Position:
-        """What is added to the position of a write to a ring: an int32 scalar that is 0 once the ring was read."""
+    def behind_reads(self, ring: Buffer) -> Token:
+        """What a write to a ring waits for: an int32 scalar that is 0, and known once the ring was read."""
         return self._behind.get(ring, self._begin)

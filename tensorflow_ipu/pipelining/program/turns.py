@@ -75,7 +75,7 @@ class Turns:
         )
         self._numbers = dict(zip(numbers, found.numbers, strict=True))
         self._places = dict(zip(places, found.places, strict=True))
-        self._skipped = dict(zip(conditions, found.skipped, strict=True))
+        self._runs = dict(zip(conditions, found.runs, strict=True))
 
     def number(self, micro_batch: int) -> tf.Tensor:
         """The number in the pass of a micro-batch of the section, an int32 scalar."""
@@ -85,9 +85,9 @@ class Turns:
         """Where in a ring of several places it is, an int32 scalar."""
         return self._places[micro_batch, ring.depth]
 
-    def skipped(self, when: When) -> tf.Tensor:
-        """An int32 scalar: 0 where something runs, 1 where it has to be skipped."""
-        return self._skipped[when]
+    def runs(self, when: When) -> tf.Tensor:
+        """A bool scalar: whether something runs."""
+        return self._runs[when]
 
 
 def _rings(operation: Operation) -> Iterable[Buffer]:

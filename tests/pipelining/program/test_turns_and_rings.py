@@ -39,11 +39,11 @@ def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_bat
     def turns(base: tf.Tensor) -> list[tf.Tensor]:
         found = Turns(operations, base, COUNT, WHEN)
         places = [found.place(0, ring(3)), found.place(-2, ring(3)), found.place(-2, ring(5))]
-        return [found.number(0), found.number(-2), *places, *(found.skipped(when) for when in WHEN)]
+        return [found.number(0), found.number(-2), *places, *(found.runs(when) for when in WHEN)]
 
     for base in range(-3, COUNT + 4):
         expected = [base, base - 2, base % 3, (base - 2) % 3, (base - 2) % 5]
-        expected += [int(not is_there(when, base)) for when in WHEN]
+        expected += [int(is_there(when, base)) for when in WHEN]
         assert [int(one) for one in turns(tf.constant(base))] == expected, base
 
 
@@ -137,7 +137,7 @@ def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(p
 def test_a_fence_and_a_barrier_pass_values_on():
     @tf.function(jit_compile=True)
     def passed(zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
-        behind, [fenced] = rings.Sequencer(zero, zero).fence([x * 2], zero)
+        behind, [fenced] = rings.Sequencer(zero).fence([x * 2], zero)
         [barred] = ops.ipu_barrier([x * 3])
         return [tf.convert_to_tensor(behind), fenced, barred]
 
@@ -147,33 +147,59 @@ def test_a_fence_and_a_barrier_pass_values_on():
     np.testing.assert_array_equal(barred, [3, -6])
 
 
-@pytest.mark.parametrize("skipped", [0, 1])
-def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_values_variables_and_constants(skipped):
+@pytest.mark.parametrize("runs", [False, True, None])
+def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_values_variables_and_constants(runs):
     total = tf.Variable([1.0, 1.0])
     step = tf.Variable(2.0)
 
     @tf.function(jit_compile=True)
-    def program(skipped: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
-        def body(position, given, old):
-            total.assign_add(given[0] * step * tf.cast(1 + position, tf.float32))
+    def program(asked: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+        def body(behind, given, old):
+            total.assign_add(given[0] * step * tf.cast(1 + behind, tf.float32))
             return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
 
-        behind, results = once.run_once(skipped, zero, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
+        when = tf.constant(True) if runs is None else asked  # None: in any case, which XLA may know.
+        behind, results = once.run_once(when, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
         return [behind, *results]
 
-    behind, added, constant = program(tf.constant(skipped), tf.constant(0), tf.constant([3.0, 4.0]))
+    behind, added, constant = program(tf.constant(bool(runs)), tf.constant(0), tf.constant([3.0, 4.0]))
     assert int(behind) == 0
-    np.testing.assert_array_equal(added, [0, 0] if skipped else [3, 4])
-    np.testing.assert_array_equal(constant, [1, 2] if skipped else [7, 7])
-    np.testing.assert_array_equal(total, [1, 1] if skipped else [7, 9])
+    np.testing.assert_array_equal(added, [0, 0] if runs is False else [3, 4])
+    np.testing.assert_array_equal(constant, [1, 2] if runs is False else [7, 7])
+    np.testing.assert_array_equal(total, [1, 1] if runs is False else [7, 9])
 
 
 def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):
-    def program(zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
-        return once.run_once(zero, zero, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
+    def program(runs: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+        return once.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
 
     function = tf.function(program, jit_compile=True)
-    text = compiled_text(ipu.IPUStrategy(), function, tf.constant(0), tf.ones([64]))
+    text = compiled_text(ipu.IPUStrategy(), function, tf.constant(False), tf.constant(0), tf.ones([64]))
     [entry] = [part for part in text.split("\n\n") if part.lstrip().startswith("ENTRY")]
     assert "while(" in text
     assert "tanh" not in entry
+
+
+# Each kernel takes XLA some 10 ms to compile, and the stages of a pipeline share what they compute with.
+def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(compiled_text):
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        orders = [tf.Variable([number, 0, 1, 0], dtype=tf.int64) for number in (-1, 1, 2)]
+
+    def program(base: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+        ops.ipu_join_orders([order.handle for order in orders])
+        token = rings.opaque_zero()
+        [kept] = rings.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
+        turns = Turns([operation(0, 3)], base, COUNT, WHEN)
+        place = turns.place(0, ring(3))
+        for when in WHEN:
+            token, [*kept] = once.run_once(
+                turns.runs(when), token, [x], kept, lambda behind, given, old: rings.written(old, place, given, behind)
+            )
+        return rings.read(kept, place, token)
+
+    function = tf.function(program, jit_compile=True)
+    text = compiled_text(strategy, function, tf.constant(0), tf.ones([64]))
+    assert "ipu_join_orders" in text
+    assert text.count(" while(") == len(WHEN)
+    assert "fusion(" not in text
