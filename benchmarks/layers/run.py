@@ -82,7 +82,7 @@ def contest(layer: Layer, loop: bool) -> Contest:
         if strategy is None:
             code = instructions(program.get_concrete_function(*arguments), list(arguments))
         else:
-            with strategy.scope(), _host_kernels.wherever_known() if way == "host" else contextlib.nullcontext():
+            with _host_kernels.wherever_known() if way == "host" else contextlib.nullcontext():
                 code = instructions(*replicas.trace(program, arguments, {}, strategy.extended.target))
         same[way] = next((other for other in known if known[other] == code), way)
         known.setdefault(same[way], code)

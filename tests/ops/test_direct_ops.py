@@ -67,6 +67,36 @@ def test_a_gradient_of_biases_adds_all_but_the_channels_where_those_come_second(
     np.testing.assert_array_equal(add(images), tf.reduce_sum(images, [0, 2, 3]))
 
 
+def _batch_norms(images: tf.Tensor, data_format: str = "NHWC") -> list[tf.Tensor]:
+    """Batch normalization in each mode, and its gradients; images and gradients with the channels last."""
+    axes = [0, 3, 1, 2] if data_format == "NCHW" else [0, 1, 2, 3]
+    back = [0, 2, 3, 1] if data_format == "NCHW" else axes
+    x = tf.transpose(images, axes)
+    scale, moving = tf.range(1.0, 4.0), {"mean": tf.range(3.0), "variance": tf.range(2.0, 5.0)}
+    found: list[tf.Tensor] = []
+    for training in (True, False):
+        options: dict[str, Any] = {"is_training": training, "data_format": data_format, "epsilon": 0.01}
+        factor = 0.25 if training else 1.0
+        y, *statistics, _ = raw.FusedBatchNormV3(
+            x=x, scale=scale, offset=scale, **moving, exponential_avg_factor=factor, **options
+        )
+        reserved = {f"reserve_space_{i}": one for i, one in enumerate((*statistics[2:], tf.zeros([0])), 1)}
+        of_x, *others, _, _ = raw.FusedBatchNormGradV3(y_backprop=tf.sin(x), x=x, scale=scale, **reserved, **options)
+        found += [tf.transpose(y, back), *statistics, tf.transpose(of_x, back), *others]
+    return found
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda one: one.name)
+def test_batch_normalization_is_that_of_tensorflow_in_both_orders_of_dimensions(dtype: tf.DType) -> None:
+    images = tf.cast(tf.constant(np.random.default_rng(7).normal(size=(2, 4, 5, 3))), dtype)
+    tolerance = 2e-5 if dtype == tf.float32 else 2e-3
+    for data_format in ("NHWC", "NCHW"):
+        compiled = tf.function(_batch_norms, jit_compile=True, autograph=False)(images, data_format)
+        for found, wanted in zip(compiled, _batch_norms(images), strict=True):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_allclose(found, wanted, tolerance, tolerance)
+
+
 def test_other_types_are_left_to_tensorflow() -> None:
     whole, complex_ = tf.constant([-3, 0, 5]), tf.constant([1 + 2j, -0.5j, 0.25], tf.complex64)
 

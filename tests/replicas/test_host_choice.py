@@ -65,6 +65,9 @@ MAX = gradients(lambda x: tf.nn.max_pool(x, 2, 2, "SAME"))
 MEAN = gradients(lambda x: tf.nn.avg_pool(x, 2, 2, "SAME"))
 OVERLAPPING_MEAN = gradients(lambda x: tf.nn.avg_pool(x, 3, 2, "SAME"))
 
+NORM = gradients(lambda x, *more: tf.compat.v1.nn.fused_batch_norm(x, *more)[0])
+FEATURES = [[32], [32]]
+
 
 @pytest.mark.parametrize(
     ("call", "shapes", "dtype", "calls", "convolutions", "products"),
@@ -81,6 +84,9 @@ OVERLAPPING_MEAN = gradients(lambda x: tf.nn.avg_pool(x, 3, 2, "SAME"))
         (MAX, PLAIN[:1], tf.float32, 2, 0, 0),
         (MEAN, PLAIN[:1], tf.float32, 0, 0, 0),
         (OVERLAPPING_MEAN, PLAIN[:1], tf.float32, 2, 0, 0),
+        (NORM, [[32, 28, 31, 32], *FEATURES], tf.float32, 2, 0, 0),
+        (in_loop(NORM), [[32, 28, 31, 32], *FEATURES], tf.float32, 2, 0, 0),
+        (NORM, [[16, 28, 28, 32], *FEATURES], tf.float32, 0, 0, 0),
         (tf.sort, ROWS, tf.float32, 1, 0, 0),
         (lambda x: tf.math.top_k(x, 3), ROWS, tf.float32, 0, 0, 0),
         (lambda x: tf.cumsum(x, 1), ROWS, tf.float32, 0, 0, 0),

@@ -27,6 +27,17 @@ def convolution(**options: Any) -> Callable[..., Any]:
     return lambda x, w: tf.nn.convolution(x, w, **options)
 
 
+def batch_norm(**options: Any) -> Callable[..., Any]:
+    """All that a fused batch normalization gives, as a row."""
+
+    def call(x: Any, scale: Any, offset: Any) -> Any:
+        moving = {"mean": tf.abs(offset), "variance": tf.abs(scale)}
+        every = tf.raw_ops.FusedBatchNormV3(x=x, scale=scale, offset=offset, **moving, **options)  # pyright: ignore[reportAttributeAccessIssue]
+        return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in every[:3]], 0)
+
+    return call
+
+
 def pooling(pool: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
     return lambda x: pool(x, *arguments)
 
@@ -63,9 +74,15 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "segments": (lambda x: tf.math.unsorted_segment_sum(x, [1, 0, 2, 1], 3), [IMAGES]),
     "embedding": (lambda table: tf.gather(table, [[3, 0, 3], [12, 5, 3]]), [IMAGES[0, :, :, 0]]),
     "batch normalization": (
-        lambda x, scale, offset: tf.compat.v1.nn.fused_batch_norm(x, scale, offset, is_training=True)[0],
+        # By weights, small ones: the gradient of a mere sum is zero, and the sine of a large one says little.
+        lambda x, scale, offset: (
+            0.1 * IMAGES[::-1] * tf.compat.v1.nn.fused_batch_norm(x, scale, offset, is_training=True)[0]
+        ),
         [IMAGES, of_filter(4), of_filter(4)],
     ),
+    "batch normalization, moving": (batch_norm(exponential_avg_factor=0.3), [IMAGES, of_filter(4), of_filter(4)]),
+    "batch normalization by constants": (batch_norm(is_training=False), [IMAGES, of_filter(4), of_filter(4)]),
+    "batch normalization 3d": (batch_norm(data_format="NDHWC"), [VOLUMES, of_filter(3), of_filter(3)]),
     "sort": (lambda x: tf.sort(x, axis=-1) * tf.range(4.0), [IMAGES]),
     # Large enough for oneDNN.
     "large conv2d": (convolution(padding="SAME", strides=2), [LARGE, of_filter(3, 3, 8, 8)]),
@@ -73,6 +90,8 @@ LAYERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
         [LARGE, of_filter(3, 3, 8, 1)],
     ),
+    "large batch normalization, moving": (batch_norm(exponential_avg_factor=0.3), [LARGE, of_filter(8), of_filter(8)]),
+    "large batch normalization by constants": (batch_norm(is_training=False), [LARGE, of_filter(8), of_filter(8)]),
     "large max pool": (lambda x: tf.nn.max_pool(tf.nn.relu(x), 3, 2, "SAME"), [LARGE]),
     "large max pool 3d": (pooling(tf.nn.max_pool, 2, 2, "VALID"), [LARGE[None]]),
     "max pool by a window that is larger": (pooling(tf.nn.max_pool, 48, 2, "SAME"), [LARGE]),
@@ -112,7 +131,7 @@ def wherever_known() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("name", "everywhere"),
-    [*((name, False) for name in LAYERS), *((name, True) for name in LAYERS if "conv" in name)],
+    [*((name, False) for name in LAYERS), *((name, True) for name in LAYERS if "conv" in name or "batch" in name)],
 )
 def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(
     name: str, everywhere: bool, strategy: ipu.IPUStrategy, request: pytest.FixtureRequest
@@ -147,6 +166,7 @@ def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(
         "max pool",
         "large max pool",
         "average pool",
+        "batch normalization",
     ],
 )
 @pytest.mark.usefixtures("wherever_known")
@@ -246,6 +266,15 @@ def test_types_other_than_float32_are_computed_as_without_xla(dtype: Any, strate
 
     program = tf.function(narrow, jit_compile=True)
     assert_near([strategy.run(program, values)], [narrow(*values)], 1e-5 if dtype is tf.float64 else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda one: one.name)
+@pytest.mark.usefixtures("wherever_known")
+def test_batch_normalization_of_half_precision_is_that_without_xla(dtype: Any, strategy: ipu.IPUStrategy) -> None:
+    values = [tf.constant(LARGE), tf.constant(of_filter(8)), tf.constant(of_filter(8))]
+    plain = tf.function(lambda x, *more: batch_norm()(tf.cast(x, dtype), *more))
+    program = tf.function(lambda x, *more: batch_norm()(tf.cast(x, dtype), *more), jit_compile=True)
+    assert_near([strategy.run(program, values)], [plain(*values)], 2e-2)
 
 
 # XLA:CPU ran the gradients of convolutions in loops by its slowest code.

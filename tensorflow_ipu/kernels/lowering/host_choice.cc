@@ -7,6 +7,7 @@
 
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow_ipu/kernels/host/twin.h"
+#include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
 
@@ -70,6 +71,15 @@ bool FasterWhereOverlapping(const Lowered& layer) {
   bool overlap = false;
   for (std::size_t i = 0; i < windows.size() && i < strides.size(); ++i) overlap |= windows[i] > strides[i];
   return overlap && FasterWhereOneDnn(layer);
+}
+
+bool FasterBatchNorm(const Lowered& layer) {
+  constexpr int64_t kLarge = 512 << 10, kLargeWithoutAvx512 = 768 << 10, kManyFeatures = 32;
+  const absl::StatusOr<xla::Shape> images = layer.context->InputXlaShape(0);
+  if (!FasterWhereOneDnn(layer) || !images.ok() || images->dimensions().empty()) return false;
+  const int64_t elements = xla::ShapeUtil::ElementsIn(*images);
+  if (OneDnnComputes(tf::DT_BFLOAT16)) return elements >= kLarge;  // So it has AVX-512.
+  return elements >= kLargeWithoutAvx512 && images->dimensions().back() >= kManyFeatures;
 }
 
 bool FasterForMany(const Lowered& layer) {

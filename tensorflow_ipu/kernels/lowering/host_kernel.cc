@@ -1,5 +1,6 @@
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -89,7 +90,7 @@ std::string NameForMessages(tf::XlaOpKernelContext* context, const std::string& 
 
 bool HasHostKernel(tf::XlaOpKernelContext* context) { return HostKernel::Of(TextOf(context->op_kernel().def())).ok(); }
 
-std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext* context) {
+std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext* context, int count) {
   const tf::NodeDef& node = context->op_kernel().def();
   const tf::OpRegistrationData* op = nullptr;
   if (!tf::OpRegistry::Global()->LookUp(node.op(), &op).ok() || op->shape_inference_fn == nullptr) return std::nullopt;
@@ -113,7 +114,7 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
                                                   {}, {});
   if (!inference.construction_status().ok() || !inference.Run(op->shape_inference_fn).ok()) return std::nullopt;
   std::vector<tf::TensorShape> results;
-  for (int i = 0; i < inference.num_outputs(); ++i) {
+  for (int i = 0; i < std::min(count, inference.num_outputs()); ++i) {
     const tf::shape_inference::ShapeHandle output = inference.output(i);
     if (!inference.FullyDefined(output)) return std::nullopt;
     results.emplace_back();
@@ -144,7 +145,8 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
     operand_shapes.push_back(*shape);
     xla::LayoutUtil::SetToDefaultLayout(&operand_shapes.back());
   }
-  for (int i = 0; i < context->num_outputs(); ++i) {
+  const int count = static_cast<int>(results.size());
+  for (int i = 0; i < count; ++i) {
     result_shapes.emplace_back();
     const absl::Status made =
         tf::TensorShapeToXLAShape(context->expected_output_dtype(i), results[i], &result_shapes.back());
@@ -158,8 +160,9 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
                    in_rings.empty() ? "" : ": ", absl::StrJoin(in_rings, ", "), ">}"),
       /*has_side_effect=*/always, {},
       /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-  for (int i = 0; i < context->num_outputs(); ++i) {
-    context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));
+  for (int i = 0; i < count; ++i) context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));
+  for (int i = count; i < context->num_outputs(); ++i) {
+    context->SetConstantOutput(i, tf::Tensor(context->expected_output_dtype(i)));
   }
   return absl::OkStatus();
 }

@@ -23,11 +23,13 @@ constexpr char kInLoopAttribute[] = "_ipu_in_loop";
 // Whether TensorFlow has a kernel for the node on the CPU that programs can share.
 bool HasHostKernel(tensorflow::XlaOpKernelContext* context);
 
-// The shapes of the results of the node that is being lowered; nothing where they depend on values that are not known.
-std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context);
+// The shapes of the first `count` results of the node that is being lowered, or of all that it has; nothing where they
+// depend on values that are not known.
+std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context, int count);
 
-// Lowers the node to a custom call of its kernel of the host. With `always`, it runs though nothing uses its results.
-// An input that is read from a ring is taken where it is there, and not copied.
+// Lowers the node to a custom call of its kernel of the host, for the first results, which have these shapes. Others
+// are empty. With `always`, it runs though nothing uses its results. An input that is read from a ring is taken where
+// it is there, and not copied.
 absl::Status CallHostKernel(tensorflow::XlaOpKernelContext* context,
                             const std::vector<tensorflow::TensorShape>& results, bool always = false);
 

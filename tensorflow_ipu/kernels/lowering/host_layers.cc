@@ -1,5 +1,5 @@
-// What of a network's layers a program computes by kernels of the host: convolutions, poolings, random numbers; and
-// checks, which XLA leaves out.
+// What of a network's layers a program computes by kernels of the host: convolutions, poolings, batch normalization,
+// random numbers; and checks, which XLA leaves out.
 //
 // XLA has one lowering of an op for all of its backends, unless somebody registers another for one of them. So these
 // take the place of XLA's own on the CPU, and hand on to those what was not traced for an IPU, what the kernels of the
@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tensorflow/core/framework/rng_alg.h"
 #include "tensorflow/core/public/version.h"
 #include "tensorflow_ipu/kernels/lowering/assertion.h"
+#include "tensorflow_ipu/kernels/lowering/batch_norm.h"
 #include "tensorflow_ipu/kernels/lowering/host_choice.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 #include "tensorflow_ipu/kernels/lowering/pointwise.h"
@@ -36,6 +38,9 @@ constexpr char kOwnLowerings[] = "XLA_IPU_OWN_LOWERINGS";
 
 using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
 using Faster = bool (*)(const Lowered&);
+using Straight = bool (*)(tf::XlaOpKernelContext*);
+
+constexpr int kAll = std::numeric_limits<int>::max();
 
 // Among others the draws that have no algorithm to choose, for which TensorFlow takes Philox on the CPU.
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
@@ -58,6 +63,8 @@ bool Pooling(tf::XlaOpKernelContext*, const tf::AttrSlice& node) {
 }
 
 bool Convolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return ChannelsLast(node); }
+
+bool BatchNorm(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return ChannelsLast(node); }
 
 // The host's kernels have no gaps between the elements of a filter but where they are a plain convolution forward.
 bool UndilatedConvolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) {
@@ -102,6 +109,8 @@ struct Layer {
   const char* op;
   Suits suits;                   // Whether the host's kernel can compute the node.
   Faster faster = AlwaysFaster;  // Whether it takes less time than XLA's code does.
+  int results = kAll;            // How many of the results hold something; the rest are empty.
+  Straight straight = nullptr;   // Lowers it to XLA in the place of TensorFlow's lowering, or does nothing.
 };
 
 constexpr Layer kLayers[] = {
@@ -121,6 +130,12 @@ constexpr Layer kLayers[] = {
     {"DepthwiseConv2dNative", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropFilter", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropInput", UndilatedConvolution},
+    {"FusedBatchNorm", BatchNorm, FasterBatchNorm, kBatchNormResults, LowerBatchNorm},
+    {"FusedBatchNormGrad", BatchNorm, FasterBatchNorm, kBatchNormGradientResults, LowerBatchNormGradient},
+    {"FusedBatchNormGradV2", BatchNorm, FasterBatchNorm, kBatchNormGradientResults, LowerBatchNormGradient},
+    {"FusedBatchNormGradV3", BatchNorm, FasterBatchNorm, kBatchNormGradientResults, LowerBatchNormGradient},
+    {"FusedBatchNormV2", BatchNorm, FasterBatchNorm, kBatchNormResults, LowerBatchNorm},
+    {"FusedBatchNormV3", BatchNorm, FasterBatchNorm, kBatchNormResults, LowerBatchNorm},
     {"MaxPool", Pooling},
     {"MaxPool3D", Pooling},
     {"MaxPool3DGrad", Pooling},
@@ -175,7 +190,7 @@ class HostLayer : public tf::XlaOpKernel {
     if (marked && !always && LowerAsProduct(context)) return;
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
-      if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context)) {
+      if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
         const bool check = type_string_view() == kCheckNumerics || type_string_view() == kCheckNumericsV2;
         OP_REQUIRES_OK(context, CallHostKernel(context, *results, /*always=*/check));
         return;
@@ -187,6 +202,7 @@ class HostLayer : public tf::XlaOpKernel {
             "XLA has no lowering of ResizeNearestNeighborGrad, the gradient of resizing to the nearest element, "
             "which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
             "`host_kernels` left on and in one of the types that the kernel has, or resize by `tf.repeat`."));
+    if (layer_.straight != nullptr && layer_.straight(context)) return;
     absl::Status status;
     const std::unique_ptr<tf::OpKernel> own =
         tf::CreateOpKernel(tf::DeviceType(kOwnLowerings), context->op_kernel_context()->device(),
