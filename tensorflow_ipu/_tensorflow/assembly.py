@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 # What an operation takes for one of its inputs: a tensor, or those of a list.
 Input: TypeAlias = "tf.Tensor | Sequence[tf.Tensor]"
 
-_PLAIN = (tf.resource, tf.variant)
+
+class CapturingGraph(graphs.FunctionGraph):
+    """A graph of a function that is traced, and soon has an input for each variable that it uses."""
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        """Gives a tensor of another graph, or of none, as one of this graph."""
+        if not _is_variable(tensor):
+            return super().capture(tensor, name, shape)
+        found = _captured(self, tensor)
+        found._record_tape(tensor)  # A stage may have a tape of its own.
+        return found
 
 
 class AssembledGraph(graphs.LoopBodyGraph):
@@ -44,25 +54,13 @@ class AssembledGraph(graphs.LoopBodyGraph):
         return self._stack
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
-        """Gives a tensor of another graph as one of this graph."""
-        captures: Any = self._function_captures
+        """Gives a tensor of another graph, or of none, as one of this graph."""
         if getattr(tensor, "graph", None) is self:
             return tensor
-        known = captures.by_val_internal.get(id(tensor))
-        if known is not None:
-            return known
-        if not hasattr(tensor, "graph"):  # It has a value already, and may become a constant.
-            with self.as_default():
-                return super().capture(tensor, name, shape)
-        found = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype))
-        if tensor.dtype in _PLAIN:
-            handle_data_util.copy_handle_data(tensor, found)
-        captures.add_or_replace(id(tensor), tensor, found, tf.TensorSpec(tensor.shape, tensor.dtype))
-        return found
-
-    def add_input(self, spec: tf.TensorSpec) -> tf.Tensor:
-        """A new placeholder, which is no input of the graph yet."""
-        return put(self, "Placeholder", "input", (), {"dtype": type_of(spec.dtype), "shape": shape_of(spec.shape)})[0]
+        if hasattr(tensor, "graph") or _is_variable(tensor):
+            return _captured(self, tensor)
+        with self.as_default():  # It has a value already, and may become a constant.
+            return super().capture(tensor, name, shape)
 
     def trace(self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> None:
         """Makes the graph that of a function: with `inputs`, the captured ones behind, and `outputs`.
@@ -72,13 +70,42 @@ class AssembledGraph(graphs.LoopBodyGraph):
           specs: The inputs.
         """
         with self.as_default():
-            given = [self.add_input(spec) for spec in specs]
+            given = [placeholder(self, spec) for spec in specs]
             self.outputs = [self.capture(each) for each in function(*given)]
         self.inputs = [*given, *self.internal_captures]
         effects = [each for each in self.get_operations() if each._is_stateful]
         for before, behind in itertools.pairwise(effects):
             behind._add_control_input(before)
         self.control_outputs = effects
+
+
+def _is_variable(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is the handle of a variable, or of another resource, that was made outside of any graph."""
+    made: Any = tensor
+    return not hasattr(tensor, "graph") and tensor.dtype == tf.resource and not made.is_packed
+
+
+def _captured(graph: Any, tensor: tf.Tensor) -> tf.Tensor:
+    """The input of a graph for a tensor from outside."""
+    captures = graph.function_captures
+    known = captures.by_val_internal.get(id(tensor))
+    if known is not None:
+        return known
+    spec = tf.TensorSpec(tensor.shape, tensor.dtype)
+    found = placeholder(graph, spec, "captured")
+    if tensor.dtype in (tf.resource, tf.variant):
+        handle_data_util.copy_handle_data(tensor, found)
+    captures.add_or_replace(id(tensor), tensor, found, spec)
+    graph.inputs.append(found)
+    return found
+
+
+def placeholder(graph: Any, spec: tf.TensorSpec, name: str = "input") -> tf.Tensor:
+    """A new placeholder of a graph of a function, which is no input of it yet, and waits for nothing."""
+    [found] = _put(
+        graph, "Placeholder", name, (), (), {"dtype": type_of(spec.dtype), "shape": shape_of(spec.shape)}
+    ).outputs
+    return found
 
 
 def put(
@@ -94,27 +121,45 @@ def put(
       attributes: Those that do not follow from the inputs and have no default; see `type_of` and the like.
     """
     given = [list(map(graph.capture, one)) if isinstance(one, (list, tuple)) else graph.capture(one) for one in inputs]
+    if isinstance(graph, AssembledGraph):
+        return list(_put(graph, kind, name, given, (), attributes or {}).outputs)
+    flat = [each for one in given for each in (one if isinstance(one, list) else [one])]
+    behind = graph._control_dependencies_for_inputs({each.op for each in flat})
+    operation = _put(graph, kind, name, given, behind, attributes or {})
+    operation._control_flow_post_processing()
+    graph._create_op_helper(operation)
+    return list(operation.outputs)
+
+
+def number(graph: Any, value: int) -> tf.Tensor:
+    """An int32 scalar of a graph of a function."""
+    value_of = tf.compat.v1.AttrValue(tensor=tf.make_tensor_proto(value, tf.int32)).SerializeToString()
+    return put(graph, "Const", "number", (), {"dtype": type_of(tf.int32), "value": value_of})[0]
+
+
+def _put(
+    graph: Any,
+    kind: str,
+    name: str,
+    inputs: Sequence[Any],
+    behind: Sequence[tf.Operation],
+    attributes: Mapping[str, bytes],
+) -> Any:
     with graph._c_graph.get() as c_graph:
         making = pywrap_tf_session.TF_NewOperation(c_graph, kind, graph.unique_name(name))
-    for one in given:
+    for one in inputs:
         if isinstance(one, list):
             pywrap_tf_session.TF_AddInputList(making, [each._as_tf_output() for each in one])
         else:
             pywrap_tf_session.TF_AddInput(making, one._as_tf_output())
-    assembled = isinstance(graph, AssembledGraph)
-    if not assembled:
-        flat = [each for one in given for each in (one if isinstance(one, list) else [one])]
-        for each in graph._control_dependencies_for_inputs({each.op for each in flat}):
-            pywrap_tf_session.TF_AddControlInput(making, each._c_op)
-    for key, value in (attributes or {}).items():
+    for each in behind:
+        pywrap_tf_session.TF_AddControlInput(making, each._c_op)
+    for key, value in attributes.items():
         pywrap_tf_session.TF_SetAttrValueProto(making, key, value)
     made = pywrap_tf_session.TF_FinishOperation(making)
-    pywrap_tf_session.TF_SetOpStackTrace(made, graph.stack() if assembled else tf_stack.extract_stack(stacklevel=2))
-    operation: Any = ops.Operation._from_c_op(made, graph)
-    if not assembled:
-        operation._control_flow_post_processing()
-        graph._create_op_helper(operation)
-    return list(operation.outputs)
+    stack = graph.stack() if isinstance(graph, AssembledGraph) else tf_stack.extract_stack(stacklevel=2)
+    pywrap_tf_session.TF_SetOpStackTrace(made, stack)
+    return ops.Operation._from_c_op(made, graph)
 
 
 def type_of(dtype: tf.DType) -> bytes:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import assembly, definitions, graphs
 
-SCALAR = tf.TensorSpec([], tf.float32)
+SCALAR, NUMBER = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
 
 
 def default_graph() -> Any:
@@ -30,16 +30,16 @@ def test_a_graph_that_was_put_together_is_called_with_what_it_captures() -> None
             [found] = assembly.put(graph, "AddN", "sum", [[one, y, small]])
             variable.assign_add(found)
             variable.assign(2.0 * variable)
-            return [found, one]
+            return [found, one, assembly.number(graph, -7)]
 
         graph.trace(body, [SCALAR])
         function = definitions.of_graph("__ipu_put_together", graph, called=False)
         captured = [outside for outside, _ in graph.captures]
         assert any(one is y for one in captured)
-        return assembly.call(default_graph(), function, [x, *captured], [SCALAR, SCALAR])
+        return assembly.call(default_graph(), function, [x, *captured], [SCALAR, SCALAR, NUMBER])
 
     results = program(tf.constant(1.0), tf.constant(2.0))
-    assert [one.numpy() for one in results] == [3.5, 1.0]
+    assert [one.numpy() for one in results] == [3.5, 1.0, -7]
     assert variable.numpy() == 27.0, "side effects come in their order"
     [operation] = [each for each in seen["graph"].get_operations() if each.type == "AddN"]
     assert any(__file__ == frame.filename for frame in operation.traceback)
@@ -58,6 +58,29 @@ def test_operations_that_are_put_into_graphs_of_users_follow_what_is_said_around
         return found
 
     assert program(tf.constant(3.0)).numpy() == -3.0
+
+
+def test_a_traced_graph_captures_each_variable_once_and_tapes_in_it_know_them() -> None:
+    variable, graph = tf.Variable([1.0, 2.0]), assembly.CapturingGraph("traced")
+
+    def square() -> Any:
+        with tf.control_dependencies([tf.no_op()]), tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * variable)
+        return tape.gradient(loss, variable)
+
+    graphs.trace_into(graph, square, ())
+    [(outside, inside)] = graph.captures
+    assert outside is variable.handle
+    assert [one is inside for one in graph.inputs] == [True]
+    assert not inside.op.control_inputs
+    assert [one is variable for one in graph.variables] == [True]
+    function = definitions.of_graph("__ipu_traced", graph, called=False)
+    spec = tf.TensorSpec([2], tf.float32)
+    program: Any = tf.function(lambda: assembly.call(default_graph(), function, [variable.handle], [spec]))
+    assert program()[0].numpy().tolist() == [2.0, 4.0]
+    with graph.as_default():
+        made = assembly.placeholder(graph, spec, "made")
+    assert (made.op.type, made.shape, made.dtype) == ("Placeholder", [2], tf.float32)
 
 
 def test_attributes_are_given_as_the_definition_has_them() -> None:

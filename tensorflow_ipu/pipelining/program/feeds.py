@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow import assembly, graphs
 from tensorflow_ipu._tensors import dtype_for
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, body_arguments
 from tensorflow_ipu.pipelining.schedule.enums import Results
@@ -57,7 +57,7 @@ class PipelineFeeds:
         self._enqueue = None if outfeed is None else self._enqueuing(outfeed)
 
     def _enqueuing(self, outfeed: IPUOutfeedQueue) -> GraphFunction:
-        graph = graphs.FunctionGraph("pipeline_outfeed")
+        graph = assembly.CapturingGraph("pipeline_outfeed")
 
         def enqueue(*tensors: tf.Tensor) -> None:
             outfeed.enqueue(tf.nest.pack_sequence_as(self._structure, tensors))

@@ -65,7 +65,7 @@ class Sequencer:
         Returns:
           An int32 scalar that is 0, for reads and writes of rings that come behind; the same tensors.
         """
-        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [tf.convert_to_tensor(behind), list(values)])
+        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [*_scalars(behind), list(values)])
         return passed, fenced
 
 
@@ -107,7 +107,7 @@ def written(
 
 
 def _scalars(*values: Number) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(value) for value in values]
+    return [assembly.number(_graph(), value) if isinstance(value, int) else value for value in values]
 
 
 def _graph() -> tf.Graph:

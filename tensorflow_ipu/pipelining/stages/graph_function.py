@@ -29,18 +29,19 @@ class GraphFunction:
         graph.outputs = list(outputs)
         self._specs = [tf.TensorSpec(one.shape, one.dtype) for one in outputs]
         self._captured = list(graph.external_captures)
-        self._function = definitions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph)
+        self._function: Any = definitions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph, called=False)
 
     def __call__(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The outputs for values of the inputs."""
-        graph: Any = tf.compat.v1.get_default_graph()
-        if tf.executing_eagerly() or not graphs.is_function(graph):
-            return list(self._function.call_flat(*values, *self._captured))
-        return assembly.call(graph, self._function, replicas.with_states([*values, *self._captured]), self._specs)
+        """The outputs for values of the inputs, in the function that is being traced."""
+        return self._called([*values, *self._captured])
 
     def elsewhere(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs, outside of the program: with zeros for those captured tensors that are there alone."""
         captured: list[tf.Tensor] = [
             tf.zeros(one.shape, one.dtype) if hasattr(one, "graph") else one for one in self._captured
         ]
-        return list(self._function.call_flat(*values, *captured))
+        return self._called([*values, *captured])
+
+    def _called(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        graph = tf.compat.v1.get_default_graph()
+        return assembly.call(graph, self._function, replicas.with_states(inputs), self._specs)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import graphs, variables
+from tensorflow_ipu._tensorflow import assembly, graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage
 
@@ -125,7 +125,7 @@ def _only_reads(function: Any) -> bool:
     )
 
 
-class DerivedGraph(graphs.FunctionGraph):
+class DerivedGraph(assembly.CapturingGraph):
     """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs.
 
     Attributes:
@@ -182,8 +182,7 @@ class DerivedGraph(graphs.FunctionGraph):
 
     def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
         """A new placeholder, which is no input of the graph yet."""
-        with self.as_default(), tf.control_dependencies(None):
-            return tf.compat.v1.placeholder(spec.dtype, spec.shape, name=name)
+        return assembly.placeholder(self, spec, name)
 
     def restored(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""

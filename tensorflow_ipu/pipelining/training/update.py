@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow import assembly, graphs
 from tensorflow_ipu.pipelining.stages.graph_function import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, spec_of
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu._types import ShapeLike
 
 
-class _UpdateGraph(graphs.FunctionGraph):
+class _UpdateGraph(assembly.CapturingGraph):
     """A graph that may use tensors of the last stage's graph: they become its inputs.
 
     Attributes:
@@ -39,8 +39,7 @@ class _UpdateGraph(graphs.FunctionGraph):
             return super().capture(outside, name, shape)
         if id(tensor) not in self._here:
             check_static(tensor)
-            with self.as_default(), tf.control_dependencies(None):
-                self._here[id(tensor)] = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, name="handed")
+            self._here[id(tensor)] = assembly.placeholder(self, spec_of(tensor), "handed")
             self.handed.append(tensor)
             self.placeholders.append(self._here[id(tensor)])
         return self._here[id(tensor)]
