@@ -1,4 +1,6 @@
-// The custom call of an infeed dequeue: copies the next element into the program's buffers.
+// The custom calls of an infeed dequeue: copy the next element into the program's buffers. One advances a state, ahead
+// of the element in its results. The other one is of programs whose queues are used in order as it is, and takes the
+// state of its queue, and what it has to come after (see lowering/implied_order.h).
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -51,23 +53,25 @@ bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement*
 }
 
 // Whether the element that a call wants was ready, and has been copied to where it wants it. All else is for Dequeue.
+template <bool kAdvances>
 bool TakeReady(const XLA_FFI_CallFrame& frame) {
+  constexpr std::size_t kStates = kAdvances ? 1 : 0;
   const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
   const core::ProgramState& at = states.used;
   InfeedCalls& calls = core::OfThread<InfeedCalls>();
   InfeedQueue* const queue = calls.Find(at.number);
   if (queue == nullptr) return false;
-  const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + 1]); };
-  if (!Fits(*queue, static_cast<std::size_t>(frame.rets.size - 1), to)) return false;
+  const auto to = [&](std::size_t i) { return MemoryOf(frame.rets.rets[i + kStates]); };
+  if (!Fits(*queue, static_cast<std::size_t>(frame.rets.size) - kStates, to)) return false;
   const auto copy = [&](const InfeedElement& element) {
-    element.CopyTo(queue->sizes(), [&](std::size_t i) { return DataOf(frame.rets.rets[i + 1]); });
+    element.CopyTo(queue->sizes(), [&](std::size_t i) { return DataOf(frame.rets.rets[i + kStates]); });
   };
   if (!queue->small() || !queue->TakeAtHand(at.lane, at.lanes, copy)) {
     if (!TakeOrSpin(at, queue, &calls.element)) return false;
     copy(calls.element);
     calls.element.Drop();
   }
-  core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
+  if constexpr (kAdvances) core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
   return true;
 }
 
@@ -86,8 +90,8 @@ ffi::Future Failed(core::Outcome why) {
   return future;
 }
 
-ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+// Without a place for the next state, the state stays what it is.
+ffi::Future Dequeue(const core::OrderedState& states, void* next_state, ffi::RemainingRets results) {
   const core::ProgramState& at = states.used;
   InfeedCalls& calls = core::OfThread<InfeedCalls>();
   if (calls.Find(at.number) == nullptr) return Failed(Missing(at.number));
@@ -103,7 +107,7 @@ ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> ne
                    "The program was traced for elements of other shapes or types than those of the infeed queue `" +
                        queue->name() + "`. Trace it with that queue."});
   }
-  core::Advance(states.advanced, next_state->untyped_data());
+  if (next_state != nullptr) core::Advance(states.advanced, next_state);
   // A wait here would hold a thread of XLA's pool, and with it perhaps the replica that must go on first.
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -118,17 +122,36 @@ ffi::Future Dequeue(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> ne
   return future;
 }
 
-XLA_FFI_DEFINE_HANDLER(kDequeue, Dequeue,
+ffi::Future DequeueBound(ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state,
+                         ffi::RemainingRets results) {
+  return Dequeue(core::OrderedStateAt(StatesOf(arguments)), next_state->untyped_data(), results);
+}
+
+ffi::Future DequeueUnorderedBound(ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  return Dequeue(core::OrderedStateAt(StatesOf(arguments)), /*next_state=*/nullptr, results);
+}
+
+XLA_FFI_DEFINE_HANDLER(kDequeue, DequeueBound,
                        ffi::Ffi::Bind()
                            .RemainingArgs()               // the order, if there is one, and the state
                            .Ret<ffi::Buffer<ffi::S64>>()  // next_state
                            .RemainingRets());             // results
 
+XLA_FFI_DEFINE_HANDLER(kDequeueUnordered, DequeueUnorderedBound,
+                       ffi::Ffi::Bind()
+                           .RemainingArgs()    // the state, and what the call comes after, if there is such
+                           .RemainingRets());  // results
+
 XLA_FFI_Error* TakeOrWait(XLA_FFI_CallFrame* frame) {
-  return IsCall(*frame) && TakeReady(*frame) ? nullptr : kDequeue(frame);
+  return IsCall(*frame) && TakeReady</*kAdvances=*/true>(*frame) ? nullptr : kDequeue(frame);
+}
+
+XLA_FFI_Error* TakeOrWaitUnordered(XLA_FFI_CallFrame* frame) {
+  return IsCall(*frame) && TakeReady</*kAdvances=*/false>(*frame) ? nullptr : kDequeueUnordered(frame);
 }
 
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_infeed_dequeue", "Host", TakeOrWait);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_infeed_dequeue_unordered", "Host", TakeOrWaitUnordered);
 
 }  // namespace
 }  // namespace tensorflow_ipu
