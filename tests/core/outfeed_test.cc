@@ -9,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -285,6 +286,29 @@ TEST(patience_ends) {
   const auto start = std::chrono::steady_clock::now();
   CHECK_EQ(queue.Take(milliseconds(5)).count, 0);
   CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
+}
+
+// It sleeps by the clock where the rows are regular, and however late it or they are, it gets each once.
+TEST(a_reader_of_rows_that_come_at_regular_intervals_and_then_late_gets_each_in_order) {
+  constexpr int64_t kRows = 300;
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  std::vector<int64_t> read;
+  check::Threads threads;
+  Count taken;
+  threads.Start([&] {
+    while (static_cast<int64_t>(read.size()) < kRows) {
+      const Outfeed::Taken rows = queue.Take(hours(1));
+      for (const int64_t number : Numbers(rows)) read.push_back(number);
+    }
+    taken.Add();
+  });
+  for (int64_t i = 0; i < kRows; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(i % 100 == 99 ? 5000 : 200));
+    CHECK(Append(queue, i).ok());
+  }
+  if (!CHECK(taken.Await())) return;
+  CHECK(read == Range(0, kRows));
+  CHECK_EQ(queue.Take(milliseconds(1)).count, 0);  // What is due never comes.
 }
 
 // Several readers share the rows; each gets a stretch of them, the same of every lane.

@@ -46,6 +46,16 @@ constexpr std::size_t kCopiedBytes = 1024;
 
 // Outfeeds. `benchmarks/outfeed-latency` and `benchmarks/loop-overhead` measure them.
 
+// What a row that is waited for pays for at most of a spin for the next one, and for how long at most a reader spins
+// for a row: where rows come at regular intervals it wakes by the clock and finds its row some microseconds after the
+// enqueue. To be woken on a processor of its own, which is halted then, takes 50 us in a virtual machine. Without: 10
+// on two processors.
+constexpr std::chrono::nanoseconds kDueSpinOfRow{50000};
+constexpr std::chrono::nanoseconds kLongestDueSpin{200000};
+
+// How much later than asked a thread wakes by the clock as a rule, where its processor is halted.
+constexpr std::chrono::nanoseconds kClockWake{45000};
+
 // Bytes that an outfeed allocates at a time at most, for as many rows as are unread. Without, a row at a time: 1.8 for
 // rows of 4 bytes.
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
