@@ -78,6 +78,25 @@ RANDOM_OPERATIONS = Patch(
     until="XLA:CPU takes a seed by run and by device",
 )
 
+FUSED_BATCH_NORMS = Patch(
+    *(
+        f"tensorflow.python.ops.gen_nn_ops:{name}"
+        for name in ("_fused_batch_norm", "fused_batch_norm_v2", "fused_batch_norm_v3")
+    ),
+    *(f"tensorflow:raw_ops.FusedBatchNorm{version}" for version in ("", "V2", "V3")),
+    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share the statistics of what TensorFlow"
+    " makes one operation, which knows no replicas.",
+    lasts=Lasts.TRACE,
+    until="TensorFlow's operation has a group of replicas",
+)
+
+KERAS_MOMENTS = Patch(
+    "keras:layers.BatchNormalization._moments",
+    why="The same for Keras's layer, which is fused on IPUs. Its own `synchronized` knows no groups.",
+    lasts=Lasts.TRACE,
+    until="Keras's `synchronized` takes a number of replicas",
+)
+
 KERAS_SEEDS = Patch(
     "keras:random.SeedGenerator.next",
     why="A seed generator's state is a variable, equal on all replicas; other units are to drop out on each.",

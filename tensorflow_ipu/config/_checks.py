@@ -95,6 +95,7 @@ def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[
         )
     if counts:
         _check_replicas(config, counts[0], faults)
+    _check_batch_norm_groups(config, counts, faults)
     return counts or [_worker_environment.default_ipus()]
 
 
@@ -113,6 +114,20 @@ def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
         f" `{_worker_environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which"
         f" need {wanted}: leave out `{name}`, or run with other `--replicas`",
     )
+
+
+def _check_batch_norm_groups(config: IPUConfig, counts: list[int], faults: Faults) -> None:
+    """Whether replicas can be in the groups that share statistics: their number divides that of the IPUs."""
+    group = config.norms.experimental.distributed_batch_norm_replica_group_size
+    if group < 1:
+        return  # A fault already.
+    for ordinal, count in enumerate(counts):
+        if count > 1 and count % group:
+            faults.add(
+                ValueError,
+                f"`norms.experimental.distributed_batch_norm_replica_group_size={group}` does not divide the {count} IPUs of"
+                f" `/device:IPU:{ordinal}`, and so not its replicas; set it to a divisor of {count}, or to 1",
+            )
 
 
 def _check_counts(counts: tuple[int, ...], machine: int, faults: Faults) -> list[int]:

@@ -34,6 +34,8 @@ class Numbers(NamedTuple):
       stable: Whether replicas round alike what they have in common.
       partials_matmul: In which type products of float16 accumulate, `half` or `float`; "" where nobody says.
       partials_conv: The same of convolutions.
+      batch_norm_replicas: How many replicas share the statistics of a batch normalization, which is no matter of
+        rounding.
     """
 
     inv: bool = False
@@ -44,6 +46,12 @@ class Numbers(NamedTuple):
     stable: bool = False
     partials_matmul: str = ""
     partials_conv: str = ""
+    batch_norm_replicas: int = 1
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether they are XLA's, rounded as XLA rounds."""
+        return self._replace(batch_norm_replicas=1) == PLAIN
 
     @property
     def stops(self) -> bool:
@@ -52,13 +60,15 @@ class Numbers(NamedTuple):
 
     def unstopped(self) -> Numbers:
         """The same, but that nothing stops a program."""
-        found = self._replace(inv=False, div0=False, oflo=False)
-        return PLAIN if found == Numbers(stable=found.stable) else found
+        unstable = self._replace(inv=False, div0=False, oflo=False, stable=False)
+        return unstable if unstable.are_plain else self._replace(inv=False, div0=False, oflo=False)
 
     def text(self) -> str:
         """The same as the program has it; see `kernels/precision/options.h`."""
         return " ".join(
-            f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in self._asdict().items()
+            f"{name}={int(value) if isinstance(value, bool) else value}"
+            for name, value in self._asdict().items()
+            if name != "batch_norm_replicas"
         )
 
 
@@ -93,6 +103,7 @@ def _read(options: Mapping[str, Any]) -> Numbers:
         stable=options["experimental.enable_prng_stability"],
         partials_matmul=options["matmuls.poplar_options"].get(_poplar_options.PARTIALS, ""),
         partials_conv=options["convolutions.poplar_options"].get(_poplar_options.PARTIALS, ""),
+        batch_norm_replicas=options["norms.experimental.distributed_batch_norm_replica_group_size"],
     )
     return found.unstopped() if not found.stops else found
 
@@ -125,7 +136,7 @@ def set_marker(marker: Marker) -> None:
 
 def finish(graph: FunctionGraph, numbers: Numbers) -> None:
     """Called with the outermost graph of each program that has been traced."""
-    if _marker is not None and (numbers != PLAIN or is_asked(graph)):
+    if _marker is not None and (not numbers.are_plain or is_asked(graph)):
         words = [numbers.text(), *(_attributes_by_name.marker_entries(graph) if is_asked(graph) else ())]
         _marker(graph, " ".join(words))
         if numbers.stops:

@@ -154,7 +154,7 @@ def wants_host_kernels(type_: tf.DType | None = None) -> bool:
       type_: The type of the layer. Kernels of the host round float16 themselves, to the nearest number.
     """
     kind = _kind_of_program()
-    return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.numbers == _numbers.PLAIN)
+    return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.numbers.are_plain)
 
 
 def _note_callers() -> None:

@@ -97,6 +97,11 @@ def test_select_makes_a_device_of_the_ipus_behind_the_id(selection: Any, counts:
             "process_index=-1` names none",
         ),
         (
+            {"auto_select_ipus": [1, 4], "norms__experimental__distributed_batch_norm_replica_group_size": 3},
+            ValueError,
+            "group_size=3` does not divide the 4 IPUs of `/device:IPU:1`.*set it to a divisor of 4, or to 1",
+        ),
+        (
             {"norms__experimental__distributed_batch_norm_replica_group_size": 0},
             ValueError,
             "group_size=0` is too low; it must be at least 1",

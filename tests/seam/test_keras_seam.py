@@ -65,6 +65,16 @@ def test_calls_of_layers_are_known() -> None:
     assert function(tf.ones([1, 3])).shape == (1, 2)
 
 
+def test_batch_normalization_takes_its_statistics_from_one_method() -> None:
+    layer = layers.BatchNormalization()
+    layer.build([None, 2, 2, 3])
+    assert (layer.axis, layer.synchronized, layer.renorm) == (-1, False, False)
+    images = tf.reshape(tf.range(24.0), [2, 2, 2, 3])
+    mean, variance = getattr(layer, "_moments")(images, None)  # noqa: B009
+    np.testing.assert_allclose(mean, np.mean(images, (0, 1, 2)))
+    np.testing.assert_allclose(variance, np.var(images, (0, 1, 2)))
+
+
 def test_losses_are_told_apart() -> None:
     class Adding(layers.Layer):
         def call(self, x: Any) -> Any:

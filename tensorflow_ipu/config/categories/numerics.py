@@ -46,9 +46,11 @@ class NormsExperimental(Category):
 
     distributed_batch_norm_replica_group_size = Option(
         1,
-        "How many consecutive replicas share the mean and variance of a batch normalisation in training; 1 leaves each"
-        " replica its own. Not together with I/O tiles.",
+        "How many consecutive replicas share the mean and variance of a batch normalisation in training, and the sums of"
+        " their gradients: of TensorFlow's fused one, and of Keras's layer of four dimensions. 1 leaves each replica its"
+        " own. It divides the IPUs of each device that has several. Not together with I/O tiles.",
         at_least=1,
+        effect=Effect.ACTS,
     )
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.keras.model._seeds import seed_by_replica
+from tensorflow_ipu.keras.model._shared_statistics import share_statistics
 from tensorflow_ipu.keras.model.auto import look_past_ipus
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def extending_models() -> Iterator[None]:
     """
     look_past_ipus()
     seed_by_replica()
+    share_statistics()
     with patches.KERAS_MODELS.applied():
         yield
 

@@ -1,0 +1,150 @@
+"""Batch normalization whose statistics are those of several replicas, against TensorFlow over their batches together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+from tensorflow_ipu.ops.replication_ops import replication_index
+
+REPLICAS, BATCH, FEATURES = 4, 2, 3
+RANDOM = np.random.default_rng(5)
+# Each replica's own are far from the others', so that statistics of less than a group are far off.
+IMAGES = (
+    RANDOM.normal(size=[REPLICAS, BATCH, 3, 2, FEATURES]) + 3 * np.arange(REPLICAS).reshape(-1, 1, 1, 1, 1)
+).astype("f")
+WEIGHTS = RANDOM.normal(size=IMAGES.shape).astype("f")
+SCALE, OFFSET, MOVING = (RANDOM.normal(size=[FEATURES]).astype("f") for _ in range(3))
+
+raw: Any = tf.raw_ops
+
+
+def configured(replicas: int, group: int) -> ipu.IPUStrategy:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = replicas
+    config.norms.experimental.distributed_batch_norm_replica_group_size = group
+    config.configure_ipu_system()
+    return ipu.IPUStrategy()
+
+
+def of_compat(x: Any, scale: Any, offset: Any) -> Any:
+    return tf.compat.v1.nn.fused_batch_norm(x, scale, offset, MOVING, abs(MOVING), exponential_avg_factor=0.3)
+
+
+def of_raw(x: Any, scale: Any, offset: Any) -> Any:
+    moving = {"mean": MOVING, "variance": abs(MOVING)}
+    found = raw.FusedBatchNormV3(
+        x=tf.transpose(x, [0, 3, 1, 2]), scale=scale, offset=offset, data_format="NCHW", **moving
+    )
+    return tf.transpose(found.y, [0, 2, 3, 1]), found.batch_mean, found.batch_variance
+
+
+def of_raw_outside(x: Any, scale: Any, offset: Any) -> Any:
+    """The same where TensorFlow's kernel has but one order of dimensions."""
+    return raw.FusedBatchNormV3(x=x, scale=scale, offset=offset, mean=MOVING, variance=abs(MOVING))[:3]
+
+
+def step(normalize: Any, x: Any, weights: Any, scale: Any, offset: Any) -> list[Any]:
+    """What a normalization gives, and its gradients of images, scale and offset."""
+    values = [tf.convert_to_tensor(one) for one in (x, scale, offset)]
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        y, mean, variance = normalize(*values)
+        loss = tf.reduce_sum(weights * tf.sin(y))
+    return [y, mean, variance, *tape.gradient(loss, values)]
+
+
+def together(array: Any, group: int) -> Any:
+    """The batches of each group, as one."""
+    return array.reshape(-1, group * BATCH, *array.shape[2:])
+
+
+@pytest.mark.parametrize(("replicas", "group"), [(2, 1), (2, 2), (4, 2), (4, 4)])
+@pytest.mark.parametrize("normalize", [of_compat, of_raw])
+def test_groups_of_replicas_normalize_as_one_batch_of_theirs(replicas: int, group: int, normalize: Any) -> None:
+    strategy = configured(replicas, group)
+    outfeed = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        own = [tf.gather(tf.constant(array), replication_index()) for array in (IMAGES, WEIGHTS)]
+        found: list[Any] = step(normalize, *own, SCALE, OFFSET)
+        outfeed.enqueue([*found[:4], *map(cross_replica_sum, found[4:])])
+
+    strategy.run(program)
+    y, mean, variance, of_images, of_scale, of_offset = (one.numpy()[0] for one in outfeed.dequeue())
+    plain = of_raw_outside if normalize is of_raw else of_compat
+    batches = zip(together(IMAGES[:replicas], group), together(WEIGHTS[:replicas], group), strict=True)
+    wanted = [step(plain, *both, SCALE, OFFSET) for both in batches]
+
+    def check(found: Any, expected: Any) -> None:
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.max(np.abs(expected)))
+
+    check(together(y, group), [one[0] for one in wanted])
+    check(mean, np.repeat([one[1] for one in wanted], group, axis=0))
+    check(variance, np.repeat([one[2] for one in wanted], group, axis=0))
+    check(together(of_images, group), [one[3] for one in wanted])
+    check(of_scale[0], sum(one[4].numpy() for one in wanted))
+    check(of_offset[0], sum(one[5].numpy() for one in wanted))
+
+
+def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_others_with_their_own() -> None:
+    strategy = configured(2, 2)
+    rows = IMAGES[:, :, 0, 0]
+    with strategy.scope():
+        layer, of_rows = keras.layers.BatchNormalization(), keras.layers.BatchNormalization()
+        layer.build([None, 3, 2, FEATURES])
+        of_rows.build([None, FEATURES])
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        x, weights, row = (tf.gather(tf.constant(array), replication_index()) for array in (IMAGES, WEIGHTS, rows))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(weights * tf.sin(layer(x, training=True)))
+        of_rows(row, training=True)
+        gradients = tape.gradient(loss, [x, *layer.trainable_variables])
+        return gradients[0], [cross_replica_sum(one) for one in gradients[1:]]
+
+    found = tf.nest.flatten(strategy.run(program))
+    plain, plain_rows = keras.layers.BatchNormalization(), keras.layers.BatchNormalization()
+    [x], [weights] = together(IMAGES[:2], 2), together(WEIGHTS[:2], 2)
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(weights * tf.sin(plain(x, training=True)))
+    wanted: list[Any] = tape.gradient(loss, [x, *plain.trainable_variables])
+    plain_rows(rows[0], training=True)
+    for one, other in zip(found, [wanted[0][:BATCH], *wanted[1:]], strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-5)
+    for one, other in zip(layer.variables + of_rows.variables, plain.variables + plain_rows.variables, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_another_size_of_groups_is_another_program() -> None:
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        own = tf.gather(tf.constant(IMAGES), replication_index())
+        return tf.compat.v1.nn.fused_batch_norm(own, SCALE, OFFSET)[1]
+
+    means = [configured(2, group).run(program) for group in (1, 2)]
+    np.testing.assert_allclose(means[0], IMAGES[0].mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(means[1], IMAGES[:2].mean((0, 1, 2, 3)), rtol=1e-5)
+
+
+def test_a_program_of_one_ipu_has_no_groups_of_two() -> None:
+    strategy = configured(1, 2)
+    program = tf.function(lambda x: tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET)[0], jit_compile=True)
+    with pytest.raises(ValueError, match=r"group_size=2` does not divide the replicas of a device of 1 IPU: set it"):
+        strategy.run(program, (tf.constant(IMAGES[0]),))
+    by_constants = tf.function(
+        lambda x: tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET, MOVING, abs(MOVING), is_training=False)[0],
+        jit_compile=True,
+    )
+    assert strategy.run(by_constants, (tf.constant(IMAGES[0]),)).shape == IMAGES[0].shape
