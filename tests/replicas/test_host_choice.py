@@ -110,10 +110,12 @@ def test_gradients_that_are_xlas_have_its_fast_order_of_dimensions_wherever_they
         assert (order.output_batch_dimension, order.output_feature_dimension) == (0, 3)
 
 
-# A processor may know float16, bfloat16, both or neither.
+# A processor may know bfloat16 or not. One that knew float16 had a step of a small layer take 257 ms in place of 5:
+# oneDNN has no code of its own for such gradients of filters.
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 def test_convolutions_of_half_precision_are_by_kernels_of_the_host_where_one_dnn_knows_the_type(dtype: Any) -> None:
     known = bool(_host_kernels.native.ipu_one_dnn_computes(dtype.as_datatype_enum))
+    assert not (known and dtype == tf.float16)
     for call in (CONVOLUTION, in_loop(CONVOLUTION)):
         found = opcodes(call, PLAIN, dtype)
         assert (found["host"], found["convolution"]) == ((3, 0) if known else (0, 3))

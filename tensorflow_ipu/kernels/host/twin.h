@@ -15,7 +15,7 @@
 
 namespace tensorflow_ipu {
 
-// Whether oneDNN computes layers of this type, forward and gradients, on this processor.
+// Whether oneDNN computes layers of this type, forward and gradients, on this processor, in code that was made for it.
 bool OneDnnComputes(tensorflow::DataType type);
 
 // The kernel that TensorFlow puts in the place of its own where it uses oneDNN. TensorFlow does so on processors with
