@@ -69,6 +69,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_outfeed_place": (_FLAG, [ctypes.c_void_p, _INT, ctypes.c_void_p, ctypes.c_void_p]),
     "ipu_outfeed_ready": (_INT, [_INT]),
     "ipu_outfeed_rows": (_INT, [_INT, _INT, ctypes.c_void_p, _INT, _INT, ctypes.c_void_p, ctypes.c_void_p]),
+    "ipu_outfeed_stacked": (_INT, [_INT, _INT, ctypes.c_void_p, _INT, ctypes.c_void_p]),
     "ipu_outfeed_woken_ns": (_INT, [_INT]),
     "ipu_random_drop": (None, [_INT]),
     "ipu_random_forget": (None, []),

@@ -1,4 +1,4 @@
-"""Elements of an outfeed one by one, as tensors, without an operation of TensorFlow."""
+"""Elements of an outfeed, one by one or stacked, as tensors, without an operation of TensorFlow."""
 
 from __future__ import annotations
 
@@ -142,6 +142,23 @@ class RowReader:
             return place.element, self._tensors(found, count - 1)
         rows = self._tensors(found, count)
         return (self._pack(rows[0]), rows[1:]) if rows else (None, ())
+
+    def take_stacked(self, number: int, patience_us: int, most: int) -> list[tf.Tensor] | None:
+        """Takes the first elements of a queue, for each leaf a tensor whose rows they are.
+
+        Args:
+          number: The queue's.
+          patience_us: How long to wait for one where there is none.
+          most: How many to take at most.
+
+        Returns:
+          A tensor for each leaf, of shape [n] + ([R] for R > 1 replicas) + the leaf's. None where the queue is gone, or has
+          elements of another layout, or there is no memory: the operation that dequeues says which.
+        """
+        found = (ctypes.c_void_p * self._leaves)()
+        if native.ipu_outfeed_stacked(number, patience_us, self._at, most, found) < 0:
+            return None
+        return self._tensors(found, 1)[0]
 
     def _place(self, number: int, ahead: Ahead) -> _Place | None:
         """The place for the next element of a queue; None where it gets its tensors when it is there."""

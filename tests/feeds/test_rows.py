@@ -1,4 +1,4 @@
-"""Elements that an iteration over an outfeed takes without an operation of TensorFlow."""
+"""Elements that a reader of an outfeed takes without an operation of TensorFlow."""
 
 from __future__ import annotations
 
@@ -60,6 +60,67 @@ def test_elements_of_all_types_and_ranks_are_those_that_a_dequeue_gives(strategy
             assert one.dtype == rows[at].dtype
             assert one.device == rows[at].device
             np.testing.assert_array_equal(one, rows[at])
+
+
+@pytest.mark.parametrize("of", [1, 2])
+def test_stacked_elements_of_all_types_and_ranks_are_those_that_the_operation_gives(replicas: Any, of: int) -> None:
+    stacked, by_operation = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        for i in tf.range(COUNT):
+            leaves = [tf.cast(tf.fill([3, 5], i % 2), type_) for type_ in TYPES]
+            own = ipu.ops.replication_ops.replication_index() if of > 1 else 0
+            element = (*leaves, i, tf.reshape(tf.range(4) + own, [2, 1, 2]))
+            stacked.enqueue(element)
+            by_operation.enqueue(element)
+
+    replicas(of).run(program)
+    layout = stacked._current_layout()
+    assert layout is not None
+    for most, rows in ((COUNT - 3, COUNT - 3), (COUNT, 3), (COUNT, 0)):
+        found = _reader(stacked).take_stacked(_number(stacked), 1, most)
+        assert found is not None
+        for one, wanted in zip(found, by_operation._take(layout, most), strict=True):
+            assert (one.dtype, one.device, one.shape) == (wanted.dtype, wanted.device, wanted.shape)
+            assert one.shape[0] == rows
+            np.testing.assert_array_equal(one, wanted)
+
+
+def test_a_dequeue_needs_no_operation_and_its_result_outlives_the_queue(
+    strategy: ipu.IPUStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        for i in tf.range(COUNT):
+            queue.enqueue(tf.range(100) + i)
+
+    strategy.run(program)
+    monkeypatch.setattr(queue, "_take", lambda *_: pytest.fail("An operation of TensorFlow dequeued."))
+    taken = queue.dequeue()
+    queue.deleter  # noqa: B018  (The access ends it.)
+    gc.collect()
+    np.testing.assert_array_equal(taken, np.arange(COUNT)[:, None] + np.arange(100))
+    assert int(tf.reduce_sum(taken)) == sum(range(100)) * COUNT + 100 * sum(range(COUNT))
+
+
+def test_a_reader_takes_no_stacked_elements_of_another_layout_and_leaves_them(strategy: ipu.IPUStrategy) -> None:
+    queue, other = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        queue.enqueue(tf.range(3))
+        other.enqueue(1.5)
+
+    strategy.run(program)
+    assert _reader(other).take_stacked(_number(queue), 0, 1) is None
+    np.testing.assert_array_equal(queue.dequeue(), [[0, 1, 2]])
+    number = _number(other)
+    reader = _reader(other)
+    other.deleter  # noqa: B018  (The access ends it.)
+    assert reader.take_stacked(number, 0, 1) is None
 
 
 def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before(strategy: ipu.IPUStrategy) -> None:

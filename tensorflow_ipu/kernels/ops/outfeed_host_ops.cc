@@ -1,7 +1,7 @@
 // The host's ops on outfeeds: hand over what is there, and end one.
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/stacked_rows.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 
 namespace tensorflow_ipu {
@@ -44,27 +45,6 @@ REGISTER_OP("IpuOutfeedDelete")
     .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
 
 namespace {
-
-// Copies one leaf of every row to `to`, which has the replicas of a row side by side.
-void Stack(const core::Outfeed::Taken& taken, std::size_t row_bytes, std::size_t offset, std::size_t bytes, char* to) {
-  const std::size_t lanes = taken.pieces.size();
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    char* at = to + lane * bytes;
-    for (const core::Rows& piece : taken.pieces[lane]) {
-      const std::byte* from = piece.data.get() + static_cast<std::size_t>(piece.begin) * row_bytes + offset;
-      const std::size_t rows = static_cast<std::size_t>(piece.end - piece.begin);
-      if (lanes == 1 && bytes == row_bytes) {
-        std::memcpy(at, from, rows * bytes);
-        at += rows * bytes;
-        continue;
-      }
-      for (std::size_t row = 0; row < rows; ++row) {
-        std::memcpy(at, from + row * row_bytes, bytes);
-        at += lanes * bytes;
-      }
-    }
-  }
-}
 
 class OutfeedDequeueOp : public tf::OpKernel {
  public:
@@ -112,7 +92,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
     }
     std::size_t offset = 0;
     for (std::size_t i = 0; i < types_.size(); ++i) {
-      Stack(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<char*>(leaves[i]->data()));
+      core::StackLeaf(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<std::byte*>(leaves[i]->data()));
       offset += leaf_bytes_[i];
     }
   }
