@@ -167,6 +167,8 @@ TEST(the_next_run_goes_on_after_a_failed_one) {
   CHECK(second->Await() && second->outcome.ok());
 }
 
+// A thread that has just handed over a message may be the last that holds its run: so the check came too early at
+// times.
 TEST(nothing_is_left_when_runs_are_gone) {
   auto joint = std::make_unique<JointRuns>(2, 1);
   const auto exchange = joint->exchange;
@@ -174,7 +176,7 @@ TEST(nothing_is_left_when_runs_are_gone) {
   joint->runs[0]->End(Outcome::Cancelled("Enough."));
   CHECK(arrival->Await());
   joint.reset();
-  CHECK_EQ(exchange->waiting(), std::size_t{0});
+  CHECK(exchange->AwaitNone());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -68,6 +69,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
         }
       }
     }
+    fewer_.notify_all();
     for (const auto& done : ended) End(done, Outcome::Cancelled("cancelled"));
   }
 
@@ -89,10 +91,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     for (const auto& done : ended) End(done, Outcome::Unavailable("reset"));
   }
 
-  // Messages that wait for somebody.
-  std::size_t waiting() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return calls_.size();
+  // Waits until no message waits for anybody. Returns whether that came to be.
+  bool AwaitNone() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
   }
 
   // Whether the worker's process answers.
@@ -148,6 +150,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   std::mutex mutex_;
+  std::condition_variable fewer_;
   std::multimap<Place, Call> calls_;
   std::set<const void*> cancelled_;
   std::set<int64_t> gone_;
