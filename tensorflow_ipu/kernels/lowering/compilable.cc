@@ -1,10 +1,10 @@
 // `ipu_compiles`: whether XLA has a kernel for an operation.
 #include <cstdint>
 
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 
 extern "C" {
 
@@ -12,9 +12,9 @@ extern "C" {
 int32_t ipu_compiles(const char* node, int64_t size) {
   tensorflow::NodeDef parsed;
   if (!parsed.ParseFromArray(node, static_cast<int>(size))) return 0;
-  tensorflow::XlaOpRegistry::RegisterCompilationKernels();
+  tensorflow_ipu::RegisterProgramBackend();
   const tensorflow::KernelDef* kernel = nullptr;
-  return tensorflow::FindKernelDef(tensorflow::DeviceType(tensorflow::DEVICE_CPU_XLA_JIT), parsed, &kernel, nullptr)
+  return tensorflow::FindKernelDef(tensorflow::DeviceType(tensorflow_ipu::kProgramBackend), parsed, &kernel, nullptr)
       .ok();
 }
 

@@ -1,21 +1,20 @@
 // Common operations of layers, lowered straight to XLA. TensorFlow 2.21 lowers each of them by way of MLIR: it makes a
 // module of one operation, and runs a compiler on it, which takes 4 ms a node and comes to the same.
 //
-// Types other than floating ones are left to TensorFlow's kernel. `tests/ops/test_direct_ops.py` compares both.
+// Nodes of programs alone are lowered so, and types other than floating ones are left to XLA's kernel.
+// `tests/ops/test_direct_ops.py` compares both.
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "tensorflow/compiler/tf2xla/mlir_xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_helpers.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/tensor_format.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -34,23 +33,15 @@ bool IsFloating(tf::DataType type) {
 // An operation that TensorFlow lowers by MLIR, and we lower where its first input is of a floating type.
 class Direct : public tf::XlaOpKernel {
  public:
-  explicit Direct(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    if (!IsFloating(construction->input_type(0))) theirs_ = std::make_unique<tf::MlirXlaOpKernel>(construction);
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) final {
-    if (theirs_ == nullptr) {
-      context->SetOutput(0, Lowered(context));
-    } else {
-      static_cast<XlaOpKernel&>(*theirs_).Compile(context);
-    }
+    if (!IsFloating(context->input_type(0))) return LowerAsXla(context);
+    context->SetOutput(0, Lowered(context));
   }
 
  protected:
   virtual xla::XlaOp Lowered(tf::XlaOpKernelContext* context) = 0;
-
- private:
-  std::unique_ptr<tf::MlirXlaOpKernel> theirs_;
 };
 
 // From an array to one of its shape and type.
@@ -152,32 +143,18 @@ class Softmax : public Direct {
   }
 };
 
-#define REGISTER_DIRECT(op, kernel) REGISTER_XLA_OP(Name(op).Device(tf::DEVICE_CPU_XLA_JIT), kernel)
-
-REGISTER_DIRECT("Abs", Unary<Abs>);
-REGISTER_DIRECT("BiasAddGrad", BiasGradient);
-REGISTER_DIRECT("Ceil", Unary<Ceil>);
-REGISTER_DIRECT("Cos", Unary<Cos>);
-REGISTER_DIRECT("Exp", Unary<Exp>);
-REGISTER_DIRECT("Expm1", Unary<Expm1>);
-REGISTER_DIRECT("Floor", Unary<Floor>);
-REGISTER_DIRECT("IsFinite", Unary<IsFinite>);
-REGISTER_DIRECT("IsNan", Unary<IsNan>);
-REGISTER_DIRECT("Log1p", Unary<Log1p>);
-REGISTER_DIRECT("LogSoftmax", Softmax);
-REGISTER_DIRECT("PreventGradient", Unary<Passed>);
-REGISTER_DIRECT("Reciprocal", Unary<Reciprocal>);
-REGISTER_DIRECT("Relu", Unary<Relu>);
-REGISTER_DIRECT("Relu6", Unary<Relu6>);
-REGISTER_DIRECT("ReluGrad", ReluGradient);
-REGISTER_DIRECT("Rsqrt", Unary<Rsqrt>);
-REGISTER_DIRECT("Sigmoid", Unary<Sigmoid>);
-REGISTER_DIRECT("Sign", Unary<Sign>);
-REGISTER_DIRECT("Softmax", Softmax);
-REGISTER_DIRECT("Sqrt", Unary<Sqrt>);
-REGISTER_DIRECT("Tanh", Unary<Tanh>);
-
-#undef REGISTER_DIRECT
+const bool direct_registered =
+    RegisterProgramKernel<Unary<Abs>>("Abs") && RegisterProgramKernel<BiasGradient>("BiasAddGrad") &&
+    RegisterProgramKernel<Unary<Ceil>>("Ceil") && RegisterProgramKernel<Unary<Cos>>("Cos") &&
+    RegisterProgramKernel<Unary<Exp>>("Exp") && RegisterProgramKernel<Unary<Expm1>>("Expm1") &&
+    RegisterProgramKernel<Unary<Floor>>("Floor") && RegisterProgramKernel<Unary<IsFinite>>("IsFinite") &&
+    RegisterProgramKernel<Unary<IsNan>>("IsNan") && RegisterProgramKernel<Unary<Log1p>>("Log1p") &&
+    RegisterProgramKernel<Softmax>("LogSoftmax") && RegisterProgramKernel<Unary<Passed>>("PreventGradient") &&
+    RegisterProgramKernel<Unary<Reciprocal>>("Reciprocal") && RegisterProgramKernel<Unary<Relu>>("Relu") &&
+    RegisterProgramKernel<Unary<Relu6>>("Relu6") && RegisterProgramKernel<ReluGradient>("ReluGrad") &&
+    RegisterProgramKernel<Unary<Rsqrt>>("Rsqrt") && RegisterProgramKernel<Unary<Sigmoid>>("Sigmoid") &&
+    RegisterProgramKernel<Unary<Sign>>("Sign") && RegisterProgramKernel<Softmax>("Softmax") &&
+    RegisterProgramKernel<Unary<Sqrt>>("Sqrt") && RegisterProgramKernel<Unary<Tanh>>("Tanh");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -15,6 +15,7 @@
 #include "tensorflow_ipu/kernels/device/program_compiler.h"
 #include "tensorflow_ipu/kernels/lowering/compiler_client.h"
 #include "tensorflow_ipu/kernels/lowering/implied_order.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
 #include "xla/client/client_library.h"
 #include "xla/service/cpu/executable.pb.h"
@@ -180,7 +181,8 @@ DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, Executables own) {
   const tf::MarkForCompilationPassFlags& flags = *tf::GetMarkForCompilationPassFlags();
   const Persistor::Config config(flags.tf_xla_persistent_cache_directory, flags.tf_xla_disable_strict_signature_checks,
                                  flags.tf_xla_persistent_cache_prefix, flags.tf_xla_persistent_cache_read_only);
-  auto persistor = std::make_unique<Persistor>(config, tf::DeviceType(tf::DEVICE_CPU_XLA_JIT));
+  RegisterProgramBackend();
+  auto persistor = std::make_unique<Persistor>(config, tf::DeviceType(kProgramBackend));  // What it compiles by, too.
   return new DeviceCompiler(std::move(persistor), std::make_unique<CompilerClient>(client, std::move(own)));
 }
 

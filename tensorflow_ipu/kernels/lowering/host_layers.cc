@@ -1,40 +1,33 @@
 // What of a network's layers a program computes by kernels of the host: convolutions, poolings, batch normalization,
 // random numbers; and checks, which XLA leaves out.
 //
-// XLA has one lowering of an op for all of its backends, unless somebody registers another for one of them. So these
-// take the place of XLA's own on the CPU, and hand on to those what was not traced for an IPU, what the kernels of the
-// host do not know, and what XLA does as well.
+// Only nodes of programs name these kernels. Those hand on to XLA's lowerings what the kernels of the host do not know,
+// and what XLA computes as fast.
 #include "tensorflow_ipu/kernels/lowering/host_layers.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/rng_alg.h"
-#include "tensorflow/core/public/version.h"
 #include "tensorflow_ipu/kernels/lowering/assertion.h"
 #include "tensorflow_ipu/kernels/lowering/batch_norm.h"
 #include "tensorflow_ipu/kernels/lowering/host_choice.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 #include "tensorflow_ipu/kernels/lowering/pointwise.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 
 namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
 namespace {
-
-// A backend that nobody compiles for: TensorFlow keeps XLA's own lowerings for it.
-constexpr char kOwnLowerings[] = "XLA_IPU_OWN_LOWERINGS";
 
 using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
 using Faster = bool (*)(const Lowered&);
@@ -102,7 +95,7 @@ constexpr char kAssert[] = "Assert";
 constexpr char kCheckNumerics[] = "CheckNumerics";
 constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 
-// What XLA has no lowering of, so that nobody has said which of its inputs are to be known when it is compiled.
+// What XLA has no lowering of.
 constexpr char kNearestGradient[] = "ResizeNearestNeighborGrad";
 
 struct Layer {
@@ -203,12 +196,7 @@ class HostLayer : public tf::XlaOpKernel {
             "which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
             "`host_kernels` left on and in one of the types that the kernel has, or resize by `tf.repeat`."));
     if (layer_.straight != nullptr && layer_.straight(context)) return;
-    absl::Status status;
-    const std::unique_ptr<tf::OpKernel> own =
-        tf::CreateOpKernel(tf::DeviceType(kOwnLowerings), context->op_kernel_context()->device(),
-                           context->op_kernel_context()->get_allocator({}), def(), TF_GRAPH_DEF_VERSION, &status);
-    OP_REQUIRES_OK(context, status);
-    own->Compute(context->op_kernel_context());
+    LowerAsXla(context);
   }
 
  private:
@@ -217,28 +205,9 @@ class HostLayer : public tf::XlaOpKernel {
   bool in_loop_ = false;
 };
 
-REGISTER_XLA_BACKEND(kOwnLowerings, tf::kCpuAllTypes, [](tf::KernelDef* kernel) {
-  return std::any_of(std::begin(kLayers), std::end(kLayers),
-                     [&](const Layer& layer) { return kernel->op() == layer.op; });
+const bool layers_registered = std::all_of(std::begin(kLayers), std::end(kLayers), [](const Layer& layer) {
+  return RegisterProgramKernel<HostLayer>(layer.op);
 });
-
-// What TensorFlow has to know of an op is said as in XLA's own registration, which it is compared with.
-const bool registered = [] {
-  static std::vector<tf::XlaOpRegistrar> registrars;
-  for (const Layer& layer : kLayers) {
-    auto builder = tf::XlaOpRegistrationBuilder::Name(layer.op);
-    builder.Device(tf::DEVICE_CPU_XLA_JIT);
-    if (const auto* const names = tf::XlaOpRegistry::CompileTimeConstantInputArgNames(layer.op)) {
-      for (const std::string& name : *names) builder.CompileTimeConstantInput(name);
-    }
-    if (std::string_view(layer.op) == kNearestGradient) builder.CompileTimeConstantInput("size");
-    if (tf::XlaOpRegistry::IsMetadataOp(layer.op)) builder.IsMetadataOp();
-    if (std::string_view(layer.op) == kAssert) builder.CompilationOnly();
-    registrars.emplace_back(builder.Build(
-        [](tf::OpKernelConstruction* construction) -> tf::OpKernel* { return new HostLayer(construction); }));
-  }
-  return true;
-}();
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// `LRN` and `LRNGrad`, local response normalization, for every type: of float16 and bfloat16, TensorFlow's lowering
-// multiplies by what it summed in float32, which XLA refuses.
+// `LRN` and `LRNGrad`, local response normalization, in programs and for every type: of float16 and bfloat16, XLA's
+// kernels multiply by what they summed in float32, which XLA then refuses.
 #include <cstdint>
 
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/padding.h"
@@ -79,8 +79,8 @@ class Gradient : public Normalization {
   }
 };
 
-REGISTER_XLA_OP(Name("LRN").Device(tf::DEVICE_CPU_XLA_JIT), Forward);
-REGISTER_XLA_OP(Name("LRNGrad").Device(tf::DEVICE_CPU_XLA_JIT), Gradient);
+const bool normalization_registered =
+    RegisterProgramKernel<Forward>("LRN") && RegisterProgramKernel<Gradient>("LRNGrad");
 
 }  // namespace
 
