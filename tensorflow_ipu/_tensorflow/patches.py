@@ -1,6 +1,6 @@
 """What of TensorFlow and Keras is replaced by the package: the table of it.
 
-Whoever replaces a row says by what (`by`) and applies it, for as long as `lasts` says; then it is undone. Three rows last
+Whoever replaces a row says by what (`by`) and applies it, for as long as `lasts` says; then it is undone. Two rows last
 from the import on, since nothing narrower works; `tests/test_patches.py` holds that there are no others.
 """
 
@@ -22,17 +22,6 @@ AUTOGRAPH_RULES = Patch(
     " The rule names this package, whose functions may be called in any trace: no other code is treated otherwise.",
     lasts=Lasts.IMPORT,
     until="AutoGraph takes rules from packages",
-)
-
-PRINT = Patch(
-    "tensorflow:print",
-    "tensorflow:compat.v1.print",
-    "tensorflow:compat.v2.print",
-    "tensorflow.python.ops.logging_ops:print_v2",
-    why="XLA compiles no print, so in a program `tf.print` becomes a part that the host runs. A script may bind the"
-    " function to a name of its own before any scope. Outside of programs it calls TensorFlow's.",
-    lasts=Lasts.IMPORT,
-    until="TensorFlow's bridge to XLA hands `PrintV2` to the host",
 )
 
 JIT_COMPILE_AUTO = Patch(
@@ -57,6 +46,21 @@ CONVOLUTION_GRADIENT = Patch(
     " A gradient is registered once and for all, so that the entry is replaced.",
     lasts=Lasts.TRACE,
     until="https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc looks into loops",
+)
+
+PRINT = Patch(
+    "tensorflow.python.ops.gen_logging_ops:print_v2",
+    why="XLA compiles no print, so what `tf.print` ends in becomes a part of the program that the host runs. `tf.print` itself"
+    " stays: a script may bind it to a name of its own.",
+    lasts=Lasts.TRACE,
+    until="TensorFlow's bridge to XLA hands `PrintV2` to the host",
+)
+
+PRINTED_TEXT = Patch(
+    "tensorflow.python.ops.string_ops:string_format",
+    why="XLA has no strings either, so the host puts together what it prints. `tf.strings.format` itself stays.",
+    lasts=Lasts.TRACE,
+    until="see `PRINT`",
 )
 
 RANDOM_OPERATIONS = Patch(
@@ -145,8 +149,8 @@ COMPILED_CALLERS = Hook(
 FUNCTION_CALLS = Patch(
     f"{_FUNCTIONS}.atomic_function:make_call_op_in_graph",
     why="A loop gets the state of a feed by the function around it alone, be it for a function that it calls: one that had"
-    " it twice would lose what one of the two has become. It lasts as long as any feed.",
-    lasts=Lasts.OBJECT,
+    " it twice would lose what one of the two has become.",
+    lasts=Lasts.TRACE,
     until="loops capture what a called function captured by way of the function around",
 )
 

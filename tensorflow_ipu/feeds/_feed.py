@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu._library import ops
-from tensorflow_ipu._tensorflow import devices, patches
+from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.replicas import in_function
 
 _serial = itertools.count()
@@ -51,7 +51,6 @@ class Feed:
         self._twins: dict[tuple[str, int, int], tf.Tensor] = {}
         self._graph_states: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Tensor]] = weakref.WeakKeyDictionary()
         self._drop = drop
-        patches.FUNCTION_CALLS.apply_while(self)
         weakref.finalize(self, _release, number, drop, self._twins).atexit = False  # All are shut down then.
 
     def drop(self) -> None:

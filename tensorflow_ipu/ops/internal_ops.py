@@ -141,18 +141,30 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
 _KEPT = "_ipu_fifos"
 
 
-@functools.cache  # TensorFlow has it under several names.
-def _printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
+def _formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
+    """In a program, leaves the text of a print to the host, which has strings."""
+
     @functools.wraps(plain)
-    def print_(*inputs: object, **kwargs: Any) -> tf.Operation | None:
+    def string_format(*args: object, **kwargs: object) -> object:
+        later = functools.partial(plain, *args, **kwargs)
+        return later if replicas.is_tracing() else later()
+
+    return string_format
+
+
+def _printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
+    """In a program, has the host print."""
+
+    @functools.wraps(plain)
+    def print_v2(text: Any, *args: object, **kwargs: object) -> tf.Operation | None:
         if not replicas.is_tracing():
-            return plain(*inputs, **kwargs)
+            return plain(text, *args, **kwargs)
         with host_parts.host_part("print") as part:
-            plain(*inputs, **kwargs)
+            plain(text() if callable(text) else text, *args, **kwargs)
         return part.call
 
-    return print_
+    return print_v2
 
 
+patches.PRINTED_TEXT.by(_formatting)
 patches.PRINT.by(_printing)
-patches.PRINT.apply_for_good()

@@ -1,4 +1,4 @@
-"""Operations that are lowered without MLIR: their numbers are TensorFlow's."""
+"""Operations of programs that are lowered without MLIR: their numbers are TensorFlow's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tensorflow_ipu  # noqa: F401  (Registers the lowerings.)
+import tensorflow_ipu as ipu
 
 _VALUES = [-np.inf, -20.0, -3.0, -1.5, -1.0, -0.5, -0.0, 0.0, 0.25, 1.0, 2.5, 5.9, 6.0, 7.0, np.inf, np.nan]
 _UNARY = ("Abs", "Ceil", "Cos", "Exp", "Expm1", "Floor", "IsFinite", "IsNan", "Log1p", "Reciprocal", "Rsqrt", "Sigmoid")
 _UNARY += ("Sign", "Sqrt", "Tanh")
 
 raw: Any = tf.raw_ops
+
+
+def _run(function: Callable[..., Any], *args: Any) -> Any:
+    return ipu.IPUStrategy().run(tf.function(function, jit_compile=True, autograph=False), args)
 
 
 def _all_of(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -42,20 +46,20 @@ def _reduced(x: tf.Tensor) -> dict[str, tf.Tensor]:
 
 def _compare(function: Callable[[tf.Tensor], dict[str, tf.Tensor]], values: tf.Tensor) -> None:
     expected = function(values)
-    found: dict[str, tf.Tensor] = tf.function(function, jit_compile=True, autograph=False)(values)
+    found: dict[str, tf.Tensor] = _run(function, values)
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name
-        tolerance = {tf.float64: 1e-12, tf.float32: 2e-6}.get(value.dtype, 2e-2 if value.dtype == tf.bfloat16 else 2e-3)
+        tolerance = {tf.float32: 2e-6, tf.bfloat16: 2e-2}.get(value.dtype, 2e-3)
         got, wanted = (np.asarray(one, np.float64) for one in (found[name], value))
         np.testing.assert_allclose(got, wanted, tolerance, tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.float64], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda one: one.name)
 def test_elementwise_operations_of_special_values_are_those_of_tensorflow(dtype: tf.DType) -> None:
     _compare(_all_of, tf.constant(_VALUES, dtype))
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.float64], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda one: one.name)
 def test_reductions_of_layers_are_those_of_tensorflow(dtype: tf.DType) -> None:
     numbers = np.random.default_rng(7).normal(size=(3, 4, 40))
     _compare(_reduced, tf.constant(numbers, dtype))
@@ -63,8 +67,8 @@ def test_reductions_of_layers_are_those_of_tensorflow(dtype: tf.DType) -> None:
 
 def test_a_gradient_of_biases_adds_all_but_the_channels_where_those_come_second() -> None:
     images = tf.reshape(tf.range(48.0), [2, 3, 4, 2])
-    add = tf.function(lambda x: raw.BiasAddGrad(out_backprop=x, data_format="NCHW"), jit_compile=True)
-    np.testing.assert_array_equal(add(images), tf.reduce_sum(images, [0, 2, 3]))
+    added = _run(lambda x: raw.BiasAddGrad(out_backprop=x, data_format="NCHW"), images)
+    np.testing.assert_array_equal(added, tf.reduce_sum(images, [0, 2, 3]))
 
 
 def _batch_norms(images: tf.Tensor, data_format: str = "NHWC") -> list[tf.Tensor]:
@@ -80,7 +84,9 @@ def _batch_norms(images: tf.Tensor, data_format: str = "NHWC") -> list[tf.Tensor
         y, *statistics, _ = raw.FusedBatchNormV3(
             x=x, scale=scale, offset=scale, **moving, exponential_avg_factor=factor, **options
         )
-        reserved = {f"reserve_space_{i}": one for i, one in enumerate((*statistics[2:], tf.zeros([0])), 1)}
+        if not training:  # TensorFlow leaves unset what it would only reserve for gradients.
+            statistics = list(moving.values())
+        reserved = {f"reserve_space_{i}": one for i, one in enumerate((*statistics[-2:], tf.zeros([0])), 1)}
         of_x, *others, _, _ = raw.FusedBatchNormGradV3(y_backprop=tf.sin(x), x=x, scale=scale, **reserved, **options)
         found += [tf.transpose(y, back), *statistics, tf.transpose(of_x, back), *others]
     return found
@@ -91,7 +97,7 @@ def test_batch_normalization_is_that_of_tensorflow_in_both_orders_of_dimensions(
     images = tf.cast(tf.constant(np.random.default_rng(7).normal(size=(2, 4, 5, 3))), dtype)
     tolerance = 2e-5 if dtype == tf.float32 else 2e-3
     for data_format in ("NHWC", "NCHW"):
-        compiled = tf.function(_batch_norms, jit_compile=True, autograph=False)(images, data_format)
+        compiled = _run(lambda x, data_format=data_format: _batch_norms(x, data_format), images)
         for found, wanted in zip(compiled, _batch_norms(images), strict=True):
             assert found.dtype == wanted.dtype
             np.testing.assert_allclose(found, wanted, tolerance, tolerance)
@@ -100,12 +106,10 @@ def test_batch_normalization_is_that_of_tensorflow_in_both_orders_of_dimensions(
 def test_other_types_are_left_to_tensorflow() -> None:
     whole, complex_ = tf.constant([-3, 0, 5]), tf.constant([1 + 2j, -0.5j, 0.25], tf.complex64)
 
-    @tf.function(jit_compile=True)
-    def compiled() -> tuple[tf.Tensor, ...]:
+    def apply() -> tuple[tf.Tensor, ...]:
         return tf.abs(whole), tf.sign(whole), tf.nn.relu(whole), tf.exp(complex_), tf.tanh(complex_)
 
-    expected = tf.abs(whole), tf.sign(whole), tf.nn.relu(whole), tf.exp(complex_), tf.tanh(complex_)
-    for found, one in zip(compiled(), expected, strict=True):
+    for found, one in zip(_run(apply), apply(), strict=True):
         np.testing.assert_allclose(found, one, rtol=1e-5)
 
 
@@ -121,4 +125,4 @@ def test_second_derivatives_are_those_of_tensorflow() -> None:
             slope = inner.gradient(y, x)
         return outer.gradient(slope, x)
 
-    np.testing.assert_allclose(tf.function(curvature, jit_compile=True)(), curvature(), rtol=1e-5)
+    np.testing.assert_allclose(_run(curvature), curvature(), rtol=1e-5)

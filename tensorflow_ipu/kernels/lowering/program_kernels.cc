@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/kernel_def_builder.h"
 #include "tensorflow/core/public/version.h"
 
@@ -15,6 +16,13 @@ namespace tf = tensorflow;
 namespace {
 
 using tf::kernel_factory::OpKernelRegistrar;
+
+// A device that only compiles: it gets no kernels that work on any device. While the library is loaded, since
+// TensorFlow keeps such names without a lock.
+const bool symbolic = [] {
+  tf::AddSymbolicExecutionDevice(kProgramBackend);
+  return true;
+}();
 
 std::unordered_set<std::string>& OwnKernels() {
   static auto* const ops = new std::unordered_set<std::string>();

@@ -1,0 +1,352 @@
+"""A script of plain TensorFlow, which tells all that the package might change of it: `programs.py plain|beside FILE`.
+
+`plain` knows of no package; `beside` imports it first, configures a system, and runs programs, two of which fail. Both write
+JSON to the file: the HLO of plain compiled functions, what plain code of other kinds gives, and the state of the process;
+`beside` also which functions of TensorFlow and Keras are others than before the import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import logging
+import os
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import operations
+
+SEEN_BEFORE = {name: logging.getLogger(name) for name in list(logging.root.manager.loggerDict)}
+
+
+def run_programs() -> None:
+    """Does with the package what its users do, in success and in failure."""
+    import tensorflow_ipu as ipu
+
+    config = ipu.config.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        _train(strategy, ipu)
+        model = keras.Sequential([keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization(), keras.layers.Flatten()])
+        model.add(keras.layers.Dropout(0.5))
+        model.add(keras.layers.Dense(2))
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=2)
+        model.fit(np.ones((8, 6, 6, 1), np.float32), np.zeros(8, np.int32), batch_size=2, verbose=0)
+        pipelined = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(2)])
+        pipelined.build((None, 3))
+        pipelined.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+        pipelined.set_pipeline_stage_assignment([0, 1])
+        pipelined.compile("sgd", "mse", steps_per_execution=4)
+        pipelined.fit(np.ones((16, 3), np.float32), np.ones((16, 2), np.float32), batch_size=2, verbose=0)
+
+    @tf.function(jit_compile=True)
+    def failing(x: Any) -> Any:
+        tf.print("It is", x)
+        tf.debugging.assert_less(x, 2.0, "it is too large")
+        return tf.nn.local_response_normalization(tf.ones([1, 2, 2, 4]) * x)
+
+    strategy.run(failing, [1.0])
+    try:
+        strategy.run(failing, [3.0])
+    except tf.errors.InvalidArgumentError:
+        pass
+    else:
+        raise AssertionError("a program that fails did not fail")
+
+    @tf.function(jit_compile=True)
+    def untraceable() -> None:
+        raise KeyError("while it is traced")
+
+    with contextlib.suppress(KeyError):
+        strategy.run(untraceable)
+    ipu.config.reset_ipu_configuration()
+    keras.backend.clear_session()
+
+
+def _train(strategy: Any, ipu: Any) -> None:
+    """A loop between an infeed and an outfeed."""
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat())
+    outfeed = ipu.IPUOutfeedQueue()
+    weights = tf.Variable(tf.ones([3, 2]))
+
+    def body(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.softmax(x @ weights) ** 2)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        outfeed.enqueue(loss + tf.random.uniform([]))
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        ipu.loops.repeat(4, body, infeed_queue=infeed)
+
+    infeed.initializer  # noqa: B018
+    strategy.run(program)
+    outfeed.dequeue()
+
+
+# What is replaced.
+
+
+def functions() -> dict[str, Any]:
+    """All functions and classes of TensorFlow's and Keras's modules, what their classes have, and lists of functions.
+
+    Lists are copied. Gradients are there by the operation's name.
+    """
+    from tensorflow.python.framework import ops
+
+    found = {name: entry["type"] for name, entry in ops.gradient_registry._registry.items()}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] not in ("tensorflow", "keras") or not isinstance(module, types.ModuleType):
+            continue
+        for name, value in _members(module):
+            found[f"{module_name}:{name}"] = value
+            if isinstance(value, type) and value.__module__ == module_name:
+                found |= {f"{module_name}:{name}.{inner}": one for inner, one in _members(value)}
+    return found
+
+
+def _members(holder: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in list(vars(holder).items()):
+        if isinstance(value, (list, tuple)):  # Functions that TensorFlow calls.
+            yield name, [one for one in value if isinstance(one, types.FunctionType)]
+        elif isinstance(value, (types.FunctionType, type, staticmethod, classmethod, property)):
+            yield name, value
+
+
+def replaced(before: dict[str, Any]) -> list[str]:
+    """Which of those are others by now. A list that has become longer is one: its functions were not there before."""
+    after = functions()
+    return sorted(name for name, value in before.items() if name in after and not _is_same(value, after[name]))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, list):
+        return len(one) == len(other) and all(first is second for first, second in zip(one, other, strict=True))
+    return one is other
+
+
+# Plain functions that XLA compiles.
+
+
+def hlo_of(function: Callable[..., Any], arguments: list[Any]) -> str:
+    """What XLA is to compile, without the numbers of functions, which count all that were traced; or why not."""
+    try:
+        compiled = tf.function(function, jit_compile=True, autograph=False)
+        text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
+    except Exception as exc:
+        text = f"{type(exc).__name__}: {exc}"
+    return re.sub(r"_\d+(?=[_\W])", "_N", str(text))
+
+
+def models() -> Iterator[tuple[str, keras.Model, tuple[int, ...], str]]:
+    """Ten Keras models, the shapes of their batches, and the types of those."""
+    layers = keras.layers
+
+    def sequential(shape: tuple[int, ...], *of: Any) -> keras.Model:
+        return keras.Sequential([keras.Input(shape[1:], shape[0]), *of, layers.Flatten(), layers.Dense(3)])
+
+    image, words, sentence = (2, 6, 6, 2), (2, 5), (2, 5, 4)
+    yield (
+        "mlp",
+        sequential((2, 4), layers.Dense(8, "relu"), layers.Dropout(0.5), layers.Dense(8, "tanh")),
+        (2, 4),
+        "float32",
+    )
+    convolutions = layers.Conv2D(4, 3, activation="relu"), layers.BatchNormalization(), layers.MaxPooling2D()
+    yield "convolutions", sequential(image, *convolutions), image, "float32"
+    separable = layers.SeparableConv2D(4, 3), layers.DepthwiseConv2D(3), layers.AveragePooling2D(2)
+    yield "separable", sequential(image, *separable), image, "float32"
+    enlarging = (
+        layers.Conv2DTranspose(2, 3),
+        layers.UpSampling2D(interpolation="bilinear"),
+        layers.GroupNormalization(2),
+    )
+    yield "enlarging", sequential(image, *enlarging), image, "float32"
+    yield "lstm", sequential(words, layers.Embedding(9, 4), layers.LSTM(4)), words, "int32"
+    yield "gru", sequential(sentence, layers.GRU(4, return_sequences=True)), sentence, "float32"
+    volume = (2, 4, 4, 4, 1)
+    yield "volumes", sequential(volume, layers.Conv3D(2, 2, activation="elu"), layers.MaxPooling3D()), volume, "float32"
+    entered = keras.Input(sentence[1:], sentence[0])
+    attended = layers.MultiHeadAttention(2, 2)(entered, entered)
+    attended = layers.LayerNormalization()(layers.Activation("gelu")(entered + attended))
+    flat = layers.Dense(3)(layers.GlobalAveragePooling1D()(attended))
+    yield "transformer", keras.Model(entered, flat), sentence, "float32"
+    half = keras.Sequential([keras.Input((4,), 2), layers.Dense(8, "selu", dtype="mixed_float16"), layers.Dense(3)])
+    yield "half precision", half, (2, 4), "float32"
+    noisy = layers.GaussianNoise(0.1), layers.Conv1D(4, 2, activation="softplus"), layers.SpatialDropout1D(0.5)
+    yield "noise", sequential(sentence, *noisy), sentence, "float32"
+
+
+class Confusion(keras.metrics.Metric):
+    """A metric with an `Assert` that has texts."""
+
+    def __init__(self) -> None:
+        """Makes its matrix."""
+        super().__init__(name="confusion")
+        self.matrix = self.add_weight(shape=(3, 3), initializer="zeros", name="matrix")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Counts."""
+        true = tf.cast(tf.reshape(y_true, [-1]), tf.int64)
+        self.matrix.assign_add(tf.math.confusion_matrix(true, tf.argmax(y_pred, -1), 3, dtype=tf.float32))
+
+    def result(self) -> Any:
+        """How many were right."""
+        return tf.linalg.trace(tf.convert_to_tensor(self.matrix))
+
+
+def compiled(model: keras.Model, **options: Any) -> keras.Model:
+    """A model that is ready to be trained."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=[Confusion()], **options)
+    return model
+
+
+def batch(shape: tuple[int, ...], dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Data and labels."""
+    size = int(np.prod(shape))
+    values = np.arange(size) % 7 if dtype == "int32" else np.linspace(-1, 1, size)
+    return tf.constant(values.reshape(shape), dtype), tf.constant([0, 2], tf.int64)
+
+
+def programs() -> dict[str, str]:
+    """The HLO of each plain function."""
+    found = {name: hlo_of(*call) for name, call in operations.calls()}
+    for name, model, shape, dtype in models():
+        step = compiled(model, jit_compile=True).train_step
+        found[f"step of {name}"] = hlo_of(lambda *data: step(data), list(batch(shape, dtype)))  # noqa: B023
+    x = operations.number(4)
+
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.while_loop(
+                lambda n, _: n < 3, lambda n, x: (n + 1, tf.tanh(tf.exp(x))), (0, x), maximum_iterations=3
+            )[1]
+        return tape.gradient(y, x)
+
+    found["gradient of a loop"] = hlo_of(gradient, [x])
+    found["text in an assertion"] = hlo_of(lambda x: [tf.debugging.assert_less(x, 2.0, "it is large"), x][1], [x])
+    found["print"] = hlo_of(lambda x: [tf.print("It is", x), x][1], [x])
+    return found
+
+
+# Plain code of other kinds.
+
+
+def results() -> dict[str, Any]:
+    """What else plain TensorFlow gives, in numbers and texts."""
+    x = operations.number(2, 4)
+    found: dict[str, Any] = {"function": tf.function(lambda x: tf.nn.softmax(tf.tanh(x)))(x).numpy().tolist()}
+    found["compiled"] = tf.function(lambda x: tf.nn.softmax(tf.tanh(x)), jit_compile=True)(x).numpy().tolist()
+    numbers = (
+        tf.data.Dataset.range(20).shuffle(5, seed=3).map(lambda n: n * n, num_parallel_calls=2).batch(3).prefetch(2)
+    )
+    found["dataset"] = [part.tolist() for part in numbers.as_numpy_iterator()]
+    found["iterator"] = type(iter(numbers)).__name__
+    for mode in ({"jit_compile": True}, {"jit_compile": False}, {"jit_compile": "auto"}, {"run_eagerly": True}):
+        keras.utils.set_random_seed(7)
+        _, model, shape, dtype = next(models())
+        trained = compiled(model, **mode)
+        data, labels = batch(shape, dtype)
+        history = trained.fit(data, labels, epochs=2, batch_size=1, verbose=0, shuffle=False).history
+        chosen = trained.jit_compile if "run_eagerly" not in mode else None
+        found[f"fit {mode}"] = history, chosen, trained.predict(data, verbose=0).tolist()
+    found["print"] = _printed(lambda: tf.print("It is", x, {"a": x[0]}, [1, "b"], summarize=2, sep="|"))
+    found["print in a function"] = _printed(tf.function(lambda: [tf.print(tf.strings.format("It is {}", x)), x][1]))
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with mirrored.scope():
+        kept = tf.Variable(1.0)
+    replica = tf.function(
+        lambda: kept + tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+    )
+    found["mirrored"] = mirrored.reduce("SUM", mirrored.run(replica), None).numpy().item()
+    with tf.distribute.OneDeviceStrategy("CPU:1").scope():
+        found["one device"] = tf.Variable(1.0).device
+    found["placed"] = (tf.Variable(1.0) + 1.0).device
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        found["session"] = session.run(tf.nn.relu(tf.compat.v1.placeholder_with_default(x.numpy(), [2, 4]))).tolist()
+    return found
+
+
+def _printed(function: Callable[[], Any]) -> str:
+    """What a function prints to stderr, past Python."""
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            function()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        return file.read().decode()
+
+
+def state() -> dict[str, Any]:
+    """What of the process is anyone's."""
+    loggers = {name: logger for name, logger in SEEN_BEFORE.items() if isinstance(logger, logging.Logger)}
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    return {
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith("TENSORFLOW_IPU")},
+        "signals": {number: repr(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()},
+        "wakeup": wakeup,
+        "warnings": [repr(one) for one in warnings.filters],
+        "loggers": {name: [one.level, one.propagate, len(one.handlers)] for name, one in loggers.items()},
+        "root logger": [logging.root.level, len(logging.root.handlers), logging.root.manager.disable],
+        "hooks": [repr(one).partition(" at ")[0] for one in (sys.excepthook, threading.excepthook, sys.unraisablehook)],
+        "finders": [repr(one).partition(" at ")[0] for one in (*sys.meta_path, *sys.path_hooks)],
+        "collector": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
+        "printing": [sys.displayhook.__name__, np.geterr(), repr(np.get_printoptions())],
+        "threads": [tf.config.threading.get_inter_op_parallelism_threads(), tf.config.get_soft_device_placement()],
+        "keras": [
+            keras.config.floatx(),
+            keras.config.dtype_policy().name,
+            keras.config.is_traceback_filtering_enabled(),
+        ],
+        "strategy": type(tf.distribute.get_strategy()).__name__,
+        "functions": [
+            tf.config.functions_run_eagerly(),
+            tf.config.optimizer.get_jit(),
+            tf.config.optimizer.get_experimental_options(),
+        ],
+    }
+
+
+def main() -> None:
+    """Runs it all."""
+    kind, file = sys.argv[1:]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    changed: list[str] = []
+    if kind == "beside":
+        importlib.import_module("tensorflow.python.autograph.core.config")
+        before = functions()
+        importlib.import_module("tensorflow_ipu.compat")
+        run_programs()
+        gc.collect()
+        changed = replaced(before)
+    told = {"state": state(), "programs": programs(), "results": results(), "replaced": changed}
+    pathlib.Path(file).write_text(json.dumps(told))
+
+
+main()
