@@ -1,4 +1,7 @@
-"""Prints the seconds that the first call of a training loop takes: `first_call.py plain` or `first_call.py ipu`."""
+"""Prints the seconds of a first call: `first_call.py plain|ipu loop|activations`.
+
+`loop` is a training loop, and `activations` 50 operations that the package lowers without MLIR.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,21 @@ def train(x, y, n):
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
 
-arguments = tf.ones([32, 784]), tf.ones([32], tf.int32), tf.constant(1)
+@tf.function(jit_compile=True)
+def activate(x):
+    """Computes activations of ten layers."""
+    for _ in range(10):
+        x = tf.sqrt(tf.exp(tf.nn.softmax(tf.tanh(tf.nn.relu(x @ x)))))
+    return x
+
+
+function, arguments = {
+    "loop": (train, (tf.ones([32, 784]), tf.ones([32], tf.int32), tf.constant(1))),
+    "activations": (activate, (tf.ones([8, 8]),)),
+}[sys.argv[2]]
 start = time.perf_counter()
 if OURS:
-    strategy.run(train, args=arguments)
+    strategy.run(function, args=arguments)
 else:
-    train(*arguments)
+    function(*arguments)
 print(time.perf_counter() - start)
