@@ -17,7 +17,6 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/rng_alg.h"
 #include "tensorflow_ipu/kernels/lowering/assertion.h"
-#include "tensorflow_ipu/kernels/lowering/batch_norm.h"
 #include "tensorflow_ipu/kernels/lowering/host_choice.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 #include "tensorflow_ipu/kernels/lowering/pointwise.h"
@@ -31,9 +30,10 @@ namespace {
 
 using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
 using Faster = bool (*)(const Lowered&);
-using Straight = bool (*)(tf::XlaOpKernelContext*);
 
 constexpr int kAll = std::numeric_limits<int>::max();
+// The other results of a `FusedBatchNorm` are for other devices.
+constexpr int kBatchNormResults = 5, kBatchNormGradientResults = 3;
 
 // Among others the draws that have no algorithm to choose, for which TensorFlow takes Philox on the CPU.
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
@@ -103,7 +103,6 @@ struct Layer {
   Suits suits;                   // Whether the host's kernel can compute the node.
   Faster faster = AlwaysFaster;  // Whether it takes less time than XLA's code does.
   int results = kAll;            // How many of the results hold something; the rest are empty.
-  Straight straight = nullptr;   // Lowers it to XLA in the place of TensorFlow's lowering, or does nothing.
 };
 
 constexpr Layer kLayers[] = {
@@ -123,12 +122,12 @@ constexpr Layer kLayers[] = {
     {"DepthwiseConv2dNative", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropFilter", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropInput", UndilatedConvolution},
-    {"FusedBatchNorm", BatchNorm, FasterBatchNorm, kBatchNormResults, LowerBatchNorm},
-    {"FusedBatchNormGrad", BatchNorm, FasterBatchNorm, kBatchNormGradientResults, LowerBatchNormGradient},
-    {"FusedBatchNormGradV2", BatchNorm, FasterBatchNorm, kBatchNormGradientResults, LowerBatchNormGradient},
-    {"FusedBatchNormGradV3", BatchNorm, FasterBatchNorm, kBatchNormGradientResults, LowerBatchNormGradient},
-    {"FusedBatchNormV2", BatchNorm, FasterBatchNorm, kBatchNormResults, LowerBatchNorm},
-    {"FusedBatchNormV3", BatchNorm, FasterBatchNorm, kBatchNormResults, LowerBatchNorm},
+    {"FusedBatchNorm", BatchNorm, FasterBatchNorm, kBatchNormResults},
+    {"FusedBatchNormGrad", BatchNorm, FasterBatchNorm, kBatchNormGradientResults},
+    {"FusedBatchNormGradV2", BatchNorm, FasterBatchNorm, kBatchNormGradientResults},
+    {"FusedBatchNormGradV3", BatchNorm, FasterBatchNorm, kBatchNormGradientResults},
+    {"FusedBatchNormV2", BatchNorm, FasterBatchNorm, kBatchNormResults},
+    {"FusedBatchNormV3", BatchNorm, FasterBatchNorm, kBatchNormResults},
     {"MaxPool", Pooling},
     {"MaxPool3D", Pooling},
     {"MaxPool3DGrad", Pooling},
@@ -195,7 +194,6 @@ class HostLayer : public tf::XlaOpKernel {
             "XLA has no lowering of ResizeNearestNeighborGrad, the gradient of resizing to the nearest element, "
             "which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
             "`host_kernels` left on and in one of the types that the kernel has, or resize by `tf.repeat`."));
-    if (layer_.straight != nullptr && layer_.straight(context)) return;
     LowerAsXla(context);
   }
 
