@@ -74,4 +74,4 @@ class ForkedProcessError(RecoverableError):
 
 
 class RecompilationWarning(UserWarning):
-    """A function is compiled again and again, since the shapes of its arguments differ."""
+    """A function is compiled again and again, since the shapes of its arguments differ, or numbers of Python among them."""

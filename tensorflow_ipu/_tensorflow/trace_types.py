@@ -18,7 +18,7 @@ class Leaf(NamedTuple):
       kind: `"tensor"`, `"value"` (of Python), `"object"` (of Python, compared by identity) or `"other"`.
       text: All of it, as text.
       shape: Of a tensor; None where its rank is not known.
-      dtype: Of a tensor: its name. Of an object: that of its class.
+      dtype: Of a tensor: its name. Of a value or object: that of its class.
     """
 
     kind: str
@@ -54,7 +54,7 @@ def _add(leaves: dict[str, Leaf], path: str, part: Any) -> None:
         shape = None if part.shape.rank is None else tuple(part.shape.as_list())
         leaves[path] = Leaf("tensor", f"{part.dtype.name}{part.shape}", shape, part.dtype.name)
     elif isinstance(part, default_types.Literal):
-        leaves[path] = Leaf("value", repr(part.value))
+        leaves[path] = Leaf("value", repr(part.value), dtype=type(part.value).__name__)
     elif isinstance(part, default_types.Weakref):
         held = part._ref()
         leaves[path] = Leaf("object", str(id(held)), dtype=type(held).__name__)

@@ -1,4 +1,4 @@
-"""Why a function was traced once more, in words; and the warning where it is for other shapes again and again."""
+"""Why a function was traced once more, in words; and the warning where it is for other shapes or numbers each time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow_ipu import _metrics, _tracepoints
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# A function that is traced so often, for shapes that differ, is named in a warning.
+# A function that is traced so often, for shapes or for Python numbers that differ, is named in a warning. Some functions have
+# a few numbers by design, such as an axis.
 _SHAPES = 3
+_NUMBERS = 5
 
 
 class _Known(NamedTuple):
@@ -39,7 +41,7 @@ _made_of: weakref.WeakKeyDictionary[types.CodeType, weakref.ref[Function]] = wea
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
-    """Notes a trace that has just ended, and why there was one; warns where only shapes have differed, twice before.
+    """Notes a trace that has just ended, and why there was one; warns where only shapes or numbers have differed before.
 
     Args:
       function: What was traced.
@@ -57,11 +59,17 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
     _metrics.traces.append(_metrics.Trace(time.monotonic_ns(), duration, _described(function), reason))
     _tracepoints.mark(_tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
     _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
-    others = [known for known in earlier if known.target == target and _differ_by_shapes(known.leaves, new.leaves)]
-    shapes = {frozenset(known.leaves.items()) for known in others}
-    if len(shapes) >= _SHAPES - 1 and function not in _warned:
-        _warned.add(function)
-        warn(_described(function), len(shapes) + 1, differences(others[-1].leaves, new.leaves))
+    if function in _warned:
+        return
+    for is_alike, most, tell in (
+        (_is_same_but_for_sizes, _SHAPES, warn),
+        (_is_same_but_for_number, _NUMBERS, _warn_of_numbers),
+    ):
+        others = [one for one in earlier if one.target == target and _differ(one.leaves, new.leaves, is_alike)]
+        found = {frozenset(known.leaves.items()) for known in others}
+        if len(found) >= most - 1:
+            _warned.add(function)
+            tell(_described(function), len(found) + 1, differences(others[-1].leaves, new.leaves))
 
 
 def note_adopted(function: Function, begin: int) -> None:
@@ -90,6 +98,17 @@ def warn(function: str, count: int, difference: str) -> None:
     )
 
 
+def _warn_of_numbers(function: str, count: int, difference: str) -> None:
+    """Warns that a function was compiled for so many Python numbers; see `warn`."""
+    warnings.warn(
+        f"`{function}` was traced for {count} different Python numbers, and each is a program that XLA compiles. The latest:"
+        f" {difference}. Make it a tensor, and all calls share a program: pass `tf.constant(...)`, or keep a `tf.Variable`."
+        " `tensorflow_ipu.metrics_report()` lists all traces",
+        RecompilationWarning,
+        stacklevel=_user_code.stack_level(),
+    )
+
+
 class ShapesOfData:
     """What data the programs of one step were made for: one for each, though TensorFlow knows them as many functions."""
 
@@ -107,7 +126,7 @@ class ShapesOfData:
         new = trace_types.leaves_of_spec("data", spec)
         if new in self._known:
             return
-        others = [known for known in self._known if _differ_by_shapes(known, new)]
+        others = [known for known in self._known if _differ(known, new, _is_same_but_for_sizes)]
         self._known.append(new)
         if len(others) >= _SHAPES - 1 and not self._warned:
             self._warned = True
@@ -148,17 +167,23 @@ def _what(leaf: Leaf) -> str:
     return f"{leaf.kind} {leaf.text:.40}"
 
 
-def _differ_by_shapes(old: dict[str, Leaf], new: dict[str, Leaf]) -> bool:
-    """Whether the sizes of tensors are all that differs, and some do. What has another rank is another thing."""
+def _differ(old: dict[str, Leaf], new: dict[str, Leaf], is_alike: Callable[[Leaf, Leaf], bool]) -> bool:
+    """Whether two traces differ, and all parts of their arguments are alike."""
     if old == new or old.keys() != new.keys():
         return False
-    return all(_is_same_but_for_sizes(leaf, new[path]) for path, leaf in old.items())
+    return all(is_alike(leaf, new[path]) for path, leaf in old.items())
 
 
 def _is_same_but_for_sizes(old: Leaf, new: Leaf) -> bool:
+    """Whether the sizes of a tensor are all that differs. What has another rank is another thing."""
     if old.shape is None or new.shape is None:
         return old == new
     return (old.kind, old.dtype, len(old.shape)) == (new.kind, new.dtype, len(new.shape))
+
+
+def _is_same_but_for_number(old: Leaf, new: Leaf) -> bool:
+    """Whether two parts are the same, or numbers of Python."""
+    return old == new or all(leaf.kind == "value" and leaf.dtype in ("int", "float") for leaf in (old, new))
 
 
 def _distance(old: dict[str, Leaf], new: dict[str, Leaf]) -> int:

@@ -116,6 +116,29 @@ def test_values_types_and_devices_that_change_warn_of_nothing(replicas: Any) -> 
         strategy.prepare(program, (tf.zeros(2),))
 
 
+def test_python_number_that_changes_at_each_call_warns_once_to_make_it_a_tensor(strategy: Any) -> None:
+    program = new_program()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(7):
+            strategy.run(program, (tf.zeros(1), step))
+    (warning,) = caught
+    assert warning.category is RecompilationWarning
+    assert warning.filename == __file__
+    message = str(warning.message)
+    assert "was traced for 5 different Python numbers" in message
+    assert "`setting`: the Python value 3 became 4" in message
+    assert "Make it a tensor" in message
+
+
+def test_switches_texts_and_tensors_that_change_are_no_numbers(strategy: Any) -> None:
+    program = new_program()
+    for setting in (True, False, "a", "b", "c", "d", "e", None):
+        strategy.run(program, (tf.zeros(1), setting))
+    for step in range(7):
+        strategy.run(program, (tf.zeros(1), tf.constant(step)))
+
+
 def test_data_of_a_third_shape_warn_once() -> None:
     shapes = ShapesOfData()
     for size in (4, 4, 3):
