@@ -65,6 +65,7 @@ def cpu_user_operation(
       inputs: Tensors of static shape.
       library_path: The path of the shared library, which is loaded now; see `compile_user_operation`.
       outs: `{"output_types": [...], "output_shapes": [...]}`: types and static shapes of the outputs; none if omitted.
+        In a graph that is no program, as where Keras traces a layer for a batch of any size, sizes may be unknown.
       name: A name for the operation, which the function gets.
       op_name: The name of the function.
       separate_gradients: Whether the gradient function is called once for each input, with that one's gradient as its only
@@ -190,6 +191,7 @@ def _find(library: ctypes.CDLL, path: str, function: str) -> None:
 
 
 def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
+    """The types and shapes that `outs` says; sizes may be unknown in graphs that are no program, as where Keras traces."""
     if outs is None:
         return [], []
     given: Mapping[str, Any] = outs
@@ -200,7 +202,8 @@ def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple
         raise ValueError(
             f"`outs` must be a dict with the lists `output_types` and `output_shapes`, but is {outs!r}"
         ) from exc
-    if len(types) != len(shapes) or not all(shape.is_fully_defined() for shape in shapes):
+    may_be_unknown = not tf.executing_eagerly() and not _sites.on_ipu()
+    if len(types) != len(shapes) or not (may_be_unknown or all(shape.is_fully_defined() for shape in shapes)):
         raise ValueError(f"`outs` must have as many types as shapes, all of them static, but is {outs!r}")
     return types, shapes
 

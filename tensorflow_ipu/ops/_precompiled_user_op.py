@@ -37,7 +37,8 @@ def precompiled_user_op(
         emulations that were registered for the library of that name.
       gp_path: The path of its code for tiles, which is not opened either.
       outs: `{"output_types": [...], "output_shapes": [...]}`: types and static shapes of the outputs; none if omitted.
-        What the emulation returns is held against it.
+        What the emulation returns is held against it. In a graph that is no program, as where Keras traces a layer for a
+        batch of any size, sizes may be unknown.
       name: A name for the operation.
       op_name: The name of the function in the library.
       separate_gradients: Whether the gradients are computed by an operation for each input. An emulation in C++ is

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,6 +104,51 @@ def test_gradient_has_its_attributes_and_those_inputs_that_were_asked_for(librar
     expected: Any = tape.gradient(product, A)
     np.testing.assert_allclose(first, 10 * expected)
     np.testing.assert_array_equal(second, np.zeros(3))
+
+
+def test_keras_traces_a_layer_for_a_batch_of_any_size_and_trains_it(library: str, strategy: Any) -> None:
+    """The trace of a functional model was refused: its batch is unknown, and `outs` had to be static."""
+
+    class Product(keras.layers.Layer):
+        def __init__(self, function: Any) -> None:
+            super().__init__()
+            self.function = function
+
+        def call(self, x: Any) -> Any:
+            return self.function(x)
+
+    def called(x: Any) -> Any:
+        outs = {"output_types": [tf.float32] * 2, "output_shapes": [x.shape, []]}
+        return cpu_user_operation([x, x], library, outs)[0]
+
+    x = np.random.default_rng(0).normal(size=[16, 3]).astype(np.float32)
+
+    def trained(function: Any) -> Any:
+        with strategy.scope():
+            inputs = keras.Input([3])
+            features = keras.layers.Dense(4, kernel_initializer="ones")(inputs)
+            product = Product(function)(features)
+            model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(product))
+            model.compile(keras.optimizers.SGD(0.001), "mse", steps_per_execution=2)
+        assert product.shape == (None, 4)
+        losses = model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, shuffle=False).history["loss"]
+        return [losses, model.predict(x, batch_size=4, verbose=0), *model.get_weights()]
+
+    for found, expected in zip(trained(called), trained(lambda x: x * x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_function_that_was_traced_for_any_size_is_no_program(library: str, strategy: Any) -> None:
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None])])
+    def traced(a: Any) -> Any:
+        outs = {"output_types": [tf.float32] * 2, "output_shapes": [a.shape, []]}
+        return cpu_user_operation([a, a], library, outs, name="work")[0]
+
+    traced.get_concrete_function()  # Where no program is traced; the run takes it from here.
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"`work`: `outs` says the shape \[\?\], and a program has"
+    ):
+        strategy.run(traced, (A,))
 
 
 def test_each_replica_calls_once_a_step(library: str, replicas: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -90,6 +91,58 @@ def test_gradient_is_the_registered_one_of_those_inputs_that_were_asked_for(stra
     np.testing.assert_allclose(found, [10 * B, [0, 0, 0]])
     found = strategy.run(tf.function(lambda: program(None, gradient_attributes="1", separate_gradients=True)))
     np.testing.assert_allclose(found, [B, 2 * A * B])
+
+
+class Scale(keras.layers.Layer):
+    """Multiplies by a weight, by an operation whose output is as large as its input."""
+
+    def __init__(self, multiply: Any) -> None:
+        super().__init__()
+        self.multiply = multiply
+
+    def build(self, input_shape: Any) -> None:
+        self.factor = self.add_weight(shape=input_shape[1:], initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return self.multiply(x, tf.convert_to_tensor(self.factor))
+
+
+def called(x: Any, factor: Any) -> Any:
+    outs = {"output_types": [x.dtype], "output_shapes": [x.shape]}
+    return precompiled_user_op([x, factor], "libscale.so", outs=outs)[0]
+
+
+@pytest.mark.parametrize("gradient", [None, lambda g, _, i: [g[0] * i[1], tf.reduce_sum(g[0] * i[0], 0)]])
+def test_keras_traces_a_layer_for_a_batch_of_any_size_and_trains_it(gradient: Any, strategy: Any) -> None:
+    """The trace of a functional model was refused: its batch is unknown, and `outs` had to be static."""
+    x = np.random.default_rng(0).normal(size=[16, 3]).astype(np.float32)
+
+    def trained(multiply: Any) -> Any:
+        with strategy.scope():
+            inputs = keras.Input([3])
+            model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(Scale(multiply)(inputs)))
+            model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=2)
+        assert model.layers[1].output.shape == (None, 3)
+        losses = model.fit(x, 3 * x[:, :1], batch_size=4, epochs=2, verbose=0, shuffle=False).history["loss"]
+        return [losses, model.predict(x, batch_size=4, verbose=0), *model.get_weights()]
+
+    register_user_op_emulation("Build", tf.multiply, gradient)
+    for found, expected in zip(trained(called), trained(tf.multiply), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_outputs_of_unknown_shape_are_refused_in_programs_and_eagerly(strategy: Any) -> None:
+    register_user_op_emulation("Build", tf.identity)
+    outs = {"output_types": [tf.float32], "output_shapes": [[None]]}
+
+    def call() -> Any:
+        return precompiled_user_op([A], "libx.so", outs=outs)
+
+    for use in (call, lambda: strategy.run(tf.function(call))):
+        with pytest.raises(ValueError, match="as many types as shapes, all of them static"):
+            use()
+    found = tf.function(lambda a: precompiled_user_op([a], "libx.so", outs=outs), [tf.TensorSpec([None])])(A)
+    np.testing.assert_array_equal(found[0], A)
 
 
 def test_emulation_in_cpp_is_a_function_of_the_host(strategy: Any, tmp_path: Path) -> None:

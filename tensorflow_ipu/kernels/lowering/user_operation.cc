@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -44,7 +45,12 @@ class UserOperationXla : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> results(context->num_outputs());
     for (int i = 0; i < context->num_outputs(); ++i) {
-      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shapes_[i], &results[i]));
+      tf::TensorShape shape;
+      OP_REQUIRES(context, shapes_[i].AsTensorShape(&shape),
+                  absl::InvalidArgumentError(absl::StrCat(
+                      NameForMessages(context, called_), ": `outs` says the shape ", shapes_[i].DebugString(),
+                      ", and a program has static shapes: trace its function for arguments of static shape")));
+      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
     }
     const std::vector<xla::XlaOp> outputs = CallWithState(
         context, "ipu_user_operation", ValuesOf(context), results,
@@ -58,7 +64,7 @@ class UserOperationXla : public tf::XlaOpKernel {
   CallOptions options_;
   std::string attributes_;
   std::string called_;
-  std::vector<tf::TensorShape> shapes_;
+  std::vector<tf::PartialTensorShape> shapes_;  // Unknown where Keras traces a layer, which nobody compiles.
 };
 
 REGISTER_XLA_OP(Name("IpuUserOperation").IsMetadataOp(), UserOperationXla);
