@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ __all__ = ["dropout"]
 def dropout(
     x: TensorLike,
     rate: float = 0.5,
-    noise_shape: Sequence[int | None] | None = None,
+    noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor | None = None,
     seed: TensorLike | None = None,
     name: str | None = None,
     **kwargs: Any,
@@ -31,7 +32,8 @@ def dropout(
       x: A tensor of floating-point numbers.
       rate: The share of elements that become zero, from 0 to below 1.
       noise_shape: The shape of the mask, of the rank of `x`: each size is that of `x`, or None for it, or 1 for a mask
-        that is the same all along that dimension. None: that of `x`.
+        that is the same all along that dimension. A list, whose sizes may be tensors, or a vector. None: that of `x`.
+        Empty: a single number, which keeps or drops all of `x`, as in TensorFlow.
       seed: Two 32-bit integers: the same pair gives the same mask, on all replicas. None: every call, step and replica
         has another mask.
       name: A name for the operation.
@@ -43,7 +45,8 @@ def dropout(
 
     Raises:
       ValueError: `rate` is not from 0 to below 1, `seed` has not the shape [2], or `noise_shape` does not fit.
-      TypeError: `x` holds no floating-point numbers, `seed` no integers, `ref` is no bool, or there are other arguments.
+      TypeError: `x` holds no floating-point numbers, `seed` or `noise_shape` no integers, `ref` is no bool, or there are
+        other arguments.
     """
     check_reference(kwargs.pop("ref", True))
     if kwargs:
@@ -89,17 +92,45 @@ def _pair(seed: TensorLike) -> tf.Tensor:
     return value
 
 
-def _mask_shape(x: tf.Tensor, noise_shape: Sequence[int | None] | None) -> list[int | tf.Tensor] | None:
+def _mask_shape(
+    x: tf.Tensor, noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor | None
+) -> list[int | tf.Tensor] | None:
     if noise_shape is None:
         return None
-    wanted = tf.TensorShape(noise_shape)
-    if x.shape.rank is not None and wanted.rank != x.shape.rank:
-        raise ValueError(f"`noise_shape={noise_shape!r}` must have the rank of `x`, which has shape {x.shape}")
-    for own, size in zip(x.shape, wanted, strict=True) if x.shape.rank is not None else ():
-        if size not in (None, 1) and own is not None and own != size:
+    sizes = _sizes(noise_shape)
+    if sizes and x.shape.rank not in (None, len(sizes)):
+        raise ValueError(
+            f"`noise_shape={noise_shape!r}` must have the rank of `x`, which has shape {x.shape}, or be empty"
+        )
+    known = x.shape if x.shape.rank is not None else [None] * len(sizes)
+    for own, size in zip(known, sizes, strict=False):
+        if isinstance(size, int) and size != 1 and (size < 0 or own not in (None, size)):
             raise ValueError(
                 f"`noise_shape={noise_shape!r}` must have a size of 1, or that of `x`, in each dimension, and `x` has"
                 f" shape {x.shape}"
             )
     actual = tf.shape(x)
-    return [actual[axis] if size is None else size for axis, size in enumerate(wanted)]
+    return [actual[axis] if size is None else size for axis, size in enumerate(sizes)]
+
+
+def _sizes(noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor) -> list[int | tf.Tensor | None]:
+    """The sizes of the mask, one by one: numbers where they are known when the call is traced."""
+    try:
+        if isinstance(noise_shape, tf.Tensor):
+            value = tf.get_static_value(noise_shape)
+            noise_shape = tf.unstack(noise_shape) if value is None else list(value)
+        return [_size(each) for each in noise_shape]
+    except (TypeError, ValueError) as exc:
+        raise TypeError(
+            f"`noise_shape` must be a list of integers and Nones, or a vector of integers of known length, but is"
+            f" {noise_shape!r}"
+        ) from exc
+
+
+def _size(size: int | tf.Tensor | None) -> int | tf.Tensor | None:
+    if isinstance(size, tf.Tensor):
+        if not size.dtype.is_integer:
+            raise TypeError(size.dtype)
+        value = tf.get_static_value(size)
+        return tf.cast(size, tf.int32) if value is None else int(value)
+    return None if size is None else operator.index(size)

@@ -57,6 +57,55 @@ def test_mask_is_the_same_along_dimensions_of_size_one():
     assert len(np.unique(out)) == 2
 
 
+@pytest.mark.parametrize("empty", [[], (), tf.TensorShape([]), np.zeros([0], np.int32), tf.constant([], tf.int32)])
+def test_empty_noise_shape_keeps_or_drops_all_as_tensorflow_does(empty):
+    """It was refused, as a shape of another rank."""
+    kept = set()
+    for seed in range(8):
+        out = dropout(ONES, 0.5, empty, [seed, 0])
+        compiled = tf.function(lambda s=seed: dropout(ONES, 0.5, empty, [s, 0]), jit_compile=True)
+        expected = tf.nn.experimental.stateless_dropout(ONES, 0.5, [seed, 0], "philox", noise_shape=[])
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(compiled(), expected)
+        kept |= set(np.unique(out))
+    assert kept == {0, 2}
+    assert dropout(tf.ones([]), noise_shape=empty).shape == []
+
+
+def test_mask_of_empty_noise_shape_is_that_of_the_gradient():
+    with tf.GradientTape() as tape:
+        tape.watch(ONES)
+        out = dropout(ONES, noise_shape=[])
+    assert np.array_equal(tape.gradient(out, ONES), out)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda x: [tf.shape(x)[0], 1],
+        lambda x: [None, tf.constant(1, tf.int64)],
+        lambda x: tf.concat([tf.shape(x)[:1], [1]], 0),
+        lambda x: tf.constant([30, 1], tf.int64),
+        lambda x: np.array([30, 1]),
+        lambda x: tf.TensorShape([None, 1]),
+    ],
+)
+@pytest.mark.parametrize("signature", [None, [tf.TensorSpec([None, 40])]])
+def test_sizes_of_noise_may_be_tensors(shape, signature):
+    """Graphs refused tensors, by a `TypeError` about an index."""
+    expected = dropout(ONES, 0.5, [None, 1], [1, 2])
+    assert len(np.unique(expected, axis=1)[0]) == 1
+    function = tf.function(lambda x: dropout(x, 0.5, shape(x), [1, 2]), signature)
+    np.testing.assert_array_equal(function(ONES), expected)
+    np.testing.assert_array_equal(dropout(ONES, 0.5, shape(ONES), [1, 2]), expected)
+
+
+@pytest.mark.parametrize("shape", [4, "ab", [1.0, 40], tf.constant([1.0, 40]), [[30], 40], tf.TensorShape(None)])
+def test_noise_shape_of_no_integers_is_refused(shape):
+    with pytest.raises(TypeError, match="`noise_shape` must be a list of integers and Nones, or a vector"):
+        dropout(ONES, noise_shape=shape)
+
+
 def test_rate_of_zero_drops_nothing():
     assert np.array_equal(dropout(ONES, 0), ONES)
 
@@ -101,7 +150,13 @@ def test_reference_chooses_no_other_mask():
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"), [([40], "must have the rank of `x`"), ([30, 2], "must have a size of 1")]
+    ("shape", "message"),
+    [
+        ([40], "must have the rank of `x`"),
+        ([30, 2], "must have a size of 1"),
+        ([-1, 40], "must have a size of 1"),
+        (tf.constant([2, 1]), "must have a size of 1"),
+    ],
 )
 def test_noise_shape_that_does_not_fit_is_refused(shape, message):
     with pytest.raises(ValueError, match=message):
