@@ -82,6 +82,14 @@ RANDOM_OPERATIONS = Patch(
     until="XLA:CPU takes a seed by run and by device",
 )
 
+GENERATOR_REPLICAS = Patch(
+    "tensorflow.python.ops.stateful_random_ops:get_replica_id",
+    why="A `tf.random.Generator` derives each replica's numbers from the replica's index, which goes on when all replicas are"
+    " to draw the same. In programs it asks for the replica's random stream.",
+    lasts=Lasts.TRACE,
+    until="`tf.distribute` has a context that says which random numbers a replica draws",
+)
+
 FUSED_BATCH_NORMS = Patch(
     *(
         f"tensorflow.python.ops.gen_nn_ops:{name}"

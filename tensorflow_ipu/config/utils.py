@@ -62,7 +62,7 @@ def reset_ipu_seed(
     It governs `tf.random.uniform`, `normal` and the like, `tf.nn.dropout` and all else that draws through them in
     programs of the device, each replica from a stream of its own; without a seed, no two processes draw the same. Besides,
     `tf.random.set_seed(seed)` is called, for TensorFlow's own random operations outside of programs. `tf.random.Generator`
-    and Keras's `SeedGenerator` keep a seed of their own, from which each replica derives its own.
+    and Keras's `SeedGenerator` keep a seed of their own, from which each replica derives its own, unless all draw the same.
 
     Args:
       seed: Any whole number of 64 bits, with or without a sign.

@@ -176,7 +176,12 @@ def _drawn_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
     return draw.func(*args, **draw.keywords)
 
 
+def _stream_in_programs(replica_id: Callable[[], int | tf.Tensor | None]) -> Callable[[], int | tf.Tensor | None]:
+    return lambda: stream() if replicas.is_tracing() else replica_id()
+
+
 patches.RANDOM_OPERATIONS.by(_in_programs)
+patches.GENERATOR_REPLICAS.by(_stream_in_programs)
 
 
 def _start_anew(ordinal: int | None, device_seed: _state.DeviceSeed | None) -> None:

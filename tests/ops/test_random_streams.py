@@ -107,6 +107,20 @@ def test_generators_draw_their_own_numbers_on_each_replica() -> None:
     assert len(np.unique(numbers, axis=0)) == 6
 
 
+def test_generators_draw_the_same_on_identical_replicas() -> None:
+    """They went on to derive numbers from the replica's index; on all replicas they are those of the first now."""
+    strategy = strategy_of(3)
+
+    def numbers(identical: bool) -> np.ndarray:
+        with strategy.scope():
+            generator = tf.random.Generator.from_seed(1)
+        reset_ipu_seed(5, experimental_identical_replicas=identical)
+        return drawn(strategy, lambda: generator.uniform([4]), times=2)
+
+    first = numbers(False)[:, :1]
+    np.testing.assert_array_equal(numbers(True), np.repeat(first, 3, axis=1))
+
+
 def test_keras_drops_other_units_out_on_each_replica_and_on_the_first_those_of_plain_keras() -> None:
     import keras
 
