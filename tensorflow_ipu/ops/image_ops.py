@@ -26,10 +26,10 @@ def normalise_image(
     Each channel becomes `(image * scale - channel_offsets) * channel_scales`.
 
     Args:
-      image: Images [..., 3] of type uint8, float16 or float32.
+      image: Images [..., 3] of two dimensions or more, of type uint8, float16 or float32.
       channel_offsets: What is taken off each channel: three numbers.
       channel_scales: What each channel is then multiplied by: three numbers.
-      scale: What pixels are multiplied by first, a number.
+      scale: What pixels are multiplied by first, a number that is not 0.
       name: A name for the operation.
 
     Returns:
@@ -37,7 +37,8 @@ def normalise_image(
 
     Raises:
       TypeError: `image` has another type.
-      ValueError: `image` has not three channels, or there are not three offsets and three scales.
+      ValueError: `image` has a single dimension or not three channels, there are not three offsets and three scales, or
+        `scale` is 0.
     """
     with tf.name_scope(name or "normalise_image"):
         pixels = tf.convert_to_tensor(image, name="image")
@@ -46,11 +47,16 @@ def normalise_image(
         kind = tf.float16 if pixels.dtype == tf.uint8 else pixels.dtype
         offsets, scales = tf.cast(channel_offsets, kind), tf.cast(channel_scales, kind)
         faults = Faults()
-        if pixels.shape.rank is None or pixels.shape.rank < 1 or pixels.shape[-1] != 3:
-            faults.add(ValueError, f"`image` must have three channels in its last dimension, but has {pixels.shape}")
+        if pixels.shape.rank is None or pixels.shape.rank < 2 or pixels.shape[-1] != 3:
+            faults.add(
+                ValueError,
+                f"`image` must have two dimensions or more, the last one of three channels, but has {pixels.shape}",
+            )
         for argument, value in (("channel_offsets", offsets), ("channel_scales", scales)):
             if not value.shape.is_compatible_with([3]):
                 faults.add(ValueError, f"`{argument}` must be three numbers, but has shape {value.shape}")
+        if tf.get_static_value(tf.convert_to_tensor(scale)) == 0:
+            faults.add(ValueError, "`scale` must not be 0, which the machine refuses")
         faults.raise_any()
         normalised = (tf.cast(pixels, kind) * tf.cast(scale, kind) - offsets) * scales
         return tf.pad(normalised, [*[[0, 0]] * (len(pixels.shape) - 1), [0, 1]])

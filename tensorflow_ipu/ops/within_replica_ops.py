@@ -56,26 +56,32 @@ def all_reduce(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, 
 
 
 def reduce_scatter(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, ...]:
-    """Reduces vectors element by element; each shard gets a part of the result, in the order of the shards.
+    """Reduces vectors element by element; each shard gets a part of the result.
 
-        [a, b, c]     [a + d, b + e]
-        [d, e, f]  -> [c + f]
+        [a, b, c]     [0]
+        [d, e, f]     [b + e + h + k]
+        [g, h, i]     [c + f + i + l]
+        [j, k, l]  -> [a + d + g + j]
 
     See `all_reduce` for the arguments, and for what is raised.
 
     Returns:
-      A vector for each of k shards. Of the n elements of the result each has n // k, and the first n % k shards one more:
-      5 elements are 2, 1, 1 and 1 on 4 shards. With fewer elements than shards each has one, and those beyond the end of
-      the result are zero.
+      A vector for each of k shards, all of the length n / k, rounded up, for the n elements of the result. The result is
+      cut into k parts, from element n * i // k on for part i, and a shorter one ends with a zero. Of 2 shards the first
+      has part 0. Of 4, as the SDK documents it, shards 0 to 3 have parts 0, 2, 3 and 1; of another number, first the
+      even parts, then the odd ones, the last one first, where the SDK says nothing.
     """
     vectors = _equally_long(_vectors(input_shards))
     local = _checked(op, vectors) == _LOCAL
     count = len(vectors)
     reduced = vectors if local else [functools.reduce(_OPERATIONS[op], vectors)] * count
-    length = max(_length(vectors[0]), count)
-    least, longer = divmod(length, count)
-    widths = [least + (shard < longer) for shard in range(count)]
-    return tuple(tf.split(_padded(vector, length), widths)[shard] for shard, vector in enumerate(reduced))
+    length = _length(vectors[0])
+    longest = -(-length // count)
+    parts = [*range(0, count, 2), *reversed(range(1, count, 2))]  # As a ring of IPUs on a ladder passes them on.
+    return tuple(
+        _padded(vector[length * part // count : length * (part + 1) // count], longest)
+        for vector, part in zip(reduced, parts, strict=True)
+    )
 
 
 def all_gather(input_shards: Sequence[TensorLike], axis: int = 0) -> tuple[tf.Tensor, ...]:

@@ -21,9 +21,19 @@ def test_channels_are_normalised_and_a_fourth_is_added(dtype, strategy):
     assert not np.any(result[..., 3])
 
 
+@pytest.mark.parametrize("shape", [(5, 3), (2, 1, 2, 9, 3)])
+def test_pixels_come_in_any_shape_of_two_dimensions_or_more(shape, strategy):
+    image = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    program = tf.function(lambda x: normalise_image(x, OFFSETS, SCALES), jit_compile=True)
+    result = strategy.run(program, [tf.constant(image)])
+    assert np.array_equal(result, np.pad((image - OFFSETS) * SCALES, [*[(0, 0)] * (len(shape) - 1), (0, 1)]))
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
+        ((tf.ones([3]), OFFSETS, SCALES), ValueError, r"`image` must have two dimensions or more.* but has \(3,\)"),
+        ((tf.ones([2, 3]), OFFSETS, SCALES, 0), ValueError, "`scale` must not be 0"),
         ((tf.ones([2, 3], tf.int32), OFFSETS, SCALES), TypeError, "`image` must be uint8, float16 or float32"),
         ((tf.ones([2, 4]), OFFSETS, SCALES[:2]), ValueError, r"2 faults:[^$]*three channels[^$]*`channel_scales`"),
     ],
