@@ -111,7 +111,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         """Makes this strategy the current one for a `with` block.
 
         Returns:
-          A context manager that gives the strategy. A notebook may call its `__enter__` and never leave it.
+          A context manager that gives the strategy. A notebook may call `strategy.scope().__enter__()`: the strategy stays
+          the current one of the thread until `strategy.scope().__exit__(None, None, None)`, if ever. To leave a scope that
+          is not entered, or not the innermost, raises `RuntimeError`.
         """
         return StrategyScope(self, self._enable_keras_extensions)
 
