@@ -37,6 +37,15 @@ def given_batch(spec: Nested, batch_size: int | None) -> Nested:
     return tf.nest.map_structure(lambda leaf: _filled(_spec_of(leaf), batch_size, "spec"), structure)
 
 
+def seen_batch(seen: Nested, batch_size: int | None) -> Nested:
+    """A batch like one that a model saw, of another size if `batch_size` says one."""
+
+    def sized(leaf: tf.TensorSpec | None) -> tf.TensorSpec | None:
+        return leaf if leaf is None or batch_size is None else tf.TensorSpec([batch_size, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(sized, seen)
+
+
 def _spec_of(leaf: Any) -> tf.TensorSpec:
     if isinstance(leaf, tf.TensorSpec):
         return leaf

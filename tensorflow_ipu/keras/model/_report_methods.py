@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 # What the user calls a mode, and what Keras does.
 _MODES = {"train": "train", "evaluate": "test", "predict": "predict"}
+# Whose batches tell of a mode's, the best first; those of `predict` have no labels.
+_SEEN = {
+    "train": ("train", "test", "predict"),
+    "evaluate": ("test", "train", "predict"),
+    "predict": ("predict", "train", "test"),
+}
 
 
 class ReportMethods:
@@ -49,12 +55,13 @@ class ReportMethods:
         Nothing is run, and no variable changes. A model that is not built yet is built first, as `fit` would.
 
         Args:
-          batch_size: How many samples each replica takes in a step: what `fit` calls so. It may be omitted where
-            `keras.Input` or `spec` tell.
+          batch_size: How many samples each replica takes in a step: what `fit` calls so. None for the size that the model
+            saw last, or that `keras.Input` or `spec` tell.
           mode: `"train"`, `"evaluate"` or `"predict"`.
           machine: As for `strategy.report`.
           spec: What the data is: a dataset of batches, or a batch of `tf.TensorSpec`, tensors or arrays as `(x, y)`. None for
-            what the model's inputs and its losses tell: labels are int32 for sparse losses, else as the predictions.
+            batches as the model saw them last, in this mode or else in another; of a model that saw none, for what its
+            inputs and its losses tell: labels are int32 for sparse losses, else as the predictions.
           trip_counts: As for `strategy.report`.
 
         Returns:
@@ -74,8 +81,9 @@ class ReportMethods:
         batch = _batch(extension, batch_size, mode, spec)
         asked = _Asked(extension, mode, batch, machine, trip_counts)
         report = asked.report()
-        data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in tf.nest.flatten(batch))
-        told = f"a batch of a replica is {data}" + ("" if spec is not None else ", as the model and its losses tell")
+        data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in _parts(batch))
+        source = ", as the last one that the model saw" if extension.seen else ", as the model and its losses tell"
+        told = f"a batch of a replica is {data}" + ("" if spec is not None else source)
         return dataclasses.replace(report, assumptions=(*report.assumptions, told))
 
     def ipu_pieces(self, machine: System | Machine | str | None = None, batch_size: int | None = None) -> Pieces:
@@ -86,7 +94,7 @@ class ReportMethods:
           batch_size: The samples of a micro-batch, as for `ipu_report`.
 
         Raises:
-          ValueError: The model was not compiled, or has fewer than two layers; or `batch_size` is missing.
+          ValueError: The model was not compiled, or has fewer than two layers; or nothing tells `batch_size`.
         """
         extension = _extension(self)
         internals.check_compiled(extension.model, "ipu_pieces")
@@ -182,7 +190,7 @@ class _Asked:
                 yield from machine_model.advice_on_state(report, report.steps // steps)
             yield from Retracing(
                 report=report,
-                samples=tf.nest.flatten(self._batch)[0].shape[0],
+                samples=_parts(self._batch)[0].shape[0],
                 steps=steps,
                 training=training,
                 stages=extension.stages.check() if extension.stages.is_pipelined else 1,
@@ -193,7 +201,13 @@ class _Asked:
         return advise
 
 
-def _scaled(leaf: tf.TensorSpec, scale: float) -> tf.TensorSpec:
+def _parts(batch: Nested) -> list[Any]:
+    return [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+
+
+def _scaled(leaf: tf.TensorSpec | None, scale: float) -> tf.TensorSpec | None:
+    if leaf is None:
+        return None
     shape: list[Any] = leaf.shape.as_list()
     return tf.TensorSpec([round(shape[0] * scale), *shape[1:]], leaf.dtype)
 
@@ -203,12 +217,19 @@ def _extension(model: object) -> Extension:
 
 
 def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested) -> Nested:
-    """A batch of the data: a structure of `tf.TensorSpec` of known shapes."""
+    """A batch of the data: a structure of `tf.TensorSpec` of known shapes, and None where data is missing."""
     model = extension.model
     if spec is not None:
         given: Any = batches.given_batch(spec, batch_size)
         return keras.utils.unpack_x_y_sample_weight(given)[0] if mode == "predict" else given
-    inputs = batches.inputs_of(model, batch_size)
+    kind = next((kind for kind in _SEEN[mode] if kind in extension.seen), None)
+    if kind is None:
+        inputs = batches.inputs_of(model, batch_size)
+    else:
+        seen = batches.seen_batch(extension.seen[kind], batch_size)
+        if mode != "predict" and kind != "predict":
+            return seen
+        inputs = keras.utils.unpack_x_y_sample_weight(seen)[0]
     if mode == "predict":
         return inputs
     with extension.strategy.scope():
@@ -217,7 +238,7 @@ def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested
 
 
 def _zeros(batch: Nested) -> Nested:
-    return tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), batch)
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else tf.zeros(leaf.shape, leaf.dtype), batch)
 
 
 def _steps(extension: Extension, mode: str) -> int:

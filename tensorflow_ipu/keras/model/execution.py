@@ -49,7 +49,9 @@ class Execution:
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         self._replicas = fed.replicas
         with self._extension.strategy.extended.counting(fed.replicas):
-            return self._run_fed(fed)
+            result = self._run_fed(fed)
+        self._extension.seen[self._mode] = fed.elements.spec
+        return result
 
     def _run_fed(self, fed: fed_data.Pass) -> Nested:
         outfeed = self._queue(fed)
@@ -153,7 +155,10 @@ class Execution:
         return _map(join, elements)
 
     def _predict_singly(self, batches: Nested) -> Nested:
-        results = [self._loop.run_single(fed_data.to_tensors(batch)) for batch in batches]
+        results = []
+        for batch in map(fed_data.to_tensors, batches):
+            results.append(self._loop.run_single(batch))
+            self._extension.seen[self._mode] = _map(_spec_of, batch)
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Nested) -> Nested:
@@ -162,7 +167,7 @@ class Execution:
         ]
         if not batches:
             raise StopIteration
-        self._replicas = replicas = self._extension.replicas_for(tf.nest.map_structure(_spec_of, batches[0]))
+        self._replicas = replicas = self._extension.replicas_for(_map(_spec_of, batches[0]))
         if replicas > 1:
             raise ValueError(
                 f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
@@ -176,6 +181,7 @@ class Execution:
                 f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
             )
         logs = [self._loop.run_single(batch) for batch in batches][-1]
+        self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return logs if self._extension.world is None else self._logs(logs)
 
 

@@ -66,6 +66,8 @@ class Extension:
         self.strategy = strategy
         self.options = Options()
         self.stages = StageAssignment(model, strategy)
+        # The last batch of each mode: a structure of `tf.TensorSpec`, and None where data is missing.
+        self.seen: dict[str, Nested] = {}
         self.log_names: list[str] = []  # Of what a pipeline returns in training, behind the loss.
         self.callbacks: AsynchronousCallbacks | None = None
         self._asked: int | None = None
