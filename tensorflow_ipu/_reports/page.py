@@ -11,17 +11,19 @@ _LOOKS = """\
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 20px 16px 48px; display: grid; gap: 16px; }
+main { max-width: 1240px; margin: 0 auto; padding: 20px 16px 48px; display: grid; gap: 16px; }
 main > * { min-width: 0; }
 h1 { font-size: 1.45rem; line-height: 1.25; margin: 4px 0 2px; overflow-wrap: anywhere; }
 h2 { font-size: 1.02rem; margin: 0 0 8px; }
 p { margin: 0 0 8px; }
+p, li { overflow-wrap: anywhere; }
 .soft, figcaption, summary { color: var(--soft); font-size: .88rem; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 14px 0 4px; }
 .figures div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 10px 14px; }
 .figures b { display: block; font-size: 1.3rem; line-height: 1.3; }
-.scrolls { overflow-x: auto; }
+/* No panel scrolls: the page does. What is wide fits a desk, and goes sideways in its own box where there is less room. */
+@media (max-width: 1020px) { .scrolls { overflow-x: auto; } }
 svg { display: block; width: 100%; height: auto; font-family: system-ui, sans-serif; }
 .key { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: .85rem; margin: 8px 0 0; padding: 0; list-style: none; }
 .key i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; }

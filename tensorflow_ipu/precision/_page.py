@@ -24,7 +24,7 @@ _LOOKS = """\
 svg { min-width: 760px; font-size: 11px; fill: var(--ink); }
 svg.narrow { max-width: 760px; min-width: 420px; }
 th, td { white-space: nowrap; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
+td:nth-child(-n+2) { white-space: normal; overflow-wrap: anywhere; min-width: 140px; }
 ul { margin: 0; padding-left: 1.2em; }
 .key i { border: 1px solid var(--line); }
 """

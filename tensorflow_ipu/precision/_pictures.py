@@ -9,7 +9,8 @@ from html import escape
 from tensorflow_ipu.precision._figures import HIGHEST, LOWEST, SMALLEST, SMALLEST_NORMAL, Figures
 from tensorflow_ipu.precision._report import TensorRow
 
-_LEFT, _STEP, _ROW, _BAR = 290, 11, 26, 20
+_LEFT, _STEP, _ROW, _BAR = 340, 11, 26, 20
+_MOST_LETTERS = 43  # Of a name: as many capitals are as wide as there is room.
 # Exponents beyond this are beyond float16: it ends at 65504, almost 2 ** 16.
 _LAST = 15
 
@@ -35,10 +36,11 @@ def exponents(rows: Sequence[TensorRow], scale: float | None = None) -> str:
     ]
     for at, (row, total) in enumerate(zip(rows, totals, strict=True)):
         base = _ROW * (at + 1) - 2
-        name = f"{row.layer}: {row.kind} {row.name}".strip()
-        shown = name if len(name) <= 46 else f"{name[:43]}..."
+        what = f"{row.kind} {row.name}".strip()
+        name = f"{row.layer}: {what}"
         parts.append(
-            f'<text x="{_LEFT - 8}" y="{base - 5}" text-anchor="end">{escape(shown)}<title>{escape(name)}</title></text>'
+            f'<text x="{_LEFT - 8}" y="{base - 5}" text-anchor="end">{escape(_short(row.layer, what))}'
+            f"<title>{escape(name)}</title></text>"
         )
         parts.append(f'<line x1="{_LEFT}" x2="{x(last + 1)}" y1="{base}" y2="{base}" stroke="var(--line)"/>')
         most = max(total.exponents) or 1
@@ -112,6 +114,16 @@ def _range(totals: Sequence[Figures]) -> tuple[int, int]:
     """The exponents to show: float16's range, and what there is beside it."""
     used = [LOWEST + at for total in totals for at, count in enumerate(total.exponents) if count]
     return max(LOWEST, min([*used, SMALLEST - 4])), min(HIGHEST, max([*used, _LAST + 3]))
+
+
+def _short(layer: str, what: str) -> str:
+    """A name that has room beside its row: what the tensor is stays whole, if possible, and the number behind a layer."""
+    name = f"{layer}: {what}"
+    if len(name) > _MOST_LETTERS:
+        end = max(8, _MOST_LETTERS - len(what) - 5) // 2
+        if len(layer) > 2 * end + 3:
+            name = f"{layer[:end]}...{layer[-end:]}: {what}"
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 3]}..."
 
 
 def _area(left: float, right: float, height: float, colour: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # More rows make a page that browsers are slow with; the JSON has all.
 _MOST_ROWS = 1500
 _MOST_IPUS = 8
+_MOST_ALIVE = 8  # The others are folded.
 _CODE = re.compile(r"`([^`]*)`")
 
 
@@ -69,7 +70,8 @@ def comparison(before: Report, after: Report) -> str:
     heads = [("before", "n"), ("after", "n"), ("change", "n")]
     figures = _table([("", ""), *heads], rows(changed_figures(before, after)))
     operations = _table([("operations that changed most, a step", ""), *heads], rows(changed_operations(before, after)))
-    return _panel("comparison", "What changed", f"<p>{escape(words)}</p>", figures, operations, wide=True)
+    tables = (f'<div class="scrolls">{table}</div>' for table in (figures, operations))
+    return _panel("comparison", "What changed", f"<p>{escape(words)}</p>", *tables, wide=True)
 
 
 def panels(report: Report) -> Iterator[str]:
@@ -158,16 +160,21 @@ def _liveness(report: Report) -> str:
     if rest > 0:
         rows.append(["what the operation of that moment takes besides, and smaller values", _size(rest)])
     others = [each for each in report.memories if each.ipu != memory.ipu and each.liveness][: _MOST_IPUS - 1]
-    more = "".join(_other(each, 10 + at) for at, each in enumerate(others))
+    pictures = "".join(_other(each, 10 + at) for at, each in enumerate(others))
+    heads, folded = [("alive at the peak", ""), ("size", "n")], rows[_MOST_ALIVE:]
     content = (
         f"<figure>{_pictures.liveness_picture(memory, 2)}</figure>",
         key,
-        '<div class="tall" style="max-height:260px">',
-        _table([("alive at the peak", ""), ("size", "n")], rows),
-        "</div>",
-        f"<details><summary>other IPUs</summary>{more}</details>" if more else "",
+        _table(heads, rows[:_MOST_ALIVE]),
+        _folded(f"{len(folded)} more", _table([("", ""), ("", "n")], folded) if folded else ""),
+        _folded("other IPUs", pictures),
     )
     return _panel("liveness", heading, *content)
+
+
+def _folded(summary: str, content: str) -> str:
+    """What a click on its summary shows; nothing without content."""
+    return f"<details><summary>{summary}</summary>{content}</details>" if content else ""
 
 
 def _other(memory: Memory, number: int) -> str:
@@ -254,7 +261,7 @@ def _operations(report: Report) -> str:
     words = f"{len(found)} operations" + (f", of which the {len(rows)} dearest are listed" if left else "")
     table = _table(heads, rows, sortable=True)
     note = f'<p class="soft">{words}. A click on a heading sorts.</p>'
-    return _panel("operations", "Operations", note, f'<div class="tall">{table}</div>', wide=True)
+    return _panel("operations", "Operations", note, f'<div class="scrolls">{table}</div>', wide=True)
 
 
 def _row(each: OperationTime, whole: float, several: bool) -> list[str]:
@@ -262,16 +269,16 @@ def _row(each: OperationTime, whole: float, several: bool) -> list[str]:
     name = each.name if each.name.startswith(each.part) else f"{each.name} ({each.part})"
     return [
         escape(name),
-        escape(each.kind),
+        f'<td class="kind">{escape(each.kind)}</td>',
         *([_number(each.ipu, str(each.ipu))] if several else []),
         _number(each.count, f"{each.count:,}"),
         _time_cell(each.seconds),
         _number(share, f"{share:.2%}"),
         each.bound,
         _number(each.flops, count_text(each.flops) if each.flops else ""),
-        escape(each.shape if len(each.shape) < 40 else each.shape[:37] + "..."),
+        _wrapped(each.shape if len(each.shape) < 40 else each.shape[:37] + "..."),
         escape(each.plan),
-        escape(each.source),
+        _wrapped(each.source),
     ]
 
 
@@ -293,6 +300,10 @@ def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], sort
 def _prose(text: str) -> str:
     """Text of the package, with what it sets in backticks as code."""
     return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
+
+
+def _wrapped(text: str) -> str:
+    return f'<td class="wraps">{escape(text)}</td>'
 
 
 def _number(value: float, text: str) -> str:

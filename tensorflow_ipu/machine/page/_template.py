@@ -26,20 +26,19 @@ figure { margin: 0; }
 .scrolls svg { min-width: 640px; }
 .key .maybe { background: repeating-linear-gradient(135deg, var(--code) 0 2px, transparent 2px 5px) !important;
   outline: 1px solid var(--code); outline-offset: -1px; }
-ul.key + table, ul.key + .tall, table + table { margin-top: 12px; }
+ul.key + table, .scrolls + .scrolls { margin-top: 12px; }
 .bar { display: flex; height: 26px; border-radius: 5px; overflow: hidden; }
-td.name { overflow-wrap: anywhere; min-width: 150px; }
-.tall td.name { min-width: min(300px, 45vw); }
+td.name { overflow-wrap: anywhere; min-width: min(150px, 26vw); }
+.sortable td.name { min-width: 150px; }
 .scrolls + p.soft { margin-top: 12px; }
 td:not(.name) { white-space: nowrap; }
-td.words { white-space: normal; min-width: 220px; }
+td.kind { white-space: normal; }
+td.wraps { white-space: normal; overflow-wrap: anywhere; min-width: 90px; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--compute); }
 th[aria-sort=descending] button::after { content: " \\25BE"; } th[aria-sort=ascending] button::after { content: " \\25B4"; }
-.tall { max-height: 640px; overflow: auto; }
-.tall thead th { position: sticky; top: 0; background: var(--card); }
+.sortable thead th { position: sticky; top: 0; background: var(--card); }
 ul.told { margin: 8px 0 0; padding-left: 1.2em; }
-ul.told li { overflow-wrap: anywhere; }
 """
 
 SCRIPT = """\
