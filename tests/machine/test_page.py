@@ -204,3 +204,14 @@ def test_a_browser_sorts_and_shows_the_colours_of_its_scheme(pipelined, tmp_path
     assert (up, down) == ("a<b>/MatMul", "while/Infeed")
     assert (fill, width) == (always, "no wider")
     assert page == f"rgb({background})"
+
+
+def test_what_is_alive_at_the_peak_is_folded_behind_the_largest(made, tmp_path):
+    memory = dataclasses.replace(made.memory, largest=tuple((f"value{n}", MIB) for n in range(12)))
+    text = text_of(dataclasses.replace(made, memories=(memory,)), tmp_path)
+    shown, folded = text.split("<details><summary>4 more</summary>")
+    assert "value7" in shown
+    assert "what the operation of that moment takes besides" in shown
+    assert "value8" not in shown
+    assert "value11" in folded
+    assert "<details>" not in text_of(made, tmp_path)

@@ -156,16 +156,16 @@ def _liveness(report: Report) -> str:
         return _panel("liveness", heading, f'<p class="soft">{words}</p>')
     key = _key(("always", "always there", ""), ("data", "results and temporary values", ""))
     rows = [[escape(name), _size(size)] for name, size in memory.largest]
+    rows, folded = rows[:_MOST_ALIVE], rows[_MOST_ALIVE:]
     rest = memory.data - sum(size for _, size in memory.largest)
     if rest > 0:
         rows.append(["what the operation of that moment takes besides, and smaller values", _size(rest)])
     others = [each for each in report.memories if each.ipu != memory.ipu and each.liveness][: _MOST_IPUS - 1]
     pictures = "".join(_other(each, 10 + at) for at, each in enumerate(others))
-    heads, folded = [("alive at the peak", ""), ("size", "n")], rows[_MOST_ALIVE:]
     content = (
         f"<figure>{_pictures.liveness_picture(memory, 2)}</figure>",
         key,
-        _table(heads, rows[:_MOST_ALIVE]),
+        _table([("alive at the peak", ""), ("size", "n")], rows),
         _folded(f"{len(folded)} more", _table([("", ""), ("", "n")], folded) if folded else ""),
         _folded("other IPUs", pictures),
     )
