@@ -16,7 +16,7 @@ from types import ModuleType
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
-from tensorflow_ipu._tensorflow import devices
+from tensorflow_ipu._tensorflow import devices, op_errors
 from tensorflow_ipu.errors import LibraryError
 
 _logger = logging.getLogger(__name__)
@@ -160,11 +160,19 @@ def check_runtime_not_started() -> None:
         )
 
 
+# Operations that users call eagerly. Those that run programs are told of by `replicas`.
+_EAGER = ("ipu_connect_workers", "ipu_dataset_benchmark", "ipu_infeed_start", "ipu_infeed_stop")
+_EAGER += ("ipu_outfeed_delete", "ipu_outfeed_dequeue")
+
+
 def _load_ops() -> ModuleType:
     try:
-        return tf.load_op_library(str(LIBRARY))
+        loaded = tf.load_op_library(str(LIBRARY))
     except (tf.errors.OpError, OSError, RuntimeError) as exc:
         raise LibraryError(f"the kernel library `{LIBRARY}` does not load: {exc}. {_REBUILD}") from exc
+    for name in _EAGER:
+        setattr(loaded, name, op_errors.telling_plainly(getattr(loaded, name)))
+    return loaded
 
 
 def _load_native() -> ctypes.CDLL:

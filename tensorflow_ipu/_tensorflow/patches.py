@@ -185,6 +185,21 @@ ACCUMULATION_LOOPS = Hook(
     until="no need to: TensorFlow has this hook for graphs",
 )
 
+FUNCTION_ERRORS = Patch(
+    f"{_FUNCTIONS}.atomic_function:InterpolateRuntimeError.__exit__",
+    why="An error of a program that a function runs begins with the message of the program, and not with where TensorFlow has"
+    " the node from, nor with its tags. Other errors are left to TensorFlow. It lasts as long as the graph of such a function.",
+    lasts=Lasts.OBJECT,
+    until="TensorFlow puts what it knows of a node behind the message",
+)
+
+SESSION_ERRORS = Patch(
+    "tensorflow.python.framework.error_interpolation:interpolate_graph",
+    why="The same for sessions, as long as a graph lives that has a program.",
+    lasts=Lasts.OBJECT,
+    until="see `FUNCTION_ERRORS`",
+)
+
 DATASET_ITERATORS = Patch(
     "tensorflow.python.data.ops.dataset_ops:DatasetV2.__iter__",
     "tensorflow.python.data.ops.dataset_ops:DatasetV1Adapter.__iter__",

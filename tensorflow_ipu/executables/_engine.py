@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu._tensorflow import definitions
+from tensorflow_ipu._tensorflow import definitions, op_errors
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import stored as stored_states
 
@@ -199,7 +199,10 @@ class Engine:
                     )
         except tf.errors.InvalidArgumentError as exc:
             reason = replicas.why_stopped(None, exc.message)
-            self._end(exc if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
+            told = op_errors.told_plainly(exc)
+            self._end(told if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
+        except tf.errors.OpError as exc:
+            self._end(op_errors.told_plainly(exc))
         except BaseException as exc:
             self._end(exc)
 

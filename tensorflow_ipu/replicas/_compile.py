@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow import op_errors
 from tensorflow_ipu.replicas import _uncompilable
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
     except tf.errors.InvalidArgumentError as exc:
         reason = _uncompilable.why(program, exc.message)
         if reason is None:
-            raise
+            raise op_errors.told_plainly(exc) from None
         raise tf.errors.InvalidArgumentError(None, None, reason) from exc
 
 

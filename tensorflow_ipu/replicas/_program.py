@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
 from tensorflow_ipu.replicas import _numbers, _replicated, _stopped, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
@@ -264,13 +264,15 @@ def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Ne
     except tf.errors.InvalidArgumentError as exc:
         reason = _stopped.why(program, exc.message) or _uncompilable.why(program, exc.message)
         if reason is None:
-            raise
+            raise op_errors.told_plainly(exc) from None
         raise tf.errors.InvalidArgumentError(None, None, reason) from exc
     except tf.errors.UnimplementedError as exc:
         resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
         if len(set(resources)) == len(resources):
-            raise
+            raise op_errors.told_plainly(exc) from None
         raise ValueError(
             "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
             " it once, or capture it alone"
         ) from exc
+    except tf.errors.OpError as exc:
+        raise op_errors.told_plainly(exc) from None

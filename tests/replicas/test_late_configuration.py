@@ -138,7 +138,9 @@ def test_one_graph_trains_on_one_system_after_another(name: str, graph: tf.Graph
         replicas(1)
         with v1.Session() as session:
             session.run([v1.global_variables_initializer(), start])
-            with pytest.raises(tf.errors.InternalError, match=r"uses 2 IPUs.*`/device:IPU:0` has 1.*multiple of 2"):
+            with pytest.raises(
+                tf.errors.FailedPreconditionError, match=r"uses 2 IPUs.*`/device:IPU:0` has 1.*multiple of 2"
+            ):
                 session.run(run)
             session.run(stop)
 

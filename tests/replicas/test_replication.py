@@ -221,9 +221,9 @@ def test_shards_that_do_not_divide_the_ipus_are_refused(ipus: int, shards: int, 
     taken = 4 if shards > 2 else 2
     words = rf"uses {taken} IPUs.*`/device:IPU:0` has {ipus}.*multiple of {taken}"
     strategy = replicas(ipus)
-    with pytest.raises(tf.errors.InternalError, match=words):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=words):
         strategy.run(sharded(shards))
-    with pytest.raises(tf.errors.InternalError, match=words):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=words):
         tf.function(lambda: strategy.run(sharded(shards)))()
     assert strategy.run(sharded(1)).numpy() == ipus
 

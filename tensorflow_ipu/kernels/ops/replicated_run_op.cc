@@ -98,7 +98,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     }
     OP_REQUIRES_ASYNC(
         context, device.ipus >= shards_ && device.ipus % shards_ == 0,
-        absl::InternalError(absl::StrCat(
+        absl::FailedPreconditionError(absl::StrCat(
             "The program uses ", shards_, " IPUs, by its pipeline stages or shards, and ", name, " has ", device.ipus,
             ", which is no multiple. Set `IPUConfig.auto_select_ipus` to a multiple of ", shards_, ".")),
         done);
