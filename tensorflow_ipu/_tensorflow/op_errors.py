@@ -1,4 +1,8 @@
-"""The messages of errors that operations of ours raise, without what TensorFlow puts around them."""
+"""The messages of errors that operations of ours raise, without what TensorFlow puts around them.
+
+Stands on the form of its messages, and on `OpError._message`, for neither of which there is a public name. When they are
+others: a message keeps what is around it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 
@@ -58,8 +62,9 @@ def _of_functions(plain: Callable[..., bool]) -> Callable[..., bool]:
     def leave(
         self: object, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if isinstance(error, tf.errors.OpError) and _OURS.search(error.message):
-            error._message = plain_message(error.message)  # pyright: ignore[reportAttributeAccessIssue]
+        failure: Any = error
+        if isinstance(error, tf.errors.OpError) and _OURS.search(failure.message):
+            failure._message = plain_message(failure.message)
             return False
         return plain(self, kind, error, traceback)
 

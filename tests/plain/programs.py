@@ -90,7 +90,8 @@ def _train(strategy: Any, ipu: Any) -> None:
     def body(x: Any) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.nn.softmax(x @ weights) ** 2)
-        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.1 * gradient)
         outfeed.enqueue(loss + tf.random.uniform([]))
 
     @tf.function(jit_compile=True)

@@ -21,6 +21,7 @@ from tensorflow_ipu._tensorflow import (
     gradients,
     keras_shapes,
     old_keras,
+    op_errors,
     optimizers,
     variables,
     xla,
@@ -286,3 +287,33 @@ def test_datasets_are_sharded_by_their_options() -> None:
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     dataset = tf.data.Dataset.range(5).with_options(options)
     assert list(data.auto_sharded(dataset, 2, 1).as_numpy_iterator()) == [1, 3]
+
+
+def test_messages_have_the_forms_that_are_cut() -> None:
+    reshape = op_errors.telling_plainly(tf.raw_ops.Reshape)
+    with pytest.raises(tf.errors.InvalidArgumentError) as plain:
+        tf.raw_ops.Reshape(tensor=tf.zeros(3), shape=[2])
+    with pytest.raises(tf.errors.InvalidArgumentError) as told:
+        reshape(tensor=tf.zeros(3), shape=[2])
+    assert str(plain.value).startswith("{{function_node __wrapped__Reshape")
+    assert "[Op:Reshape]" in str(plain.value)
+    assert str(told.value) == "Input to reshape is a tensor with 3 values, but the requested shape has 2"
+    assert op_errors.plain_message(str(plain.value)) == str(told.value)
+
+    @tf.function
+    def function(x: Any) -> Any:
+        return tf.gather(x, 7)
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as of_function:
+        function(tf.zeros(3))
+    assert str(of_function.value).startswith("Graph execution error:\n\nDetected at node")
+    assert op_errors.plain_message(str(of_function.value)).startswith("indices = 7 is not in [0, 3)")
+    assert str(op_errors.told_plainly(of_function.value)).startswith("indices = 7 is not in [0, 3)")
+
+
+def test_errors_of_other_operations_stay_where_ours_are_told_plainly() -> None:
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        op_errors.tell_plainly_in(graph)
+        x = tf.compat.v1.placeholder(tf.float32, [None])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Graph execution error"):
+            session.run(tf.gather(x, 7), {x: [1.0]})

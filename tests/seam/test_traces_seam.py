@@ -25,7 +25,7 @@ def test_parts_of_arguments_are_told_apart() -> None:
     traced: Any = program.get_concrete_function(tf.zeros([2, 3]), [1, thing], rest={"a": (tf.zeros([], tf.int32),)})
     assert trace_types.leaves_of(traced) == {
         "x": trace_types.Leaf("tensor", "float32(2, 3)", (2, 3), "float32"),
-        "setting[0]": trace_types.Leaf("value", "1"),
+        "setting[0]": trace_types.Leaf("value", "1", dtype="int"),
         "setting[1]": trace_types.Leaf("object", str(id(thing)), dtype="Thing"),
         "rest['a'][0]": trace_types.Leaf("tensor", "int32()", (), "int32"),
     }
