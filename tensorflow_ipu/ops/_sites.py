@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -119,6 +119,13 @@ def _device(function: str) -> str:
     if spec.device_type == "IPU":
         return f"/device:IPU:{spec.device_index or 0}"
     return f"/device:IPU:{getattr(tf.distribute.get_strategy().extended, 'ordinal', 0)}"
+
+
+def keep_with_trace(*values: object) -> None:
+    """Has the outermost graph that is being built hold values as long as it lives."""
+    *_, outermost = graphs.around(tf.compat.v1.get_default_graph())
+    holder: Any = outermost  # A graph takes attributes, though it shows no `__dict__`.
+    holder._ipu_kept = [*getattr(holder, "_ipu_kept", ()), *values]
 
 
 def on_ipu() -> bool:

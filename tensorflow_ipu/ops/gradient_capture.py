@@ -1,4 +1,8 @@
-"""Gradients of what is inside a computation, caught on their way back through it."""
+"""Gradients of what is inside a computation, caught on their way back through it.
+
+No tensor leaves the graph of a loop or branch. So a gradient that goes by in one is written to a variable as well, which
+code around the loop reads.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,16 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
+from tensorflow_ipu._tensorflow import graphs, variables
+from tensorflow_ipu.ops import _sites
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._types import Gradient, Nested
 
 __all__ = [
     "GradientCaptureContext",
@@ -33,6 +41,37 @@ class _Open(threading.local):
 _open = _Open()
 
 
+class _Captured:
+    """A gradient that went by."""
+
+    def __init__(self, gradient: Gradient, opened_in: tf.Graph) -> None:
+        """Notes it; it is written to a variable in a loop or branch of the graph in which the context was opened."""
+        self._graph = tf.compat.v1.get_default_graph()
+        self._gradient = gradient
+        self._kept: tf.Variable | None = None
+        if graphs.is_control_flow(self._graph) and self._graph is not opened_in:
+            self._keep(tf.convert_to_tensor(gradient))
+
+    def _keep(self, value: tf.Tensor) -> None:
+        if not value.shape.is_fully_defined():
+            raise ValueError(
+                f"`capture_upstream_gradients` in a loop or branch captures a gradient of shape {value.shape}: out of those,"
+                " static shapes alone are handed on; state it with `tf.ensure_shape`"
+            )
+        device = _sites._device("capture_upstream_gradients") if replicas.is_tracing() else None
+        with tf.init_scope(), tf.device(device):
+            self._kept = variables.of_trace(tf.zeros(value.shape, value.dtype), "captured_gradient")
+        tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)
+        _sites.keep_with_trace(self._kept)
+
+    def value(self) -> Gradient:
+        """What it is in the present graph."""
+        now = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if self._kept is None or self._graph in graphs.around(now):
+            return self._gradient
+        return self._kept.read_value()
+
+
 class GradientCaptureContext:
     """A block whose calls of `capture_upstream_gradients` give it the gradients, whoever computes them, and when.
 
@@ -40,15 +79,20 @@ class GradientCaptureContext:
         y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
     tape.gradient(y, x)
     context.captured_gradients  # {"of the square": [...]}
+
+    Of a call in a loop it has the gradient that went by last: in the last iteration of a loop that computes gradients, and in
+    the first one of a loop through which they go back. It is zeros where none has gone by in a loop or branch.
     """
 
     def __init__(self) -> None:
         """Creates the context."""
         self._tags: set[str] = set()
-        self._captured: dict[str, list[tf.Tensor]] = {}
+        self._captured: dict[str, list[_Captured]] = {}
+        self._opened_in = tf.compat.v1.get_default_graph()
 
     def __enter__(self) -> Self:
         """Opens the block."""
+        self._opened_in = tf.compat.v1.get_default_graph()
         _open.contexts.append(self)
         return self
 
@@ -59,9 +103,9 @@ class GradientCaptureContext:
         _open.contexts.remove(self)
 
     @property
-    def captured_gradients(self) -> dict[str, list[tf.Tensor]]:
+    def captured_gradients(self) -> dict[str, list[Gradient]]:
         """The gradients that went by, by their tags: a list, with an element for each tensor of the call."""
-        return dict(self._captured)
+        return {tag: [one.value() for one in captured] for tag, captured in self._captured.items()}
 
     @captured_gradients.setter
     def captured_gradients(self, _: object) -> None:
@@ -113,7 +157,8 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
 
     Raises:
       RuntimeError: No context is open.
-      ValueError: The context has such a tag already.
+      ValueError: The context has such a tag already; or, as the gradient is computed, it goes by in a loop or branch and
+        has no static shape.
     """
     if not _open.contexts:
         raise RuntimeError(
@@ -128,7 +173,7 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
     @tf.custom_gradient
     def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[tf.Tensor, ...]]]:
         def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            context._captured[tag] = list(upstream)
+            context._captured[tag] = [_Captured(gradient, context._opened_in) for gradient in upstream]
             return upstream
 
         return [tf.identity(tensor) for tensor in tensors], gradient

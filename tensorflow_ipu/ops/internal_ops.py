@@ -126,9 +126,7 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
         with tf.init_scope(), tf.device(device):
             kept = variables.of_trace(tf.zeros([depth, *value.shape], value.dtype), "fifo")
             calls = variables.of_trace(tf.constant(0), "fifo_calls")
-        # Of variables that nobody else holds, a graph keeps the resources alone.
-        *_, outermost = graphs.being_traced()
-        setattr(outermost, _KEPT, [*getattr(outermost, _KEPT, ()), kept, calls])
+        _sites.keep_with_trace(kept, calls)  # Of variables that nobody else holds, a graph keeps the resources alone.
         call = calls.read_value()
         place = tf.stack([call, *[0] * len(value.shape)])
         values = kept.read_value()
@@ -136,9 +134,6 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
         kept.assign(xla.written_at(values, value[tf.newaxis], place), read_value=False)
         calls.assign(tf.math.floormod(call + 1, depth), read_value=False)
         return tf.reshape(oldest, value.shape)
-
-
-_KEPT = "_ipu_fifos"
 
 
 def _formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:

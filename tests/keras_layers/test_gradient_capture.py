@@ -75,6 +75,91 @@ def test_capture_outside_of_a_context_and_of_a_tag_twice_are_refused(x):
         context.captured_gradients = {}
 
 
+def in_a_context_around_repeat(x):
+    def body(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(capture_upstream_gradients(x * x, "square") ** 2)
+        return x - 0.01 * tape.gradient(y, x)
+
+    with GradientCaptureContext() as context:
+        result = ipu.loops.repeat(3, body, [x])
+    return result, context.captured_gradients["square"][0]
+
+
+def in_a_tape_around_a_loop(x):
+    with GradientCaptureTape() as tape:
+        tape.watch(x)
+        _, y = tf.while_loop(
+            lambda n, _: n < 3,
+            lambda n, y: (n + 1, capture_upstream_gradients(y * y, "square") * 0.5),
+            (0, x),
+            maximum_iterations=3,
+        )
+    return tape.gradient(y, x), tape.captured_gradients["square"][0]
+
+
+def in_a_branch(x):
+    with GradientCaptureTape() as tape:
+        tape.watch(x)
+        y = tf.cond(x[0] > 0, lambda: capture_upstream_gradients(x * x, "square") * 3.0, lambda: x)
+    return tape.gradient(y, x), tape.captured_gradients["square"][0]
+
+
+def expected_of(function, x):
+    """The same by hand: the gradient of the last square that it comes back to."""
+    if function is in_a_branch:
+        return 6 * x, np.full(2, 3.0)
+    if function is in_a_tape_around_a_loop:
+        y = [x]
+        for _ in range(2):
+            y.append(0.5 * y[-1] ** 2)
+        return x * y[1] * y[2], 0.5 * y[1] * y[2]
+    for _ in range(3):
+        x, captured = x - 0.04 * x**3, 2 * x**2
+    return x, captured
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["in a program", "on the host"])
+@pytest.mark.parametrize("function", [in_a_context_around_repeat, in_a_tape_around_a_loop, in_a_branch])
+def test_gradients_that_go_by_in_loops_and_branches_are_handed_out_around_them(function, compiled):
+    x = tf.constant([1.0, 2.0])
+    traced = tf.function(function, jit_compile=compiled, autograph=False)
+    for _ in range(2):  # What is kept is that of the run.
+        found = ipu.IPUStrategy().run(traced, [x]) if compiled else traced(x)
+        for one, wanted in zip(found, expected_of(function, np.array([1.0, 2.0])), strict=True):
+            np.testing.assert_allclose(tf.reshape(one, [-1]), wanted, rtol=1e-5)
+
+
+def test_gradients_that_go_by_while_others_accumulate_are_handed_out():
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        weights = tf.Variable([1.0, 2.0])
+    optimizer = ipu.optimizers.GradientAccumulationOptimizerV2(tf.compat.v1.train.GradientDescentOptimizer(0.1), 2)
+
+    def body(factor):
+        loss = tf.reduce_sum(capture_upstream_gradients(weights * weights, "square")) * factor
+        optimizer.apply_gradients(optimizer.compute_gradients(loss, [weights]))
+        return factor + 1.0
+
+    @tf.function(jit_compile=True)
+    def program():
+        with GradientCaptureContext() as context:
+            ipu.loops.repeat(4, body, [tf.constant(1.0)])
+        return context.captured_gradients["square"][0]
+
+    np.testing.assert_allclose(strategy.run(program), [4.0, 4.0])
+
+
+def test_gradient_of_unknown_shape_that_goes_by_in_a_loop_is_refused():
+    @tf.function(input_signature=[tf.TensorSpec([None])], autograph=False)
+    def traced(x):
+        return in_a_context_around_repeat(x)
+
+    with pytest.raises(ValueError, match=r"a gradient of shape \(None,\): .*static shapes.*`tf.ensure_shape`"):
+        traced(tf.ones(2))
+
+
 def test_layers_capture_in_a_program_on_the_ipu(x):
     strategy = ipu.IPUStrategy()
     with strategy.scope():
