@@ -92,6 +92,14 @@ def being_traced() -> Iterator[FunctionGraph]:
         yield graph
 
 
+def replace_input(operation: tf.Operation, at: int, tensor: tf.Tensor) -> None:
+    """Gives an operation of a graph that is being built another input of the same type.
+
+    Stands on `Operation._update_input`, for which there is no public name. When it is gone: `TF_UpdateEdge` by the C API.
+    """
+    operation._update_input(at, tensor)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def in_loop(graph: tf.Graph) -> bool:
     """Whether operations of the graph run in a loop, as far as is known while it is built.
 

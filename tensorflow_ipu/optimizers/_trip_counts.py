@@ -1,10 +1,10 @@
-"""How often a loop of a traced program runs, where its graph alone tells."""
+"""How often a loop of a traced program runs: what its graph tells, or by which of its inputs the run knows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,10 +12,19 @@ import tensorflow as tf
 from tensorflow_ipu._tensorflow import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 LOOPS = ("While", "StatelessWhile")
 
+
+class AtRun(NamedTuple):
+    """A number of iterations that the run knows: the least of some inputs of the loop, with what is added to each; or 0."""
+
+    limits: tuple[tuple[int, int], ...]
+
+
+# What is known of the number of iterations: `math.inf` for ever, None nothing.
+_Count = float | AtRun | None
 # A loop's iteration: a number that starts at the first value and grows by the second, each iteration.
 _Line = tuple[int, int]
 
@@ -45,20 +54,13 @@ def body_of(loop: tf.Operation) -> graphs.FunctionGraph | None:
     return _part(loop, "body")
 
 
-def trip_count(loop: tf.Operation) -> int | None:
-    """The number of a loop's iterations.
-
-    Args:
-      loop: The operation, of one of the types in `LOOPS`.
-
-    Returns:
-      The number; None where it is known when the program runs, or never comes to an end.
-    """
+def trip_count(loop: tf.Operation) -> int | AtRun | None:
+    """The number of the iterations of a loop, one of `LOOPS`; None where nobody knows it before, or it never ends."""
     body, condition = body_of(loop), _part(loop, "cond")
     if body is None or condition is None:
         return None
     count = _Loop(loop, body, condition).holds(condition.outputs[0])
-    return None if count is None or count == math.inf else int(count)
+    return count if isinstance(count, AtRun) else None if count is None or count == math.inf else int(count)
 
 
 class _Loop:
@@ -69,7 +71,7 @@ class _Loop:
         self._body = body
         self._condition = condition
 
-    def holds(self, tensor: tf.Tensor, for_good: bool = False) -> float | None:
+    def holds(self, tensor: tf.Tensor, for_good: bool = False) -> _Count:
         """For how many iterations, counted from the first, a bool of the condition is true; None if it is not known.
 
         With `for_good`, it is not known either where the bool would become true again.
@@ -80,13 +82,19 @@ class _Loop:
             # A loop ends with the first false: of an "or", that is where one ends and the other has ended for good.
             for_good = for_good or kind == "LogicalOr"
             left, right = (self.holds(operand, for_good) for operand in tensor.op.inputs)
-            dominant, pick = (0, min) if kind == "LogicalAnd" else (math.inf, max)
+            dominant, neutral, pick = (0, math.inf, min) if kind == "LogicalAnd" else (math.inf, 0, max)
             if dominant in (left, right):
                 return dominant
-            return None if left is None or right is None else pick(left, right)
+            if neutral in (left, right):
+                return right if left == neutral else left
+            if isinstance(left, AtRun) and isinstance(right, AtRun) and pick is min:
+                return AtRun(left.limits + right.limits)
+            return pick(left, right) if isinstance(left, (int, float)) and isinstance(right, (int, float)) else None
         if kind in _COMPARISONS:
             left, right = (self._line(operand) for operand in tensor.op.inputs)
-            return None if left is None or right is None else _iterations(kind, left, right, for_good)
+            if left is None or right is None:
+                return self._at_run(kind, tensor.op.inputs)
+            return _iterations(kind, left, right, for_good)
         value = _constant(tensor)
         return None if value is None else (math.inf if value else 0)
 
@@ -98,6 +106,14 @@ class _Loop:
             return None if value is None else (value, 0)
         first, step = _integer(_constant(self._initial[at])), self._step(at)
         return None if first is None or step is None else (first, step)
+
+    def _at_run(self, kind: str, operands: Sequence[tf.Tensor]) -> AtRun | None:
+        """The number where one counts up by 1 to a limit that the loop is given; see `AtRun`."""
+        counter, limit = operands if kind.startswith("Less") else reversed(operands)
+        line, at = self._line(counter), _position(_through(limit), self._condition.inputs)
+        if line is None or line[1] != 1 or at is None or self._step(at) != 0 or self._initial[at].shape.rank != 0:
+            return None
+        return AtRun(((at, kind.endswith("Equal") - line[0]),))
 
     def _step(self, at: int) -> int | None:
         """By how much an iteration changes the carried value at this position."""

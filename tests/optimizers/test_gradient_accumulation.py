@@ -226,7 +226,7 @@ def test_updates_inside_of_the_loop_are_seen_by_its_next_iteration(strategy, var
 
 def test_a_session_trains_with_it(regression, plainly_trained):
     inputs, targets = regression
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.compat.tf.compat.v1.Session() as session:
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             weights = tf.compat.v1.get_variable("w", initializer=np.ones((3, 1), np.float32), use_resource=True)
             optimizer = CrossReplicaGradientAccumulationOptimizerV2(INNER["adam"](), 2)
@@ -292,15 +292,60 @@ def test_a_loop_whose_iterations_are_no_multiple_is_refused(strategy, variable_o
         strategy.run(program)
 
 
-def test_a_loop_of_an_unknown_number_of_iterations_is_refused(strategy, variable_of):
-    step = _stepping(variable_of(0.0, tf.float32))
+@pytest.mark.parametrize("kind", ["repeat", "range"])
+def test_a_number_of_iterations_that_the_run_knows_is_refused_at_the_run(kind, strategy, variable_of):
+    variable = variable_of(0.0, tf.float32)
+    optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(1.0), 4)
+
+    def step():
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
 
     @tf.function(jit_compile=True)
     def program(n):
-        ipu.loops.repeat(n, step)
+        if kind == "repeat":
+            ipu.loops.repeat(n, step)
+        else:
+            for _ in tf.range(n):
+                step()
+
+    for iterations, total in ((8, -8.0), (0, -8.0), (-3, -8.0), (4, -12.0)):
+        strategy.run(program, args=(tf.constant(iterations),))
+        assert variable.numpy() == total
+    for iterations in (6, 3):
+        words = f"^{LEFT_OVER} mini-batches in a loop of {iterations} iterations, which is no multiple of it: .*Make the one"
+        with pytest.raises(tf.errors.FailedPreconditionError, match=words):
+            strategy.run(program, args=(tf.constant(iterations),))
+
+
+def test_a_number_of_iterations_that_is_fed_to_a_session_is_refused_at_the_run():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        n = tf.compat.v1.placeholder(tf.int32, [])
+
+        def program(n):
+            variable = tf.compat.v1.get_variable("x", initializer=tf.constant(0.0), use_resource=True)
+            optimizer = GradientAccumulationOptimizerV2(v1.GradientDescentOptimizer(1.0), 4)
+            ipu.loops.repeat(n, lambda: optimizer.apply_gradients([(tf.constant(1.0), variable)]))
+            return variable.read_value()
+
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            result = ipu.compiler.compile(program, [n])
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(result, {n: 8}) == [-8.0]
+        with pytest.raises(tf.errors.FailedPreconditionError, match=f"^{LEFT_OVER}.*loop of 6 iterations, which is no"):
+            session.run(result, {n: 6})
+
+
+def test_a_loop_of_a_number_of_iterations_that_nobody_knows_is_refused(strategy, variable_of):
+    step = _stepping(variable_of(0.0, tf.float32))
+
+    @tf.function(jit_compile=True)
+    def program(x):
+        while x > 1.0:
+            step()
+            x /= 2.0
 
     with pytest.raises(tf.errors.FailedPreconditionError, match="is not known when the program is traced"):
-        strategy.run(program, args=(tf.constant(8),))
+        strategy.run(program, args=(tf.constant(8.0),))
 
 
 def test_the_innermost_loop_is_the_one_that_counts(strategy, variable_of):

@@ -119,14 +119,17 @@ def test_a_number_that_only_a_run_tells_is_none(function):
     assert counts(function) == [None]
 
 
-def test_a_number_that_is_an_argument_is_none():
-    def function(n):
-        total = 0
-        for _ in tf.range(n):
-            total += 1
-        return total
-
-    assert counts(function, tf.TensorSpec([], tf.int32)) == [None]
+@pytest.mark.parametrize(("iterations", "first"), [(7, 0), (3, 0), (0, 0), (-2, 0), (9, 4)])
+def test_a_number_that_is_an_argument_is_known_by_inputs_of_the_loop(iterations, first):
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        n = tf.compat.v1.placeholder(tf.int32, [])
+        _, total = tf.while_loop(lambda i, _: i < n, lambda i, total: (i + 1, total + 1), (first, 0))
+        (loop,) = loops_of(graph)
+        count = _trip_counts.trip_count(loop)
+        assert isinstance(count, _trip_counts.AtRun)
+        limits = [loop.inputs[at] + added for at, added in count.limits]
+        *found, expected = session.run([*limits, total], {n: iterations})
+    assert max(0, *found) == expected
 
 
 def test_a_loop_without_an_end_is_none():

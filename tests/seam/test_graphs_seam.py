@@ -239,3 +239,13 @@ def test_what_is_traced_in_a_graph_that_runs_in_a_loop_is_in_one() -> None:
         tf.cond(tf.ones([]) > 0, look, look)
     look()
     assert seen == [True, True, True, False]
+
+
+def test_an_operation_gets_another_input() -> None:
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        doubled = tf.identity(x) * 2.0
+        graphs.replace_input(doubled.op, 0, x + 1.0)
+        return doubled
+
+    assert function(tf.constant(3.0)).numpy() == 8.0

@@ -1,4 +1,4 @@
-// The custom call that refuses a number of micro-batches which a pipeline cannot have.
+// The custom call that refuses a number of micro-batches which a pipeline, or a loop over them, cannot have.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,22 +10,23 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S32> checked, int64_t multiple,
-                             int64_t largest, std::string_view before, std::string_view behind) {
+ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S64> checked, int64_t multiple,
+                             int64_t least, int64_t largest, std::string_view before, std::string_view behind) {
   const int64_t value = *count.typed_data();
-  if (value < multiple || value % multiple != 0 || value > largest) {
+  if (value < least || value % multiple != 0 || value > largest) {
     return ToError(
         core::Outcome::FailedPrecondition(std::string(before) + std::to_string(value) + std::string(behind)));
   }
-  *checked->typed_data() = static_cast<int32_t>(value);
+  *checked->typed_data() = value;
   return ffi::Error::Success();
 }
 
 XLA_FFI_DEFINE_HANDLER(kCheckMicroBatches, CheckMicroBatches,
                        ffi::Ffi::Bind()
                            .Arg<ffi::Buffer<ffi::S64>>()  // count
-                           .Ret<ffi::Buffer<ffi::S32>>()  // checked
+                           .Ret<ffi::Buffer<ffi::S64>>()  // checked
                            .Attr<int64_t>("multiple")
+                           .Attr<int64_t>("least")
                            .Attr<int64_t>("largest")
                            .Attr<std::string_view>("before")
                            .Attr<std::string_view>("behind"));

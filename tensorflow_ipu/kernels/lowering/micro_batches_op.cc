@@ -1,4 +1,4 @@
-// `IpuMicroBatches`: a number of micro-batches that only the run knows, checked there.
+// `IpuMicroBatches`: a number of micro-batches, or of iterations over them, that only the run knows, checked there.
 #include <cstdint>
 #include <string>
 
@@ -17,11 +17,12 @@ namespace tensorflow_ipu {
 namespace tf = tensorflow;
 
 // The number as it is. The run fails with `before`, the number and `behind` where it is no multiple of `multiple` from
-// there to `largest`.
+// `least` to `largest`.
 REGISTER_OP("IpuMicroBatches")
     .Input("count: int64")
-    .Output("checked: int32")
+    .Output("checked: int64")
     .Attr("multiple: int >= 1")
+    .Attr("least: int >= 0")
     .Attr("largest: int >= 1")
     .Attr("before: string")
     .Attr("behind: string")
@@ -34,21 +35,24 @@ class MicroBatchesXla : public tf::XlaOpKernel {
  public:
   explicit MicroBatchesXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
     int64_t multiple = 1;
+    int64_t least = 0;
     int64_t largest = 1;
     std::string before;
     std::string behind;
     OP_REQUIRES_OK(construction, construction->GetAttr("multiple", &multiple));
+    OP_REQUIRES_OK(construction, construction->GetAttr("least", &least));
     OP_REQUIRES_OK(construction, construction->GetAttr("largest", &largest));
     OP_REQUIRES_OK(construction, construction->GetAttr("before", &before));
     OP_REQUIRES_OK(construction, construction->GetAttr("behind", &behind));
-    attributes_ = absl::StrCat("{multiple = ", multiple, " : i64, largest = ", largest, " : i64, before = \"",
-                               absl::CEscape(before), "\", behind = \"", absl::CEscape(behind), "\"}");
+    attributes_ =
+        absl::StrCat("{multiple = ", multiple, " : i64, least = ", least, " : i64, largest = ", largest,
+                     " : i64, before = \"", absl::CEscape(before), "\", behind = \"", absl::CEscape(behind), "\"}");
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
     context->SetOutput(
         0, xla::CustomCallWithLayout(context->builder(), "ipu_micro_batches", {context->Input(0)},
-                                     xla::ShapeUtil::MakeShape(xla::S32, {}), {xla::ShapeUtil::MakeShape(xla::S64, {})},
+                                     xla::ShapeUtil::MakeShape(xla::S64, {}), {xla::ShapeUtil::MakeShape(xla::S64, {})},
                                      attributes_, /*has_side_effect=*/true, /*output_operand_aliasing=*/{},
                                      /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
                                      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));

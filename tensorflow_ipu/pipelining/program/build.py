@@ -103,9 +103,11 @@ def _count(arguments: Arguments) -> int | tf.Tensor:
     before, behind = plan_arguments.words_of_multiple(
         schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
     )
-    return _library.ops.ipu_micro_batches(
-        tf.cast(arguments.count, tf.int64), multiple=multiple, largest=largest, before=before, behind=behind
+    count = tf.cast(arguments.count, tf.int64)
+    checked = _library.ops.ipu_micro_batches(
+        count, multiple=multiple, least=multiple, largest=largest, before=before, behind=behind
     )
+    return tf.cast(checked, tf.int32)
 
 
 def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
