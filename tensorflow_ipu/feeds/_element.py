@@ -30,7 +30,6 @@ class ElementSpec:
 
         Raises:
           ValueError: It has a list or tuple inside of it, or a shape that is not fully defined.
-          tf.errors.InvalidArgumentError: A dimension has size 0.
         """
         self.nested = nested
         faults = _faults(nested)
@@ -38,14 +37,6 @@ class ElementSpec:
             raise ValueError("; ".join(faults))
         self.types: list[tf.DType] = [spec.dtype for spec in tf.nest.flatten(nested)]
         self.shapes: list[tf.TensorShape] = [spec.shape for spec in tf.nest.flatten(nested)]
-        for index, shape in enumerate(self.shapes):
-            if 0 in shape.as_list():
-                raise tf.errors.InvalidArgumentError(
-                    None,
-                    None,
-                    f"The tensor on index {index} of the feed's elements has shape {shape}, with a dimension of size 0. A"
-                    " feed cannot carry it: leave it out of the dataset's elements",
-                )
 
     def check_types(self) -> None:
         """Checks what the contract has checked when the queue starts.

@@ -119,7 +119,6 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
           ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
           TypeError: `dataset` is no dataset, `optimise_latency` no bool, `replica_groups` no `ReplicaGroups`, or there are
             other arguments.
-          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0.
         """
         _check_names(kwargs)
         if not isinstance(dataset, tf.data.Dataset) and not isinstance(dataset, tf.compat.v1.data.Dataset):
@@ -200,6 +199,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
           RuntimeError: The queue is a traced argument.
           ValueError: In a graph, this is the second access.
           tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not take.
+          tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0; in a graph, when the op runs.
         """
         if self._feed is None:
             raise RuntimeError(
