@@ -170,8 +170,9 @@ def _load_ops() -> ModuleType:
         loaded = tf.load_op_library(str(LIBRARY))
     except (tf.errors.OpError, OSError, RuntimeError) as exc:
         raise LibraryError(f"the kernel library `{LIBRARY}` does not load: {exc}. {_REBUILD}") from exc
-    for name in _EAGER:
-        setattr(loaded, name, op_errors.telling_plainly(getattr(loaded, name)))
+    for name in [name for name in vars(loaded) if name.startswith("ipu_")]:
+        operation = op_errors.telling_in_graphs(getattr(loaded, name))
+        setattr(loaded, name, op_errors.telling_plainly(operation) if name in _EAGER else operation)
     return loaded
 
 

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu._tensorflow import graphs, patches
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -27,7 +27,21 @@ _DESCRIPTION = ("Graph execution error:", "Detected at node", "Node: ", "<stack 
 _FIRST = re.compile(
     r"\d+ root error\(s\) found\.\s*\(0\) [A-Z_]+: (.*?)\s*(?:\n\s*\(1\) |\d+ successful operations).*", re.DOTALL
 )
-_OURS = re.compile(r"\{\{node (?:[^}]*/)?Ipu[A-Z]")
+# An operation of ours that an error began in, or passed. What waited for a result of ours is called like it, and a number.
+_OURS = re.compile(r"\[\[(?:\{\{function_node [^}]*\}\})*(?:\{\{node )?(?:[^]}]*/)?Ipu[A-Z]\w*(?:\}\})?\]\]")
+# What XLA says of a program that is called elsewhere than on its device, where its queues and other states are.
+_ELSEWHERE = re.compile(
+    r"Trying to access resource ipu_\S+ located in device \S*(/device:\S+) from device \S*(/device:\S+).*", re.DOTALL
+)
+_CALLED = (
+    r"The program uses a queue, or another state, of `\1`, and was called on `\2`. Call it with `IPUStrategy.run`, which"
+    " runs it there"
+)
+
+
+def is_ours(message: str) -> bool:
+    """Whether an operation of ours failed; of several that did, the first."""
+    return _OURS.search(_FIRST.sub(r"\1", message)) is not None or _ELSEWHERE.search(message) is not None
 
 
 def plain_message(message: str) -> str:
@@ -36,7 +50,7 @@ def plain_message(message: str) -> str:
     if lines[0] == "Graph execution error:":
         while lines and (not lines[0] or lines[0].startswith(_DESCRIPTION)):
             del lines[0]
-    return _FIRST.sub(r"\1", _TAGS.sub("", "\n".join(lines)).strip())
+    return _ELSEWHERE.sub(_CALLED, _FIRST.sub(r"\1", _TAGS.sub("", "\n".join(lines)).strip()))
 
 
 def told_plainly(error: tf.errors.OpError) -> tf.errors.OpError:
@@ -58,12 +72,25 @@ def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
+    """An operation of ours whose errors are told so where a graph has it, by whoever runs that."""
+
+    @functools.wraps(operation)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not tf.executing_eagerly():
+            for graph in graphs.around(tf.compat.v1.get_default_graph()):
+                tell_plainly_in(graph)
+        return operation(*args, **kwargs)
+
+    return call
+
+
 def _of_functions(plain: Callable[..., bool]) -> Callable[..., bool]:
     def leave(
         self: object, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         failure: Any = error
-        if isinstance(error, tf.errors.OpError) and _OURS.search(failure.message):
+        if isinstance(error, tf.errors.OpError) and is_ours(failure.message):
             failure._message = plain_message(failure.message)
             return False
         return plain(self, kind, error, traceback)
@@ -72,7 +99,7 @@ def _of_functions(plain: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _of_sessions(plain: Callable[[str, tf.Graph], str]) -> Callable[[str, tf.Graph], str]:
-    return lambda message, graph: plain_message(message) if _OURS.search(message) else plain(message, graph)
+    return lambda message, graph: plain_message(message) if is_ours(message) else plain(message, graph)
 
 
 patches.FUNCTION_ERRORS.by(_of_functions)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu._tensorflow import functions, gradients, graphs, op_errors
+from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.hosts import crossing
 from tensorflow_ipu.replicas import _numbers
@@ -115,8 +115,6 @@ def _insert(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor])
         return of_call(op, *upstream)
 
     graph: tf.Graph = tf.compat.v1.get_default_graph()
-    for around in graphs.around(graph):
-        op_errors.tell_plainly_in(around)
     with gradients.overridden(graph, "IpuReplicatedRun", gradient), gradients.unrecorded():
         results = _run(program, arguments, timed=True)
     for result, output in zip(results, program.outputs, strict=True):

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import ops, registry
+from tensorflow.python.framework import error_interpolation, ops, registry
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._tensorflow import (
@@ -23,6 +23,7 @@ from tensorflow_ipu._tensorflow import (
     old_keras,
     op_errors,
     optimizers,
+    patches,
     variables,
     xla,
 )
@@ -309,6 +310,26 @@ def test_messages_have_the_forms_that_are_cut() -> None:
     assert str(of_function.value).startswith("Graph execution error:\n\nDetected at node")
     assert op_errors.plain_message(str(of_function.value)).startswith("indices = 7 is not in [0, 3)")
     assert str(op_errors.told_plainly(of_function.value)).startswith("indices = 7 is not in [0, 3)")
+
+
+def test_operations_in_graphs_have_errors_told_plainly() -> None:
+    add = op_errors.telling_in_graphs(tf.raw_ops.AddV2)
+    assert add(x=1.0, y=2.0).numpy() == 3.0
+    token = id(graph := tf.Graph())
+    with graph.as_default():
+        add(x=1.0, y=2.0)
+    assert token in patches.FUNCTION_ERRORS._holders & patches.SESSION_ERRORS._holders
+
+
+def test_the_operation_is_known_that_an_error_began_in_or_passed() -> None:
+    untold = patch.object(error_interpolation, "interpolate_graph", lambda message, graph: message)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session, untold:
+        x = tf.compat.v1.placeholder(tf.float32, [None])
+        for name in ("a/IpuGather", "a/Gather"):
+            with pytest.raises(tf.errors.InvalidArgumentError) as failure:
+                session.run(tf.gather(x, 7, name=name), {x: [1.0]})
+            assert f"[[{{{{node {name}}}}}]]" in failure.value.message
+            assert op_errors.is_ours(failure.value.message) == (name == "a/IpuGather")
 
 
 def test_errors_of_other_operations_stay_where_ours_are_told_plainly() -> None:

@@ -1,0 +1,271 @@
+"""What fails says so in its own words, by each way in, and is of the class that `observing.md` says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import compiler, loops, scopes
+from tensorflow_ipu._tensorflow import op_errors, patches
+
+v1: Any = tf.compat.v1
+IPU = "/device:IPU:0"
+# What TensorFlow puts around the words of an operation, or has of its name.
+AROUND = re.compile(
+    r"__wrapped__|\[Op:|Graph execution error|Detected at|root error|\[\[(\{\{node )?[\w/]*Ipu|__inference_"
+)
+
+ENDED = r"The dataset of the infeed queue `\S+` ended after 2 elements"
+NOT_STARTED = r"The infeed queue `\S+` has no dataset iterator"
+NO_VALUE = r"The outfeed queue `\S+` of mode `IPUOutfeedMode.LAST` has no value to dequeue"
+DELETED = r"There is no outfeed queue of number \d+ \(any more\): it was deleted"
+DATA = r"(Error in user-defined function .*: )?assertion failed: \[too large\]"
+
+
+def numbers(made: Any = tf.data.Dataset) -> Any:
+    return made.range(2).map(lambda x: tf.cast(x, tf.float32))
+
+
+def small(x: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_less(x, 1.0, "too large")]):
+        return tf.identity(x)
+
+
+def queue(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> ipu.IPUInfeedQueue:
+    made = ipu.IPUInfeedQueue(numbers().map(check))
+    if started:
+        made.initializer  # noqa: B018  (The property starts it.)
+    return made
+
+
+def summing(infeed: Any, jit_compile: bool = True) -> Any:
+    """A program that needs more elements than there are."""
+
+    @tf.function(jit_compile=jit_compile)
+    def program() -> Any:
+        return loops.repeat(5, lambda x: x + infeed._dequeue(), [0.0])
+
+    return program
+
+
+def prepared(strategy: Any) -> None:
+    strategy.prepare(summing(queue(started=False))).run()
+
+
+def iterator(strategy: Any) -> None:
+    with strategy.scope():
+        elements = iter(numbers())
+
+        @tf.function(jit_compile=True)
+        def program(elements: Any) -> Any:
+            return next(elements)
+
+        for _ in range(3):
+            strategy.run(program, (elements,))
+
+
+def plain_call(strategy: Any) -> None:
+    program = summing(queue())
+    with strategy.scope():
+        program()
+
+
+def plain_call_not_compiled(strategy: Any) -> None:
+    program = summing(queue(), jit_compile=False)
+    with strategy.scope():
+        program()
+
+
+def function_around(check: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def call(strategy: Any) -> None:
+        program = summing(queue(check=check))
+
+        @tf.function
+        def around() -> Any:
+            return strategy.run(program)
+
+        around()
+
+    return call
+
+
+def loop_around(strategy: Any) -> None:
+    program = summing(queue())
+
+    @tf.function
+    def around() -> Any:
+        return tf.while_loop(lambda i: i < 3, lambda i: (i + 1 + tf.cast(0 * strategy.run(program), tf.int32),), [0])
+
+    around()
+
+
+def enqueuing(outfeed: ipu.IPUOutfeedQueue) -> Any:
+    @tf.function(jit_compile=True)
+    def program(x: Any) -> None:
+        outfeed.enqueue(x)
+
+    return program
+
+
+def dequeue(strategy: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+    strategy.run(enqueuing(outfeed), (tf.constant(1.0),))
+    outfeed.dequeue()
+    outfeed.dequeue()
+
+
+def dequeue_deleted(strategy: Any) -> None:
+    outfeed = ipu.IPUOutfeedQueue()
+    strategy.run(enqueuing(outfeed), (tf.constant(1.0),))
+    outfeed.deleter  # noqa: B018  (The property ends it.)
+    outfeed.dequeue()
+
+
+def in_session(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> Callable[[Any], None]:
+    def call(_: Any) -> None:
+        with tf.Graph().as_default():
+            infeed = ipu.IPUInfeedQueue(numbers(v1.data.Dataset).map(check))
+            with scopes.ipu_scope(IPU):
+                [total] = compiler.compile(lambda: loops.repeat(5, lambda x, y: x + y, [0.0], infeed), [])
+            with v1.Session() as session:
+                if started:
+                    session.run(infeed.initializer)
+                try:
+                    session.run([total, total + 1.0])
+                finally:
+                    if started:
+                        session.run(infeed.deleter)
+
+    return call
+
+
+def dequeue_in_session(_: Any) -> None:
+    with tf.Graph().as_default():
+        outfeed = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+        with scopes.ipu_scope(IPU):
+            enqueued = compiler.compile(outfeed.enqueue, [tf.constant(1.0)])
+        taken = outfeed.dequeue()
+        with v1.Session() as session:
+            session.run(enqueued)
+            session.run(taken)
+            session.run(taken)
+
+
+def of_model(method: str, **options: Any) -> Callable[[Any], None]:
+    def element(x: Any) -> Any:
+        x = tf.reshape(small(x - 2.0), [1])
+        return x if method == "predict" else (x, x)
+
+    def call(strategy: Any) -> None:
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("sgd", "mse", steps_per_execution=2)
+            elements = tf.data.Dataset.range(8).map(lambda x: tf.cast(x, tf.float32)).map(element)
+            getattr(model, method)(elements.batch(1, drop_remainder=True), verbose=0, **options)
+
+    return call
+
+
+def numbers_that_stop(_: Any) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 1
+    config.floating_point_behaviour.inv = True
+    ipu.config.reset_ipu_configuration()
+    config.configure_ipu_system()
+    ipu.IPUStrategy().run(tf.function(tf.math.log, jit_compile=True), (tf.constant(-1.0),))
+
+
+WAYS: list[tuple[Callable[[Any], None], type[tf.errors.OpError], str]] = [
+    (iterator, tf.errors.OutOfRangeError, ENDED),
+    (prepared, tf.errors.FailedPreconditionError, NOT_STARTED),
+    (
+        plain_call,
+        tf.errors.InvalidArgumentError,
+        rf"The program uses a queue, or another state, of `{IPU}`, and was called on `/device:CPU:0`",
+    ),
+    (plain_call_not_compiled, tf.errors.FailedPreconditionError, "`IpuInfeedDequeue` runs in a compiled program alone"),
+    (function_around(tf.identity), tf.errors.OutOfRangeError, ENDED),
+    (function_around(small), tf.errors.InvalidArgumentError, DATA),
+    (loop_around, tf.errors.OutOfRangeError, ENDED),
+    (dequeue, tf.errors.FailedPreconditionError, NO_VALUE),
+    (dequeue_deleted, tf.errors.NotFoundError, DELETED),
+    (in_session(), tf.errors.OutOfRangeError, ENDED),
+    (in_session(check=small), tf.errors.InvalidArgumentError, DATA),
+    (in_session(started=False), tf.errors.FailedPreconditionError, NOT_STARTED),
+    (dequeue_in_session, tf.errors.FailedPreconditionError, NO_VALUE),
+    (of_model("fit", shuffle=False), tf.errors.InvalidArgumentError, DATA),
+    (of_model("evaluate"), tf.errors.InvalidArgumentError, DATA),
+    (of_model("predict"), tf.errors.InvalidArgumentError, DATA),
+    (numbers_that_stop, tf.errors.InvalidArgumentError, "Floating point exception: Log `Log`"),
+]
+
+
+@pytest.mark.parametrize("ipus", [1, 2])
+@pytest.mark.parametrize(("way", "kind", "words"), WAYS)
+def test_what_fails_says_its_own_words_first(way: Any, kind: Any, words: str, ipus: int, replicas: Any) -> None:
+    with pytest.raises(tf.errors.OpError) as caught:
+        way(replicas(ipus))
+    assert type(caught.value) is kind
+    assert re.match(words, str(caught.value)), str(caught.value)
+    assert AROUND.search(caught.value.message) is None, caught.value.message
+
+
+def message_of(call: Callable[[], Any]) -> str:
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        call()
+    return re.sub(r"_\d+", "", caught.value.message)
+
+
+def test_failures_of_plain_operations_are_told_as_ever(replicas: Any) -> None:
+    def plain() -> Any:
+        @tf.function
+        def function(x: Any) -> Any:
+            tf.debugging.assert_less(x, 1.0)
+            return x
+
+        return function(tf.constant(3.0))
+
+    def session(programs: bool) -> None:
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [None])
+            results = [tf.linalg.matmul(tf.expand_dims(x, 0), tf.zeros([2, 2]))]
+            if programs:
+                with scopes.ipu_scope(IPU):
+                    results += compiler.compile(lambda y: y + 1.0, [x])
+            with v1.Session() as running:
+                running.run(results, {x: [3.0]})
+
+    def without_and_with_a_program() -> Iterator[object]:
+        yield None
+        strategy, program = replicas(1), tf.function(lambda x: x + 1.0, jit_compile=True)
+        around = tf.function(lambda x: strategy.run(program, (x,)))
+        around(tf.constant(1.0))
+        assert patches.SESSION_ERRORS.is_applied
+        assert patches.FUNCTION_ERRORS.is_applied
+        yield around
+
+    # In one line, which the messages have.
+    without, with_it = [
+        (message_of(plain), message_of(lambda: session(programs=False))) for _ in without_and_with_a_program()
+    ]
+    assert with_it == without
+    for message in (*without, message_of(lambda: session(programs=True))):
+        assert message.startswith("Graph execution error:\n\nDetected at node")
+
+
+def test_an_error_is_ours_where_the_first_of_those_that_are_told_is() -> None:
+    ours = "(0) ABORTED: Words.\n\t [[{{node a/IpuReplicatedRun_1}}]]"
+    plain = "(0) ABORTED: Words.\n\t [[{{node MatMul}}]]"
+    # What has waited for a result of ours is called like it, and a number.
+    waiting = "\n\t [[a/IpuReplicatedRun_1/_3]]"
+    roots = "2 root error(s) found.\n  {}{}\n  (1) {}\n0 successful operations.\n0 derived errors ignored."
+    assert op_errors.is_ours(roots.format(ours, waiting, plain[4:]))
+    assert not op_errors.is_ours(roots.format(plain, waiting, ours[4:]))
+    assert op_errors.is_ours("Words.\n\t [[{{node Assert}}]]\n\t [[IpuReplicatedRun]] [Op:__inference_f_1]")
+    assert not op_errors.is_ours("Words.\n\t [[{{node Assert}}]]\n\t [[IpuReplicatedRun/_3]] [Op:__inference_f_1]")
