@@ -24,10 +24,14 @@ def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
       The file and the line; None where no frame is the user's.
     """
     for frame in reversed(list(operation.traceback or ())):
-        # What AutoGraph made of a function that this package was handed has no lines of the user's: its caller has.
-        if not frame.filename.startswith(_libraries()) and _GENERATED not in frame.filename:
+        if _is_of_user(frame.filename):
             return frame.filename, frame.lineno
     return None
+
+
+def _is_of_user(filename: str) -> bool:
+    # What AutoGraph made of a function that this package was handed has no lines of the user's: its caller has.
+    return not filename.startswith(_libraries()) and _GENERATED not in filename
 
 
 @functools.cache
@@ -40,6 +44,6 @@ def _libraries() -> tuple[str, ...]:
 def stack_level() -> int:
     """The `stacklevel` by which the caller of this warns of the user's line, as `warnings.warn` counts."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_libraries()):
+    while frame.f_back is not None and not _is_of_user(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level

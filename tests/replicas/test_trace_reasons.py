@@ -131,6 +131,21 @@ def test_python_number_that_changes_at_each_call_warns_once_to_make_it_a_tensor(
     assert "Make it a tensor" in message
 
 
+def test_number_of_a_run_in_a_function_of_the_host_warns_in_the_users_line(strategy: Any) -> None:
+    program = new_program()
+
+    @tf.function
+    def host(x: Any, setting: int) -> Any:
+        return strategy.run(program, (x, setting))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(7):
+            host(tf.zeros(1), step)
+    (warning,) = [one for one in caught if one.category is RecompilationWarning]
+    assert warning.filename == __file__
+
+
 def test_switches_texts_and_tensors_that_change_are_no_numbers(strategy: Any) -> None:
     program = new_program()
     for setting in (True, False, "a", "b", "c", "d", "e", None):
