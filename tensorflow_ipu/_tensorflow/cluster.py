@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.core.protobuf import cluster_pb2, tensorflow_server_pb2
 from tensorflow.python.eager import context
@@ -105,17 +104,3 @@ def wait_for_all(barrier: str, seconds: float) -> None:
     """
     running: Any = context.context()
     running.wait_at_barrier(barrier, int(seconds * 1000))
-
-
-def end_exchanges(message: str) -> None:
-    """Ends all of TensorFlow's collectives that wait in this process, and those that it begins from then on.
-
-    Stands on `Context.abort_collective_ops`. When it is gone: the argument `timeout_seconds` of the operations, which ends
-    the operation alone and lets what it waits for read the memory of it
-    (`BaseCollectiveExecutor::ExecuteAsync` in `tensorflow/core/common_runtime/base_collective_executor.cc`).
-
-    Args:
-      message: What the `tf.errors.DeadlineExceededError` says that they raise.
-    """
-    running: Any = context.context()
-    running.abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu.hosts import meetings
 
 if TYPE_CHECKING:
     from tensorflow_ipu.hosts.cluster import World
@@ -33,18 +34,15 @@ def connect(world: World, links: Links) -> None:
       tf.errors.OpError: Another worker did not come, or is gone.
     """
     global _connected  # noqa: PLW0603  (As the kernels are: a process is connected or not.)
+    keys = meetings.CollectiveKeys(_KEY, _KEY, world.workers)
+
+    def shared() -> tf.Tensor:
+        return meetings.reduce_at(world, keys, tf.constant(int(links.complete)), False, "who has all connections")
+
+    # In a graph: an operation that is called by itself is not told of TensorFlow's coordination service, by which workers
+    # learn who is missing. From here on the kernels know it.
+    linked = tf.function(shared, autograph=False).get_concrete_function()()
     with tf.device(world.device):
-        linked: tf.Tensor = tf.raw_ops.CollectiveReduceV2(
-            input=tf.constant(int(links.complete)),
-            group_size=world.workers,
-            group_key=_KEY,
-            instance_key=_KEY,
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="ring",
-            timeout_seconds=world.timeout,
-        )
         tasks = [_task(world.device, worker) for worker in range(world.workers)]
         ops.ipu_connect_workers(
             worker=world.worker,

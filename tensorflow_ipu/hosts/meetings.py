@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import cluster
+from tensorflow_ipu._library import ops
 from tensorflow_ipu.hosts.announcing import announced
-from tensorflow_ipu.hosts.cluster import World
 from tensorflow_ipu.hosts.muster import name_of
 
-_TIMED_OUT = "Collective has timed out"  # In TensorFlow's messages, and ours.
-
-# Seconds that another worker, which began to wait at another time, has to say for what.
-_REST = 2.0
+if TYPE_CHECKING:
+    from tensorflow_ipu.hosts.cluster import World
 
 _TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
 
@@ -77,8 +73,14 @@ def reduce_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool,
     else:
         carried = tf.cast(tensor, _ADDED_AS.get(dtype, dtype))
     with on_host(world, keys, what):
-        total = tf.raw_ops.CollectiveReduceV2(
-            input=carried, ordering_token=[], merge_op="Add", final_op="Id", **_shared(world, keys)
+        total: Any = _limited(
+            world,
+            keys,
+            what,
+            carried,
+            lambda given: tf.raw_ops.CollectiveReduceV2(
+                input=given, ordering_token=[], merge_op="Add", final_op="Id", **_shared(keys)
+            ),
         )
         if mean and not dtype.is_integer:
             total /= tf.cast(keys.group_size, total.dtype)
@@ -103,7 +105,13 @@ def gather_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, what: str) 
     """
     carried = _carried(tensor, what)
     with on_host(world, keys, what):
-        done = tf.raw_ops.CollectiveGatherV2(input=carried, ordering_token=[], **_shared(world, keys))
+        done = _limited(
+            world,
+            keys,
+            what,
+            carried,
+            lambda given: tf.raw_ops.CollectiveGatherV2(input=given, ordering_token=[], **_shared(keys)),
+        )
         length = tensor.shape[0]
         first = None if length is None else length * keys.group_size
         done = tf.ensure_shape(done, tf.TensorShape([first]).concatenate(tensor.shape[1:]))
@@ -125,69 +133,45 @@ def broadcast_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, root: in
       TypeError: The tensor holds text.
     """
     carried = _carried(tensor, what)
-    shared = _shared(world, keys)
-    with on_host(world, keys, what):
+    shared = _shared(keys)
+
+    def exchanged(given: tf.Tensor) -> tf.Tensor:
         if world.worker == root:
-            done = tf.raw_ops.CollectiveBcastSendV2(input=carried, **shared)
-        else:
-            done = tf.raw_ops.CollectiveBcastRecvV2(T=carried.dtype, shape=tf.shape(carried), **shared)
+            return tf.raw_ops.CollectiveBcastSendV2(input=given, **shared)
+        return tf.raw_ops.CollectiveBcastRecvV2(T=given.dtype, shape=tf.shape(given), **shared)
+
+    with on_host(world, keys, what):
+        done = _limited(world, keys, what, carried, exchanged)
         return _as_given(tf.ensure_shape(done, tensor.shape), tensor.dtype)
 
 
 @contextlib.contextmanager
 def on_host(world: World, keys: CollectiveKeys, what: str) -> Iterator[None]:
     """A block of an exchange: on the worker's CPU, whose errors say what was exchanged and by whom."""
-    of_all = keys.group_size == world.workers
+    announcement = announced(what) if _of_all(world, keys) else contextlib.nullcontext()
     try:
-        announcement = announced(what) if of_all else contextlib.nullcontext()
-        with announcement, _limited(world.timeout), tf.device(world.device):
+        with announcement, tf.device(world.device):
             yield
     except tf.errors.OpError as exc:
-        message = f"{what}: {told(world, exc.message)}"
-        if _TIMED_OUT in exc.message:
-            others = absent(world, what) if of_all else ""
-            message += f" (after {world.timeout:g} s: {others or 'a worker did not come, or exchanges something else'})"
-        raise type(exc)(exc.node_def, exc.op, message) from exc
+        message = told(world, exc.message)
+        raise type(exc)(exc.node_def, exc.op, message if what in message else f"{what}: {message}") from exc
 
 
-@contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """A block whose exchange ends with an error after so many seconds; in a graph, TensorFlow's own limit does it."""
-    if not tf.executing_eagerly():
-        yield
-        return
-    timer = threading.Timer(seconds, cluster.end_exchanges, [f"{_TIMED_OUT} during execution."])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
+def _limited(
+    world: World, keys: CollectiveKeys, what: str, carried: tf.Tensor, exchanged: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """What a collective makes of a tensor; it ends with an error after the workers' limit, now or when the graph runs."""
+    names = [name_of(world, worker) for worker in range(world.workers)] if _of_all(world, keys) else []
+    # Not while another exchange computes the key.
+    with tf.control_dependencies([keys.instance_key] if isinstance(keys.instance_key, tf.Tensor) else []):
+        given, exchange = ops.ipu_begin_exchange(
+            carried, what=what, limit=world.timeout, worker=world.worker, workers=names
+        )
+    return ops.ipu_end_exchange(exchanged(given), exchange)
 
 
-def absent(world: World, what: str) -> str:
-    """Which other workers are not in the exchange whose limit has passed, in words; empty where all of them are.
-
-    Workers that have waited in vain tell each other for what, once: TensorFlow exchanges nothing more then.
-    """
-    place = "tensorflow_ipu/late"
-    found = []
-    try:
-        cluster.set_value(f"{place}/{world.worker}", what)
-    except tf.errors.OpError:  # Said before, or worker 0 is gone.
-        return ""
-    for worker in range(world.workers):
-        if worker == world.worker:
-            continue
-        try:
-            theirs = cluster.get_value(f"{place}/{worker}", _REST)
-        except tf.errors.OpError:
-            found.append(f"{name_of(world, worker)} did not come")
-        else:
-            if theirs != what:
-                found.append(f"{name_of(world, worker)} exchanges {theirs}")
-    return "; ".join(found)
+def _of_all(world: World, keys: CollectiveKeys) -> bool:
+    return keys.group_size == world.workers
 
 
 def told(world: World, message: str) -> str:
@@ -200,16 +184,13 @@ def told(world: World, message: str) -> str:
     return _TASK.sub(name, message)
 
 
-def _shared(world: World, keys: CollectiveKeys) -> dict[str, Any]:
-    # TensorFlow's limit ends an operation while threads of its runtime may still read what it leaves behind, and the
-    # process with it now and then. So it is for graphs alone, whose runs nobody here sees begin and end.
-    limit = 0.0 if tf.executing_eagerly() else world.timeout
+def _shared(keys: CollectiveKeys) -> dict[str, Any]:
     return {
         "group_size": keys.group_size,
         "group_key": keys.group_key,
         "instance_key": keys.instance_key,
         "communication_hint": "ring",
-        "timeout_seconds": limit,
+        "timeout_seconds": 0.0,  # None: see `IpuBeginExchange`.
     }
 
 

@@ -250,3 +250,24 @@ def test_instance_that_does_not_call_is_missed_after_the_limit(fresh_workers, jo
     assert "`allreduce` of Default: " in outcome.message
     assert "(after 0.5 s: worker 1" in outcome.message
     assert "did not come)" in outcome.message
+
+
+def several_in_a_graph():
+    @tf.function
+    def totals(x):
+        return [ipu.distributed.allreduce(x + i, SUM, f"weights{i}") for i in range(4)]
+
+    return totals(tf.ones([100_000]))
+
+
+# TensorFlow's own limit ended the operations, while threads of its rings still read what went with them.
+def test_instance_that_does_not_run_a_graph_is_missed_after_the_limit(fresh_workers, joining):
+    instances = fresh_workers(2)
+    assert instances.call(joined) == [0, 1]
+    instances.call(joining.wait_at_most, 0.5)
+    instances.send(0, several_in_a_graph)
+    [outcome] = instances.collect(0)
+    assert outcome.kinds[0] == "DeadlineExceededError", outcome
+    assert "`allreduce` of weights" in outcome.message
+    assert f"(after 0.5 s: worker 1 ({instances.addresses[1]}) did not come)" in outcome.message
+    assert instances.call(joined) == [0, 1]  # Both processes are there.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunScript
 
 SCRIPT = """
-    import json, sys, threading
+    import json, sys
     import tensorflow as tf
     from tensorflow_ipu._tensorflow import cluster
 
@@ -30,19 +30,6 @@ SCRIPT = """
     except tf.errors.DeadlineExceededError as exc:
         seen["dropped"] = True
     cluster.wait_for_all("a barrier", seconds=60)
-
-    def exchange(workers):
-        with tf.device("/device:CPU:0"):
-            return tf.raw_ops.CollectiveReduceV2(
-                input=[3.0], group_size=workers, group_key=workers, instance_key=1, ordering_token=[], merge_op="Add",
-                final_op="Id", communication_hint="ring", timeout_seconds=0.0).numpy().tolist()
-
-    seen["sum"] = exchange(workers=1)
-    threading.Timer(0.1, cluster.end_exchanges, ["it has waited enough"]).start()
-    try:
-        exchange(workers=2)
-    except tf.errors.DeadlineExceededError as exc:
-        seen["ended"] = "it has waited enough" in exc.message
     print(json.dumps(seen))
 """
 
@@ -58,6 +45,4 @@ def test_a_task_joins_its_cluster_and_keeps_values_for_all(run_script: RunScript
         "value": "a value",
         "twice": True,
         "dropped": True,
-        "sum": [3.0],
-        "ended": True,
     }
