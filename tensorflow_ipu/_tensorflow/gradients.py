@@ -132,3 +132,16 @@ def recorded_attributes(operation: Any) -> Sequence[Any]:
 def is_registry(registry: object) -> bool:
     """Whether a registry of TensorFlow's is that of gradients; stands on `ops.gradient_registry`."""
     return registry is ops.gradient_registry
+
+
+def is_custom(registry: object, name: str | None) -> bool:
+    """Whether a name of a registry is that of what `tf.custom_gradient` has made in a graph, and of nothing else.
+
+    Stands on `custom_gradient.generate_name`. When it gives other names: False, and such gradients stay for ever.
+    """
+    return is_registry(registry) and (name or "").startswith("CustomGradient-")
+
+
+def forget(name: str) -> None:
+    """Takes a gradient out of the registry; stands on `Registry._registry`. When it is gone: an entry stays, of no size."""
+    ops.gradient_registry._registry.pop(name, None)

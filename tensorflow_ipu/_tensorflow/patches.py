@@ -162,6 +162,15 @@ FUNCTION_CALLS = Patch(
     until="loops capture what a called function captured by way of the function around",
 )
 
+CUSTOM_GRADIENTS = Patch(
+    "tensorflow.python.framework.registry:Registry.register",
+    why="TensorFlow registers what `tf.custom_gradient` makes in a graph for ever, and with it the graph, the feeds that the"
+    " graph captured, and their pumps. Keras's optimizers and several activations do so in each trace. One of a"
+    " program goes with the graphs that it was made in.",
+    lasts=Lasts.TRACE,
+    until="`custom_gradient._graph_mode_decorator` registers nothing that outlives its graph",
+)
+
 CAPTURES = Patch(
     "tensorflow.python.framework.func_graph:FuncGraph.capture",
     why="Where a graph uses a tensor of a part of its program that the host runs, it gets what that is in the program. It"

@@ -1,14 +1,18 @@
-"""Gives gradients what was said of the operations that they are the gradients of: their shards, and how they compute."""
+"""Gives gradients what was said of the operations that they are the gradients of: their shards, and how they compute.
+
+And has those of `tf.custom_gradient` go with their graphs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import gradients, patches
+from tensorflow_ipu._tensorflow import gradients, graphs, patches
 from tensorflow_ipu.replicas import _instruction_attributes, _shards
 
 _Gradient = Callable[..., Any]
@@ -97,6 +101,35 @@ def _recording(plain: Callable[..., None]) -> Callable[..., None]:
     return record
 
 
+def _registering(plain: Callable[..., None]) -> Callable[..., None]:
+    def register(registry: object, gradient: _Gradient, name: str | None = None) -> None:
+        owners = _graphs_being_built() if gradients.is_custom(registry, name) else []
+        if name is None or not owners:
+            return plain(registry, gradient, name)
+        known = weakref.ref(gradient)
+
+        def weakly(operation: Any, *upstream: Any) -> Any:
+            own = known()
+            assert own is not None  # Who has the operation has a graph that has the gradient.
+            return own(operation, *upstream)
+
+        plain(registry, weakly, name)
+        for graph in owners:  # A plain graph takes attributes, though it shows no `__dict__`.
+            graph._ipu_gradients = [*getattr(graph, "_ipu_gradients", ()), gradient]
+        weakref.finalize(gradient, gradients.forget, name).atexit = False
+        return None
+
+    return register
+
+
+def _graphs_being_built() -> list[Any]:
+    """Those that are built now, from the innermost out, without the one that lasts as long as the process."""
+    found = list(graphs.around(tf.compat.v1.get_default_graph()))
+    eager = tf.compat.v1.executing_eagerly_outside_functions()
+    return [graph for graph in found if graphs.is_function(graph) or not eager]
+
+
+patches.CUSTOM_GRADIENTS.by(_registering)
 patches.GRADIENT_LOOKUPS.by(_looking_up)
 patches.OWN_GRADIENTS.by(_finding_own)
 patches.RECORDED_OPERATIONS.by(_recording)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -141,6 +142,87 @@ def test_queue_ends_with_its_object(numbers: Any, infeed_of: Any) -> None:
     del queue
     gc.collect()
     assert native.ipu_infeed_ready(number) == -1
+
+
+@tf.custom_gradient
+def doubled(x: Any) -> Any:
+    return x * 2, lambda upstream: upstream * 2
+
+
+# TensorFlow registers such a gradient for ever, and it has the graph, which has the queue.
+@pytest.mark.parametrize("nested", [False, True])
+def test_queue_ends_with_a_function_that_has_it_in_its_closure_and_gradients_of_its_own(
+    numbers: Any, infeed_of: Any, strategy: ipu.IPUStrategy, nested: bool
+) -> None:
+    def number_of_queue() -> int:
+        queue = infeed_of(numbers(3).repeat())
+        with strategy.scope():
+            weight = tf.Variable(1.0)
+
+        def body(total: Any, x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = doubled(weight) * tf.cast(x, tf.float32)
+            return total + tape.gradient(loss, weight)
+
+        @tf.function(jit_compile=not nested)
+        def inner() -> Any:
+            return ipu.loops.repeat(3, body, [0.0], queue)
+
+        @tf.function(jit_compile=True)
+        def outer() -> Any:
+            return inner()
+
+        assert strategy.run(outer if nested else inner) == 2 * (0 + 1 + 2)
+        return queue._feed.number
+
+    number = number_of_queue()
+    gc.collect()
+    assert native.ipu_infeed_ready(number) == -1
+
+
+def test_queue_ends_with_a_step_that_trains_by_an_optimizer_of_keras(infeed_of: Any, strategy: ipu.IPUStrategy) -> None:
+    def number_of_queue() -> int:
+        queue = infeed_of(tf.data.Dataset.from_tensors(tf.ones([2, 1])).repeat())
+        with strategy.scope():
+            model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, activation="silu")])
+            optimizer = keras.optimizers.Adam()
+
+        def body(x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x))
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+            )
+
+        @tf.function(jit_compile=True)
+        def train() -> None:
+            ipu.loops.repeat(2, body, [], queue)
+
+        strategy.run(train)
+        return queue._feed.number
+
+    number = number_of_queue()
+    gc.collect()
+    assert native.ipu_infeed_ready(number) == -1
+
+
+def test_gradients_of_a_function_are_found_as_long_as_a_graph_has_them(infeed_of: Any, numbers: Any) -> None:
+    """The function that was called may be gone by then."""
+    queue = infeed_of(numbers(3))  # As long as there is one, TensorFlow does not keep them for ever.
+
+    def call() -> Any:
+        return tf.function(lambda x: tf.while_loop(lambda y: y < 10.0, lambda y: [doubled(y)], [x])[0])
+
+    @tf.function
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call()(x)
+        gc.collect()
+        return tape.gradient(y, x)
+
+    assert gradient(tf.constant(1.0)) == 2.0**4
+    assert queue is not None
 
 
 def test_queue_of_a_dataset_from_another_thread_lives_on(

@@ -117,6 +117,21 @@ def test_operations_and_tapes_say_by_what_they_are_differentiated() -> None:
     assert "T" in recorded[-1]
 
 
+def test_a_custom_gradient_of_a_graph_is_registered_by_a_name_of_its_own_until_it_is_forgotten() -> None:
+    @tf.custom_gradient
+    def tripled(x: Any) -> Any:
+        return x * 3.0, lambda upstream: upstream * 3.0
+
+    with tf.Graph().as_default():
+        name = tripled(tf.constant(1.0)).op.get_attr("_gradient_op_type").decode()
+    assert gradients.is_custom(ops.gradient_registry, name)
+    assert not gradients.is_custom(ops.gradient_registry, "Square")
+    assert gradients.registered_for(name)
+    gradients.forget(name)
+    with pytest.raises(LookupError):
+        gradients.registered_for(name)
+
+
 def test_the_call_of_a_function_has_a_gradient() -> None:
     program: Any = tf.function(lambda x: x**2.0).get_concrete_function(SCALAR)
     assert callable(gradients.of_call(program))
