@@ -92,6 +92,12 @@ def being_traced() -> Iterator[FunctionGraph]:
         yield graph
 
 
+def being_built() -> list[tf.Graph]:
+    """Those that are built now, from the innermost out, without the one that lasts as long as the process; see `around`."""
+    eager = tf.compat.v1.executing_eagerly_outside_functions()
+    return [graph for graph in around(_default()) if is_function(graph) or not eager]
+
+
 def replace_input(operation: tf.Operation, at: int, tensor: tf.Tensor) -> None:
     """Gives an operation of a graph that is being built another input of the same type.
 

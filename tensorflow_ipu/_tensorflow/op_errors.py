@@ -78,7 +78,7 @@ def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if not tf.executing_eagerly():
-            for graph in graphs.around(tf.compat.v1.get_default_graph()):
+            for graph in graphs.being_built():
                 tell_plainly_in(graph)
         return operation(*args, **kwargs)
 

@@ -103,7 +103,7 @@ def _recording(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _registering(plain: Callable[..., None]) -> Callable[..., None]:
     def register(registry: object, gradient: _Gradient, name: str | None = None) -> None:
-        owners = _graphs_being_built() if gradients.is_custom(registry, name) else []
+        owners: list[Any] = [*graphs.being_built()] if gradients.is_custom(registry, name) else []
         if name is None or not owners:
             return plain(registry, gradient, name)
         known = weakref.ref(gradient)
@@ -120,13 +120,6 @@ def _registering(plain: Callable[..., None]) -> Callable[..., None]:
         return None
 
     return register
-
-
-def _graphs_being_built() -> list[Any]:
-    """Those that are built now, from the innermost out, without the one that lasts as long as the process."""
-    found = list(graphs.around(tf.compat.v1.get_default_graph()))
-    eager = tf.compat.v1.executing_eagerly_outside_functions()
-    return [graph for graph in found if graphs.is_function(graph) or not eager]
 
 
 patches.CUSTOM_GRADIENTS.by(_registering)

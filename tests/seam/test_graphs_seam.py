@@ -249,3 +249,17 @@ def test_an_operation_gets_another_input() -> None:
         return doubled
 
     assert function(tf.constant(3.0)).numpy() == 8.0
+
+
+def test_the_graph_of_the_process_is_not_being_built() -> None:
+    found: list[list[Any]] = []
+
+    @tf.function
+    def function() -> None:
+        found.append(graphs.being_built())
+
+    function()
+    assert [graphs.is_function(graph) for graph in found[0]] == [True]
+    assert graphs.being_built() == []
+    with tf.Graph().as_default() as graph:
+        assert graphs.being_built() == [graph]
