@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -64,7 +64,7 @@ class _Captured:
         tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)
         _sites.keep_with_trace(self._kept)
 
-    def value(self) -> Gradient:
+    def value(self) -> Any:
         """What it is in the present graph."""
         now = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         if self._kept is None or self._graph in graphs.around(now):
@@ -103,7 +103,7 @@ class GradientCaptureContext:
         _open.contexts.remove(self)
 
     @property
-    def captured_gradients(self) -> dict[str, list[Gradient]]:
+    def captured_gradients(self) -> dict[str, list[tf.Tensor]]:
         """The gradients that went by, by their tags: a list, with an element for each tensor of the call."""
         return {tag: [one.value() for one in captured] for tag, captured in self._captured.items()}
 

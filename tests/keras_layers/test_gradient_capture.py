@@ -115,6 +115,7 @@ def expected_of(function, x):
         for _ in range(2):
             y.append(0.5 * y[-1] ** 2)
         return x * y[1] * y[2], 0.5 * y[1] * y[2]
+    captured = x
     for _ in range(3):
         x, captured = x - 0.04 * x**3, 2 * x**2
     return x, captured
