@@ -26,9 +26,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-bool IsFloating(tf::DataType type) {
-  return type == tf::DT_FLOAT || type == tf::DT_HALF || type == tf::DT_BFLOAT16;
-}
+bool IsFloating(tf::DataType type) { return type == tf::DT_FLOAT || type == tf::DT_HALF || type == tf::DT_BFLOAT16; }
 
 // An operation that TensorFlow lowers by MLIR, and we lower where its first input is of a floating type.
 class Direct : public tf::XlaOpKernel {
