@@ -12,7 +12,9 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._library import native
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
+from tensorflow_ipu.ops.replica_variables import read_groups
 
 DEADLINE = 60.0
 
@@ -43,6 +45,34 @@ def test_runs_of_one_device_come_one_after_the_other(replicas: Any) -> None:
     # Each sum of the one variable was seen once: no two runs were under way at once.
     assert sorted(results[0] + results[2]) == [4 * i for i in range(1, 51)]
     assert shared.numpy() == 200
+
+
+# The read held the lock of all copies while it waited, the write waited for that lock, and the run for the writer.
+def test_the_host_writes_a_variable_while_another_is_read_that_a_run_has(replicas: Any) -> None:
+    strategy = replicas(2)
+    handed = tf.queue.FIFOQueue(100, [tf.float32], [[]])
+    with strategy.scope():
+        source: Any = iter(tf.data.Dataset.range(100).map(lambda _: handed.dequeue()))
+        run_has, written = tf.Variable(1.0), tf.Variable(1.0)
+    strategy.run(tf.function(lambda: written.assign_add(1.0), jit_compile=True))  # From now on there are copies.
+    receive = tf.function(lambda: run_has.assign_add(next(source)), jit_compile=True)
+    reads = threading.Event()
+
+    def read() -> list[float]:
+        reads.set()
+        return read_groups(run_has).numpy().tolist()
+
+    with ThreadPoolExecutor(2) as pool:
+        run = pool.submit(lambda: strategy.run(receive))
+        while native.ipu_infeed_waiting(source._infeed_queue._feed.number) == 0:
+            threading.Event().wait(0.001)
+        reading = pool.submit(read)
+        assert reads.wait(DEADLINE)
+        written.assign(5.0)
+        for value in (2.0, 3.0):  # One a replica.
+            handed.enqueue(value)
+        assert run.result(DEADLINE) == 3.0
+        assert reading.result(DEADLINE) in ([1.0, 1.0], [3.0, 4.0])
 
 
 def test_two_devices_run_side_by_side(replicas: Any) -> None:

@@ -47,17 +47,21 @@ absl::Status Copies::OwnHandles(tf::ResourceMgr* resources, const tf::ResourceHa
 }
 
 absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value) {
-  const core::Lock lock(mutex_);
-  tf::Var* source = variable;
-  const auto found = entries_.find(variable);
-  if (replica > 0 && found != entries_.end() && !found->second.stale) {
-    if (replica > static_cast<int64_t>(found->second.copies.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("There is no replica ", replica,
-                                                     " of this variable: it was used on ",
-                                                     found->second.copies.size() + 1, " replicas."));
+  tf::core::RefCountPtr<tf::Var> source = tsl::core::GetNewRef(variable);
+  {
+    const core::Lock lock(mutex_);
+    const auto found = entries_.find(variable);
+    if (replica > 0 && found != entries_.end() && !found->second.stale) {
+      if (replica > static_cast<int64_t>(found->second.copies.size())) {
+        return absl::InvalidArgumentError(absl::StrCat("There is no replica ", replica,
+                                                       " of this variable: it was used on ",
+                                                       found->second.copies.size() + 1, " replicas."));
+      }
+      source = tsl::core::GetNewRef(found->second.copies[replica - 1].variable.get());
     }
-    source = found->second.copies[replica - 1].variable.get();
   }
+  // A program that runs holds it to its end, and may wait for a host that writes another variable, which takes the
+  // mutex.
   tf::tf_shared_lock reading(*source->mu());
   if (!source->is_initialized) return absl::FailedPreconditionError("The variable has no value yet.");
   *value = *source->tensor();
@@ -66,12 +70,15 @@ absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value)
 
 absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_t replica, int64_t replicas,
                            const tf::Tensor& value) {
-  const core::Lock lock(mutex_);
-  Entry* entry = nullptr;
-  if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
-  if (entry->stale) Refresh(variable, entry);
-  tf::Var* const target = replica == 0 ? variable : entry->copies[replica - 1].variable.get();
-  tf::mutex_lock writing(*target->mu());
+  tf::core::RefCountPtr<tf::Var> target = tsl::core::GetNewRef(variable);
+  {
+    const core::Lock lock(mutex_);
+    Entry* entry = nullptr;
+    if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
+    if (entry->stale) Refresh(variable, entry);
+    if (replica > 0) target = tsl::core::GetNewRef(entry->copies[replica - 1].variable.get());
+  }
+  tf::mutex_lock writing(*target->mu());  // Not with the mutex held: see Read.
   *target->tensor() = value;
   target->is_initialized = true;
   return absl::OkStatus();
