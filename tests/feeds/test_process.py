@@ -224,6 +224,32 @@ raise KeyError("nobody catches this")
 
 # It let go of functions that know the lines of Python they come from, for which it took Python's lock: SIGSEGV, or an
 # abort, in the place of the exit code.
+def test_process_ends_whose_last_function_has_the_queue_in_its_closure(run_script: Any) -> None:
+    script = """
+def make():
+    queue = infeed_of(numbers)
+    with strategy.scope():
+        weight = tf.Variable(1.0)
+
+    def body(total, x):
+        with tf.GradientTape() as tape:
+            loss = tf.nn.silu(weight * tf.cast(x, tf.float32))  # Its gradient is of `tf.custom_gradient`.
+        return total + tape.gradient(loss, weight)
+
+    @tf.function(jit_compile=True)
+    def step():
+        return ipu.loops.repeat(1, body, [0.0], queue)
+
+    return step
+
+step = make()
+print(strategy.run(step).numpy())
+"""
+    done = run_script(PREAMBLE + script)
+    assert done.stdout.splitlines()[-1] == "0.0"
+    assert "Traceback" not in done.stderr
+
+
 def test_dataset_whose_operation_outlasts_python_leaves_pythons_objects_alone(run_script: Any) -> None:
     script = """
 import atexit, ctypes
