@@ -6,7 +6,6 @@ others: a message keeps what is around it.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from types import TracebackType
@@ -62,7 +61,7 @@ def told_plainly(error: tf.errors.OpError) -> tf.errors.OpError:
 def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     """An operation of ours whose errors have its message alone where it runs eagerly."""
 
-    @functools.wraps(operation)
+    # Without `functools.wraps`: AutoGraph leaves functions of this package alone by their module.
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return operation(*args, **kwargs)
@@ -75,7 +74,6 @@ def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
 def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     """An operation of ours whose errors are told so where a graph has it, by whoever runs that."""
 
-    @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if not tf.executing_eagerly():
             for graph in graphs.being_built():

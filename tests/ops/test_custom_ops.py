@@ -174,9 +174,9 @@ def test_each_replica_calls_once_a_step(library: str, replicas: Any) -> None:
 def test_what_the_function_throws_ends_the_run(library: str, strategy: Any) -> None:
     @tf.function(jit_compile=True)
     def program() -> Any:
-        return cpu_user_operation([A, B], library, OUTS, name="work", attributes="throw")
+        return cpu_user_operation([A, B], library, OUTS, name="throwing", attributes="throw")
 
-    with pytest.raises(tf.errors.UnknownError, match=r"`work` \(\S*test_custom_ops.py:\d+\): it threw: no work"):
+    with pytest.raises(tf.errors.UnknownError, match=r"`throwing` \(\S*test_custom_ops.py:\d+\): it threw: no work"):
         strategy.run(program)
 
 

@@ -226,7 +226,7 @@ def test_updates_inside_of_the_loop_are_seen_by_its_next_iteration(strategy, var
 
 def test_a_session_trains_with_it(regression, plainly_trained):
     inputs, targets = regression
-    with tf.Graph().as_default(), tf.compat.tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             weights = tf.compat.v1.get_variable("w", initializer=np.ones((3, 1), np.float32), use_resource=True)
             optimizer = CrossReplicaGradientAccumulationOptimizerV2(INNER["adam"](), 2)
