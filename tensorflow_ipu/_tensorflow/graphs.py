@@ -131,6 +131,11 @@ def is_control_flow(graph: object) -> bool:
     return isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph)
 
 
+def is_branch(graph: object) -> bool:
+    """Whether a graph is that of a branch; stands on `CondBranchFuncGraph`, see `in_loop`."""
+    return isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph)
+
+
 def outside_control_flow() -> tf.Graph:
     """The graph that is being built, without the loops and branches that it is in; see `around`."""
     return next(graph for graph in around(_default()) if not is_control_flow(graph))

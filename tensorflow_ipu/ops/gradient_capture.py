@@ -49,7 +49,10 @@ class _Captured:
         self._graph = tf.compat.v1.get_default_graph()
         self._gradient = gradient
         self._kept: tf.Variable | None = None
-        if graphs.is_control_flow(self._graph) and self._graph is not opened_in:
+        around = graphs.enclosing(self._graph)
+        # TensorFlow's gradient of a branch in a loop cannot capture from outside of the loop.
+        nested = graphs.is_branch(self._graph) and graphs.is_control_flow(around)
+        if graphs.is_control_flow(self._graph) and self._graph is not opened_in and not nested:
             self._keep(tf.convert_to_tensor(gradient))
 
     def _keep(self, value: tf.Tensor) -> None:
@@ -81,7 +84,8 @@ class GradientCaptureContext:
     context.captured_gradients  # {"of the square": [...]}
 
     Of a call in a loop it has the gradient that went by last: in the last iteration of a loop that computes gradients, and in
-    the first one of a loop through which they go back. It is zeros where none has gone by in a loop or branch.
+    the first one of a loop through which they go back. It is zeros where none has gone by in a loop or branch. Out of a branch
+    in a loop it hands out nothing.
     """
 
     def __init__(self) -> None:

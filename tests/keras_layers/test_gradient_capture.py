@@ -152,6 +152,22 @@ def test_gradients_that_go_by_while_others_accumulate_are_handed_out():
     np.testing.assert_allclose(strategy.run(program), [4.0, 4.0])
 
 
+def test_a_branch_in_a_loop_has_its_gradient_though_none_is_handed_out():
+    @tf.function(autograph=False)
+    def function(x):
+        with GradientCaptureTape() as tape:
+            tape.watch(x)
+            _, y = tf.while_loop(
+                lambda n, _: n < 2,
+                lambda n, y: (n + 1, tf.cond(y > 0, lambda: capture_upstream_gradients(y * y, "it"), lambda: y)),
+                (0, x),
+                maximum_iterations=2,
+            )
+        return tape.gradient(y, x)
+
+    assert function(tf.constant(2.0)).numpy() == 32.0
+
+
 def test_gradient_of_unknown_shape_that_goes_by_in_a_loop_is_refused():
     @tf.function(input_signature=[tf.TensorSpec([None])], autograph=False)
     def traced(x):

@@ -263,3 +263,20 @@ def test_the_graph_of_the_process_is_not_being_built() -> None:
     assert graphs.being_built() == []
     with tf.Graph().as_default() as graph:
         assert graphs.being_built() == [graph]
+
+
+def test_a_branch_is_told_from_a_loop() -> None:
+    found: list[bool] = []
+
+    def note(x: tf.Tensor) -> tf.Tensor:
+        found.append(graphs.is_branch(tf.compat.v1.get_default_graph()))
+        return x
+
+    @tf.function(autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        x = tf.cond(x > 0.0, lambda: note(x), lambda: x)
+        (x,) = tf.while_loop(lambda x: x > 1.0, lambda x: (note(x) - 1.0,), (x,))
+        return note(x)
+
+    function(tf.constant(1.0))
+    assert found == [True, False, False]
