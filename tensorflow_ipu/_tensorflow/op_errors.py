@@ -6,6 +6,7 @@ others: a message keeps what is around it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from types import TracebackType
@@ -61,7 +62,8 @@ def told_plainly(error: tf.errors.OpError) -> tf.errors.OpError:
 def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     """An operation of ours whose errors have its message alone where it runs eagerly."""
 
-    # Without `functools.wraps`: AutoGraph leaves functions of this package alone by their module.
+    # Without its module: AutoGraph leaves functions of this package alone by theirs.
+    @functools.wraps(operation, assigned=("__name__",))
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return operation(*args, **kwargs)
@@ -74,6 +76,7 @@ def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
 def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     """An operation of ours whose errors are told so where a graph has it, by whoever runs that."""
 
+    @functools.wraps(operation, assigned=("__name__",))
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if not tf.executing_eagerly():
             for graph in graphs.being_built():

@@ -176,7 +176,9 @@ def test_what_the_function_throws_ends_the_run(library: str, strategy: Any) -> N
     def program() -> Any:
         return cpu_user_operation([A, B], library, OUTS, name="throwing", attributes="throw")
 
-    with pytest.raises(tf.errors.UnknownError, match=r"`throwing` \(\S*test_custom_ops.py:\d+\): it threw: no work"):
+    with pytest.raises(
+        tf.errors.UnknownError, match=r"`throwing` \(\S*test_custom_ops.py:\d+\): it threw: no throwing"
+    ):
         strategy.run(program)
 
 
