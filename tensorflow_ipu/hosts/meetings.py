@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow.op_errors import plain_message
 from tensorflow_ipu.hosts.announcing import announced
 from tensorflow_ipu.hosts.muster import name_of
 
@@ -153,7 +154,7 @@ def on_host(world: World, keys: CollectiveKeys, what: str) -> Iterator[None]:
         with announcement, tf.device(world.device):
             yield
     except tf.errors.OpError as exc:
-        message = told(world, exc.message)
+        message = told(world, plain_message(exc.message))
         raise type(exc)(exc.node_def, exc.op, message if what in message else f"{what}: {message}") from exc
 
 

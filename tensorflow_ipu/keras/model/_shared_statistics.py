@@ -31,7 +31,8 @@ def _shared(plain: Callable[..., _Moments]) -> Callable[..., _Moments]:
     @functools.wraps(plain)
     def moments(self: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None) -> _Moments:
         rank = inputs.shape.rank
-        fused = rank == _IMAGES and mask is None and not self.synchronized and not self.renorm
+        renorm = getattr(self, "renorm", False)  # Keras 3.12, the last for Python 3.10, has none.
+        fused = rank == _IMAGES and mask is None and not self.synchronized and not renorm
         size = distributed_batch_norm.group_size() if fused else 1
         if size == 1:
             return plain(self, inputs, mask)

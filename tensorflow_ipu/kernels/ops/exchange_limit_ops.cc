@@ -104,19 +104,23 @@ class ExchangeLimit : public tf::ResourceBase {
   }
 
   // Which other workers are not in this exchange, in words; empty where all of them are, or nobody knows. Workers that
-  // have waited in vain tell each other for what, once: TensorFlow exchanges nothing more then.
+  // have waited in vain tell each other for what, once: TensorFlow exchanges nothing more then. It hands what one of
+  // them says on to the others, so the words hold there too: they name this worker as well.
   std::string Others() const {
     if (agent_ == nullptr || limited_.workers.empty()) return "";
     constexpr char kPlace[] = "tensorflow_ipu/late/";
     if (!agent_->InsertKeyValue(absl::StrCat(kPlace, limited_.worker), limited_.what).ok()) return "";
     std::string words;
+    bool differ = false;
     for (std::size_t worker = 0; worker < limited_.workers.size(); ++worker) {
       if (worker == static_cast<std::size_t>(limited_.worker)) continue;
       const absl::StatusOr<std::string> theirs = agent_->GetKeyValue(absl::StrCat(kPlace, worker), kRest);
       if (theirs.ok() && *theirs == limited_.what) continue;
       absl::StrAppend(&words, words.empty() ? "" : "; ", limited_.workers[worker],
                       theirs.ok() ? absl::StrCat(" exchanges ", *theirs) : " did not come");
+      differ |= theirs.ok();
     }
+    if (differ) absl::StrAppend(&words, "; ", limited_.workers[limited_.worker], " exchanges ", limited_.what);
     return words;
   }
 
