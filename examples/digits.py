@@ -170,11 +170,11 @@ def main():
     parser.add_argument("--epochs", type=positive, default=10, help="passes over the training images (%(default)s)")
     parser.add_argument("--batch-size", type=positive, default=32, help="images a step (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder for the picture (%(default)s)")
-    parser.add_argument("--cache", type=Path, help="folder that spares the next start tracing and compilation")
+    parser.add_argument("--cache", type=Path, help="folder that spares the next start its compilation")
     arguments = parser.parse_args()
 
     if arguments.cache is not None:
-        ipu.executables.set_cache(arguments.cache, keep_traces=True)
+        ipu.executables.set_cache(arguments.cache)
     tf.keras.utils.set_random_seed(SEED)
     training_images, test_images, training_labels, test_labels = load_data()
     if arguments.batch_size > len(training_images):

@@ -1,13 +1,13 @@
-"""Starts a program twice: the second start neither traces nor compiles it.
+"""Starts a program twice: the second start does not compile it.
 
 first start      trace ----> compile ----> run
-                   |            |
-                   v            v
-                 a folder, by all that they depend on
-                   |            |
-second start       +------------+--------> run
+                                |
+                                v
+                              a folder, by all that an executable depends on
+                                |
+second start     trace ---------+--------> run
 
-Two functions stand for two processes here; the folder is the same to both.
+Two calls stand for two processes here; the folder is the same to both.
 """
 
 import os
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 
-COUNTERS = ("TracesKept", "ExecutablesStored", "TracesFound", "ExecutablesLoaded")
+COUNTERS = ("ExecutablesStored", "ExecutablesLoaded")
 
 strategy = ipu.IPUStrategy()
 
@@ -42,7 +42,7 @@ def start():
 
 
 with tempfile.TemporaryDirectory() as folder:
-    ipu.executables.set_cache(folder, keep_traces=True)
+    ipu.executables.set_cache(folder)
     start()
     start()
     ipu.executables.set_cache(None)

@@ -13,7 +13,6 @@ DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
 FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
 HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
-TRACES_VARIABLE = "TENSORFLOW_IPU_KEEP_TRACES"
 ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
 VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
@@ -109,15 +108,6 @@ def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
       ValueError: The variable has a malformed value.
     """
     return _variables.switch(HOST_KERNELS_VARIABLE, True, environ)
-
-
-def keeps_traces(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether traces are kept where executables are (`TENSORFLOW_IPU_KEEP_TRACES`); no where unset.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
-    return _variables.switch(TRACES_VARIABLE, False, environ)
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import check_bool, is_int
+from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._library import BUILD_INFO, native
 from tensorflow_ipu.config import _state
 
@@ -21,27 +21,25 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 2 << 30
 
-# What was asked for by a call: a folder, its size and whether traces are kept in it, or None for no cache. Absent, the
+# What was asked for by a call: a folder, its size, or None for no cache. Absent, the
 # configuration or a variable says.
-_asked: dict[str, tuple[str, int, bool | None] | None] = {}
+_asked: dict[str, tuple[str, int] | None] = {}
 # The folder that the kernels use now.
 _current: list[str] = [""]
 
 
-def ask(folder: str | os.PathLike[str] | None, max_bytes: int, keep_traces: bool | None) -> None:
+def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
     """Uses a folder, or none, from now on, whatever the configuration and the environment say.
 
     Raises:
-      TypeError: `max_bytes` is no whole number, or `keep_traces` no bool.
+      TypeError: `max_bytes` is no whole number.
       ValueError: It is not positive, or the folder cannot be written.
     """
-    if keep_traces is not None:
-        check_bool("keep_traces", keep_traces)
     if not is_int(max_bytes):
         raise TypeError(f"`max_bytes` must be a whole number of bytes, but is {max_bytes!r}")
     if max_bytes <= 0:
         raise ValueError(f"`max_bytes` must be positive, but is {max_bytes}; `set_cache(None)` keeps nothing")
-    _asked["asked"] = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes, keep_traces)
+    _asked["asked"] = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes)
     refresh()
 
 
@@ -65,16 +63,6 @@ def folder() -> str | None:
     return _current[0] or None
 
 
-def folder_of_traces() -> str | None:
-    """The folder in which traces are kept too; None where they are not."""
-    return _current[0] if _current[0] and _with_traces() else None
-
-
-def _with_traces() -> bool:
-    asked = _asked.get("asked")
-    return _environment.keeps_traces() if asked is None or asked[2] is None else asked[2]
-
-
 @functools.lru_cache(maxsize=1)
 def key() -> str:
     """What an executable depends on besides its program: versions, the processor, what XLA is told."""
@@ -96,7 +84,7 @@ def _processor() -> list[str]:
 def _wanted() -> tuple[str, int]:
     if "asked" in _asked:
         asked = _asked["asked"]
-        return ("", DEFAULT_MAX_BYTES) if asked is None else asked[:2]
+        return ("", DEFAULT_MAX_BYTES) if asked is None else asked
     for record in _state.records():
         folder = record.options["serialization_output_folder"]
         if folder:

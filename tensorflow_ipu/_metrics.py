@@ -91,7 +91,5 @@ class Counter:
 
 run_times = Times()
 failed_runs = Counter()
-adopted_traces = Counter()  # Found among those kept.
-kept_traces = Counter()
 trace_times = Times()
 traces: deque[Trace] = deque(maxlen=_KEPT_TRACES)

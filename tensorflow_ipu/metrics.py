@@ -181,8 +181,6 @@ def _read(samples: int = 0) -> _Snapshot:
     # Runs of graphs are noted where they run; all others, by Python.
     now.graph_runs = now.metrics.pop(_GRAPH_RUNS)
     now.metrics["RunTime"] = _together(_metrics.run_times.read(), now.graph_runs, samples)
-    now.counters["TracesKept"] = _metrics.kept_traces.value
-    now.counters["TracesFound"] = _metrics.adopted_traces.value
     now.counters["FailedRuns"] = _metrics.failed_runs.value + now.counters.pop("FailedGraphRuns")
     now.counters[_HOST_KERNELS] = sum(count for name, count in now.counters.items() if name.startswith(_HOST_KERNELS))
     return now

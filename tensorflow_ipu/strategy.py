@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, _tracebacks, kept_traces, replicas
+from tensorflow_ipu import _environment, _tracebacks, replicas
 from tensorflow_ipu._auto_reports import auto_reports
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._extended import IPUExtended, reduction
@@ -210,9 +210,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         if prepared is None:
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
                 try:
-                    prepared = extended.call_on_device(
-                        kept_traces.find_or_trace, (call, target, extended.ipu_device), {}
-                    )
+                    prepared = extended.call_on_device(replicas.trace, (*call, target), {})
                 except Exception as exc:
                     raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
         return prepared

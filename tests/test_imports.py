@@ -28,7 +28,6 @@ LAYERS = {
     "_launcher": 2,
     "_prepared": 8,
     "_strategy_scope": 6,
-    "kept_traces": 8,
     "compiler": 8,
     "_extended": 7,
     "distributed": 6,

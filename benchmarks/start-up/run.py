@@ -34,20 +34,20 @@ def start(*words: str) -> list[float]:
 def starts(count: int) -> None:
     """Prints the table of first and second starts, of so many rounds."""
     with tempfile.TemporaryDirectory() as folder:
-        start(folder, "traces")
-        rounds = [(start(), start(folder), start(folder, "traces")) for _ in range(count)]
+        start(folder)
+        rounds = [(start(), start(folder)) for _ in range(count)]
     rows = []
     for what, of in [
-        ("tracing, or finding the trace", lambda times: times[0]),
+        ("tracing", lambda times: times[0]),
         ("compiling, the first step", lambda times: times[1]),
         ("together", sum),
     ]:
-        first, second, traces = ([of(each[which]) for each in rounds] for which in (0, 1, 2))
-        times = statistics.median(one / other for one, other in zip(first, traces, strict=True))
-        rows.append((what, *map(statistics.median, (first, second, traces)), f"{times:.1f} times"))
+        first, second = ([of(each[which]) for each in rounds] for which in (0, 1))
+        times = statistics.median(one / other for one, other in zip(first, second, strict=True))
+        rows.append((what, *map(statistics.median, (first, second)), f"{times:.1f} times"))
     print_table(
         f"the demo to its first step, seconds (medians of {count} rounds of processes)",
-        ("what", "first start", "second, executables", "second, traces too", "as fast"),
+        ("what", "first start", "second", "as fast"),
         rows,
     )
 

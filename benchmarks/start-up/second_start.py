@@ -1,6 +1,6 @@
 """Prints the seconds from the demo's first call of `strategy` to its first step, as tracing and the rest.
 
-With the name of a folder, compiled programs are kept there; with a second word, traces are too.
+With the name of a folder, compiled programs are kept there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 
 if len(sys.argv) > 1:
-    ipu.executables.set_cache(sys.argv[1], keep_traces=len(sys.argv) > 2)
+    ipu.executables.set_cache(sys.argv[1])
 tf.keras.utils.set_random_seed(digits.SEED)
 training_images, test_images, training_labels, test_labels = digits.load_data()
 strategy = ipu.IPUStrategy()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function, tracing_compilation
-from tensorflow.python.framework import function_def_to_graph
+from tensorflow.python.eager.polymorphic_function import atomic_function
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction
-    from tensorflow_ipu._types import Nested
 
 
 def of_graph(name: str, graph: tf.Graph, *, called: bool = True) -> Any:
@@ -75,52 +72,3 @@ def call_defined(name: str, inputs: Sequence[tf.Tensor], results: int) -> None:
     """
     running: Any = context.context()
     running.call_function(name.encode(), list(inputs), results)
-
-
-def attributes_of(program: ConcreteFunction) -> dict[str, bytes]:
-    """The attributes of a concrete function, each a serialized `AttrValue`; stands on `ConcreteFunction._attrs`."""
-    return {name: value.SerializeToString() for name, value in program._attrs.items()}
-
-
-def restored(
-    name: str,
-    title: str,
-    attributes_of_it: Mapping[str, bytes],
-    kind: Any,
-    captured: Sequence[tf.Tensor],
-    variables: Sequence[tf.Variable],
-    structured: Callable[[list[tf.Tensor]], Nested],
-) -> ConcreteFunction:
-    """A concrete function of a definition that the runtime has, see `define`: as tracing would have made it.
-
-    Stands on `function_def_to_graph`, by which SavedModels are loaded too, and on what tracing makes of a graph. When it
-    is gone: the function alone, called by `call_defined`, whose results are put together by the caller.
-
-    Args:
-      name: The name of the definition.
-      title: What the function is called to users.
-      attributes_of_it: What `attributes_of` gave of the function that it was.
-      kind: What `functions.type_of_call` gave for the arguments.
-      captured: What it captures, in the order of its last inputs.
-      variables: Those of its variables.
-      structured: From the flat results to what the Python function returned.
-    """
-    function_of_call, context_of_types = kind
-    running: Any = context.context()
-    graph: Any = function_def_to_graph.function_def_to_graph(running.get_function_def(name))
-    for outside, inside in zip(captured, graph.inputs[len(graph.inputs) - len(captured) :], strict=True):
-        graph.replace_capture(outside, inside)
-    graph.name = title
-    graph.variables = variables
-    graph.structured_outputs = structured(graph.outputs)
-    returned = trace_type.from_value(graph.structured_outputs, context_of_types)
-    made = function_type.FunctionType(
-        function_of_call.parameters.values(), graph.function_captures.capture_types, return_annotation=returned
-    )
-    parsed = {}
-    for key, value in attributes_of_it.items():
-        parsed[key] = tf.compat.v1.AttrValue()
-        parsed[key].ParseFromString(value)
-    found: Any = concrete_function.ConcreteFunction.from_func_graph(graph, made, parsed, shared_func_graph=False)
-    tracing_compilation._set_arg_keywords(found)
-    return found

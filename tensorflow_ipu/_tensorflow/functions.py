@@ -77,27 +77,6 @@ def compiled_twin(function: Function) -> Function:
     return twin
 
 
-def settings_of(function: Function) -> tuple[object, ...]:
-    """What a `tf.function` was made with besides its Python function, as plain data; stands on its private attributes.
-
-    When they are gone: no traces of functions are kept that name others.
-    """
-    return (
-        function._jit_compile,
-        function._autograph,
-        repr(function._experimental_autograph_options),
-        function._reduce_retracing,
-        repr(function.input_signature),
-        sorted((name, str(value)) for name, value in function._attributes.items()),
-        function._name,
-    )
-
-
-def is_relaxed(function: Function) -> bool:
-    """Whether a `tf.function` may be traced for wider types than those of its arguments; stands on `_reduce_retracing`."""
-    return bool(function._reduce_retracing)
-
-
 def lock_of(function: Function) -> AbstractContextManager[object]:
     """The lock that a `tf.function` holds while it is traced.
 
@@ -147,7 +126,7 @@ def known_trace(bound: inspect.BoundArguments, options: Any) -> ConcreteFunction
     """The concrete function that was traced for bound arguments, or None; see `tracing_options`.
 
     Stands on what `tracing_compilation.trace_function` does before it traces: `TracingOptions.function_cache` and its
-    `lookup`, and on what `type_of_call` and `current_context` stand on. `trace_function` itself would bind the arguments
+    `lookup`, `make_canonicalized_monomorphic_type` and `make_function_context`. `trace_function` itself would bind the arguments
     once more, at each run. When it is gone: `traced`, with a Python function that raises.
     """
     args, signature, captures = bound.args, options.input_signature, options.function_captures
@@ -231,25 +210,6 @@ def flat_inputs_of_call(
         ):
             raise
         return tensors
-
-
-def type_of_call(function: Function, bound: inspect.BoundArguments) -> Any:
-    """What a `tf.function` is traced for with bound arguments, as a key; see `bound_arguments`.
-
-    Stands on `function_type_utils.make_canonicalized_monomorphic_type`, as tracing does. When it is gone: a
-    `tf.types.experimental.TraceType` of the arguments.
-    """
-    return function_type_utils.make_canonicalized_monomorphic_type(
-        bound.args, bound.kwargs, {}, function._function_type
-    )
-
-
-def current_context() -> Any:
-    """What tells traces of one function for the same arguments apart: device, scope, graph; as a key.
-
-    Stands on `function_context.make_function_context`, as tracing does. When it is gone: the device and the strategy.
-    """
-    return function_context.make_function_context()
 
 
 def execute(program: ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:

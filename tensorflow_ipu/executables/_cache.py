@@ -9,9 +9,7 @@ from tensorflow_ipu import _executable_cache
 DEFAULT_MAX_BYTES = _executable_cache.DEFAULT_MAX_BYTES
 
 
-def set_cache(
-    folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES, *, keep_traces: bool | None = None
-) -> None:
+def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
     """Keeps compiled programs in a folder from now on, and looks for them there before it compiles.
 
     Any number of processes can share a folder. An executable is found where the program is the same, with the same
@@ -21,16 +19,12 @@ def set_cache(
     Args:
       folder: The folder, which is made where there is none; None to keep nothing.
       max_bytes: How large all its files may become together, in bytes: those used least recently are removed.
-      keep_traces: Whether what functions were traced to is kept as well, so that another process need not trace them.
-        It is found where all is the same that the function and its arguments lead to in Python, and the libraries'
-        versions. What else Python code can ask while it is traced, such as a file or the time, is not looked at: where
-        it does, leave this off. None: what the environment variable `TENSORFLOW_IPU_KEEP_TRACES` says; no if unset.
 
     Raises:
-      TypeError: `max_bytes` is no whole number, or `keep_traces` no bool.
+      TypeError: `max_bytes` is no whole number.
       ValueError: It is not positive, or the folder cannot be written.
     """
-    _executable_cache.ask(folder, max_bytes, keep_traces)
+    _executable_cache.ask(folder, max_bytes)
 
 
 def cache_folder() -> str | None:

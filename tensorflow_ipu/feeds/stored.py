@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _HOST = "/device:CPU:0"
-_ENQUEUE = "IpuOutfeedEnqueue"
 
 
 def described(state: tf.Tensor) -> dict[str, Any] | None:
@@ -87,26 +86,6 @@ class StoredResults:
 def order(device: str) -> tf.Tensor:
     """The state of an order of its own, for one thread's runs."""
     return program_order._new().state(device)
-
-
-def shared_order(device: str) -> tf.Tensor:
-    """The order that all programs of this process capture that are traced for a device."""
-    return program_order.shared(device)
-
-
-def layouts_of(library: bytes) -> list[Any]:
-    """The structures of elements, of `tf.TensorSpec`, that the functions of a serialized library enqueue."""
-    functions = tf.compat.v1.GraphDef().library
-    functions.ParseFromString(library)
-    nodes = (node for function in functions.function for node in function.node_def)
-    numbers = dict.fromkeys(node.attr["layout"].i for node in nodes if node.op == _ENQUEUE)
-    return [_layout.numbered(number).nested for number in numbers]
-
-
-def note_layouts(layouts: Sequence[Any]) -> None:
-    """Has this process know these structures, as if it had traced programs that enqueue them."""
-    for nested in layouts:
-        _layout.note(_layout.ElementLayout(nested))
 
 
 def specs_of(elements: Sequence[Mapping[str, Any]]) -> list[tf.TensorSpec]:

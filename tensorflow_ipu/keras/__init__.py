@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu import _strategy_scope
-from tensorflow_ipu import kept_traces as _kept_traces
 from tensorflow_ipu.keras import _keras_internals, _version
 from tensorflow_ipu.keras.model.auto import look_past_ipus as _look_past_ipus
 from tensorflow_ipu.keras.model.scope import extending_models as _extending_models
@@ -44,8 +43,6 @@ __all__ = [
     "layers",
     "optimizers",
 ]
-
-_kept_traces.tell_built_optimizers(_keras_internals.variables_built_for)
 
 _version.check(_version.installed())
 _look_past_ipus()

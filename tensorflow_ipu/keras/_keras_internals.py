@@ -269,12 +269,3 @@ def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
     When it is gone: `tf.distribute.get_strategy()` in the optimizer's `__init__`.
     """
     return getattr(optimizer, "_distribution_strategy", None)
-
-
-def variables_built_for(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:
-    """The variables that an optimizer was built for; stands on `Optimizer._trainable_variables`.
-
-    `optimizer.variables` is public, and has those that the optimizer made. When it is gone: no trace is kept that builds an
-    optimizer.
-    """
-    return optimizer._trainable_variables

@@ -26,9 +26,3 @@ def kind(state: tf.Tensor) -> str | None:
 def feed_of(kind: str, device: str) -> _feed.Feed:
     """What takes the place of the stored program's."""
     return _sites._make_random(device) if kind == "random" else _sites._make(device, "a stored program")
-
-
-def shared(kind: str, device: str) -> tf.Tensor:
-    """The state of that kind that a program traced in this process would have: a new site, or what the device has."""
-    feed = _sites._make(device, "a kept trace") if kind == "site" else _sites.shared(kind, device)
-    return feed.state(device)

@@ -20,8 +20,8 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
 from tensorflow_ipu.replicas._numbers import Numbers, set_marker
 from tensorflow_ipu.replicas._numbers import of_device as numbers_of
-from tensorflow_ipu.replicas._program import Prepared, Target, adopt, find, is_graph_function, not_kept, trace
-from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_ipus_of_replica, set_pack_bytes
+from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
+from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_pack_bytes
 from tensorflow_ipu.replicas._runner import insert, insert_operation, run
 from tensorflow_ipu.replicas._runs import active, wait_until_idle
 from tensorflow_ipu.replicas._shards import (
@@ -49,7 +49,6 @@ __all__ = [
     "ShapesOfData",
     "Target",
     "active",
-    "adopt",
     "check_size",
     "compile_only",
     "computed_by",
@@ -68,7 +67,6 @@ __all__ = [
     "is_graph_function",
     "is_tracing",
     "names_a_feed",
-    "not_kept",
     "note_shards",
     "numbers_now",
     "numbers_of",
@@ -80,7 +78,6 @@ __all__ = [
     "power_of_2",
     "run",
     "run_interruptibly",
-    "set_ipus_of_replica",
     "set_marker",
     "set_pack_bytes",
     "shards_of",

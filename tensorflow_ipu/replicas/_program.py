@@ -16,22 +16,11 @@ from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Callable
 
     from tensorflow_ipu._types import Nested
 
 _MUST_COMPILE = "_XlaMustCompile"
-# On a function: its programs that were not traced in this process.
-_ADOPTED = "_ipu_adopted"
-# What graphs of programs have that is of use to this process alone, and what it is.
-_OF_THIS_PROCESS = {
-    "_ipu_embedding_sites": "an embedding on the host",
-    "_ipu_fifos": "a queue of `internal_ops.fifo`",
-    "_ipu_parts": "a part that the host runs",
-    "_ipu_pipelines": "a pipeline",
-}
-
 # A function that the user does not compile has a twin that is compiled, made at its first run.
 _twins: weakref.WeakKeyDictionary[Function | ConcreteFunction, Function] = weakref.WeakKeyDictionary()
 
@@ -118,57 +107,11 @@ def find(
     if isinstance(function, ConcreteFunction):
         return function, functions.flat_inputs_of_call(function, args, kwargs)
     config = functions.tracing_options(function)
-    adopted = getattr(function, _ADOPTED, None)
-    if config is None and adopted is None:
+    if config is None:
         return None
     bound = functions.bound_arguments(function, args, kwargs)
-    program = None if config is None else functions.known_trace(bound, _options(function, config, target))
-    if program is None and adopted is not None:
-        program = adopted.get(_key_of_adopted(function, bound, target))
+    program = functions.known_trace(bound, _options(function, config, target))
     return None if program is None else (program, functions.flat_inputs(program, bound))
-
-
-def _key_of_adopted(function: Function, bound: inspect.BoundArguments, target: Target) -> tuple[object, ...]:
-    return (target, functions.current_context(), functions.type_of_call(function, bound)[0])
-
-
-def adopt(
-    fn: Function,
-    args: Sequence[Nested],
-    kwargs: Mapping[str, Nested],
-    target: Target,
-    make: Callable[[Any], ConcreteFunction],
-) -> Prepared:
-    """Has `find` find a program that was not traced in this process.
-
-    Args:
-      fn: A `tf.function`.
-      args: As for `trace`.
-      kwargs: As for `trace`.
-      target: As for `trace`.
-      make: Makes the program, of what `functions.type_of_call` says of the arguments.
-
-    Returns:
-      The program, and its flat inputs.
-    """
-    function = compiled(fn)
-    assert isinstance(function, Function)
-    begin = time.monotonic_ns()
-    bound = functions.bound_arguments(function, args, kwargs)
-    program = make(functions.type_of_call(function, bound))
-    # Kept by the function: the program may lead back to it, and would keep a weak table's key alive.
-    adopted = vars(function).setdefault(_ADOPTED, {})
-    adopted[_key_of_adopted(function, bound, target)] = program
-    _traces.note_adopted(function, begin)
-    return program, functions.flat_inputs(program, bound)
-
-
-def not_kept(fn: object, program: ConcreteFunction) -> str | None:
-    """Why another process could not run a program that was traced here, in words; None where it could."""
-    if isinstance(fn, Function) and (fn.input_signature or functions.is_relaxed(fn)):
-        return "it was traced for arguments of other types than it was called with"
-    left = [what for name, what in _OF_THIS_PROCESS.items() if hasattr(program.graph, name)]
-    return f"the program has {' and '.join(left)}" if left else None
 
 
 def trace(

@@ -63,11 +63,6 @@ def ipus_of_replica(program: functions.ConcreteFunction) -> int:
     return shards
 
 
-def set_ipus_of_replica(program: functions.ConcreteFunction, ipus: int) -> None:
-    """Says how many IPUs one replica of a program uses that was not traced in this process."""
-    _shards[program] = ipus
-
-
 def call(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:
     """Runs the program on all replicas at once, or puts that into the graph, for as many as there are when it runs.
 

@@ -72,14 +72,6 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
             tell(_described(function), len(found) + 1, differences(others[-1].leaves, new.leaves))
 
 
-def note_adopted(function: Function, begin: int) -> None:
-    """Notes that a program was found among those kept, where a trace would have been."""
-    duration = time.monotonic_ns() - begin
-    _metrics.adopted_traces.add()
-    _tracepoints.mark(_tracepoints.PROGRAMS, f"kept trace of {_described(function)}", begin)
-    _logger.info("found the kept trace of `%s` in %.3f s", _described(function), duration / 1e9)
-
-
 def warn(function: str, count: int, difference: str) -> None:
     """Warns that a function was compiled for so many shapes.
 

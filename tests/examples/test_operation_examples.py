@@ -28,10 +28,10 @@ def test_layers_share_their_code_and_train_as_without(run_example):
     assert run_example("functions") == ["the same loss and gradients: True"]
 
 
-def test_second_start_finds_trace_and_executable(run_example):
+def test_second_start_finds_the_executable(run_example):
     first, second = run_example("second_start")
-    assert first == "30.0 {'TracesKept': 1, 'ExecutablesStored': 1, 'TracesFound': 0, 'ExecutablesLoaded': 0}"
-    assert second == "30.0 {'TracesKept': 0, 'ExecutablesStored': 0, 'TracesFound': 1, 'ExecutablesLoaded': 1}"
+    assert first == "30.0 {'ExecutablesStored': 1, 'ExecutablesLoaded': 0}"
+    assert second == "30.0 {'ExecutablesStored': 0, 'ExecutablesLoaded': 1}"
 
 
 def test_script_of_the_sdk_runs_through_the_door(run_example):

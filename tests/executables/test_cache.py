@@ -33,7 +33,7 @@ PROGRAM = """
 
     strategy.run(program, (tf.constant(3),))
     found = outfeed.dequeue().numpy().tolist() if {first} else "nothing"
-    counters = ("ExecutablesStored", "ExecutablesLoaded", "TracesKept", "TracesFound")
+    counters = ("ExecutablesStored", "ExecutablesLoaded")
     print(*(ipu.counter_value(name) for name in counters), total.numpy(), found)
     """
 CONFIGURED = """
@@ -45,7 +45,7 @@ CONFIGURED = """
 """
 CALLED = """
     tf.function(lambda x: x + 1)(tf.constant(1))  # TensorFlow numbers what comes after.
-    ipu.executables.set_cache(sys.argv[1], keep_traces=True)
+    ipu.executables.set_cache(sys.argv[1])
 """
 
 
@@ -65,19 +65,16 @@ def script(before: str, first: int) -> str:
 def test_other_processes_find_what_was_compiled(run_script: Any, tmp_path: Path) -> None:
     cache = tmp_path / "made" / "here"
     compiled = run_script(script(CONFIGURED, 0), str(cache))
-    assert compiled.stdout.split() == ["1", "0", "0", "0", "0.0", "nothing"]
+    assert compiled.stdout.split() == ["1", "0", "0.0", "nothing"]
     (file,) = cache.iterdir()
-    with_traces = {"TENSORFLOW_IPU_KEEP_TRACES": "1"}
     by_variable = {"TF_POPLAR_FLAGS": f"--executable_cache_path={cache}"}
-    kept = run_script(script("", 1), env=by_variable | with_traces)
-    found = run_script(script(CALLED, 1), str(cache), env=by_variable | with_traces)
-    for done, traces in ((kept, ["1", "0"]), (found, ["0", "1"])):
-        assert done.stdout.split() == ["0", "1", *traces, "6.0", "[1.0,", "3.0,", "6.0]"]
+    for done in (run_script(script("", 1), env=by_variable), run_script(script(CALLED, 1), str(cache))):
+        assert done.stdout.split() == ["0", "1", "6.0", "[1.0,", "3.0,", "6.0]"]
         assert "cpu_aot_loader" not in done.stderr
         assert "text-format" not in done.stderr
     file.write_bytes(file.read_bytes()[:1000])
     done = run_script(script("", 2), env=by_variable)
-    assert done.stdout.split() == ["1", "0", "0", "0", "9.0", "[2.0,", "5.0,", "9.0]"]
+    assert done.stdout.split() == ["1", "0", "9.0", "[2.0,", "5.0,", "9.0]"]
 
 
 def test_call_goes_before_configuration_and_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,8 +114,6 @@ def test_faults_of_folders_are_named_and_change_nothing(monkeypatch: pytest.Monk
     for error, given in ((TypeError, 1.5), (TypeError, True), (ValueError, 0)):
         with pytest.raises(error, match="`max_bytes` must be"):
             ipu.executables.set_cache(tmp_path, given)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="`keep_traces` must be"):
-        ipu.executables.set_cache(tmp_path, keep_traces=1)  # type: ignore[arg-type]
     assert ipu.executables.cache_folder() is None
 
 

@@ -59,56 +59,6 @@ def test_definitions_run_under_other_names_with_all_that_they_call() -> None:
     assert total.numpy() == 19
 
 
-def test_a_definition_is_a_concrete_function_again_with_what_it_captures() -> None:
-    total = tf.Variable(1.0)
-
-    @tf.function(jit_compile=True)
-    def outer(x: Any, how: str) -> Any:
-        return {"none": None, "total": total.assign_add(x) if how else x}
-
-    program = outer.get_concrete_function(tf.constant(1.0), "so")
-    name = definitions.define(definitions.definitions_of(program), "restored")
-    other = tf.Variable(10.0)
-    bound = functions.bound_arguments(outer, (tf.constant(2.0), "so"), {})
-    found = definitions.restored(
-        name,
-        "outer",
-        definitions.attributes_of(program),
-        functions.type_of_call(outer, bound),
-        [other.handle],
-        [other],
-        lambda flat: {"none": None, "total": flat[0]},
-    )
-    result = functions.execute(found, functions.flat_inputs(found, bound), found.captured_inputs)
-    assert result["none"] is None
-    assert (result["total"].numpy(), other.numpy(), total.numpy()) == (12, 12, 1)
-    assert found.variables == (other,)
-    assert definitions.attributes_of(found).keys() == definitions.attributes_of(program).keys()
-
-
-def test_settings_contexts_and_types_of_calls_tell_functions_apart(function: Any) -> None:
-    assert functions.settings_of(function) == functions.settings_of(tf.function(doubled))
-    for other in (
-        {"jit_compile": True},
-        {"autograph": False},
-        {"reduce_retracing": True},
-        {"input_signature": [SCALAR]},
-    ):
-        assert functions.settings_of(function) != functions.settings_of(tf.function(doubled, **other))
-    assert functions.is_relaxed(tf.function(doubled, reduce_retracing=True))
-    assert not functions.is_relaxed(function)
-    types = [
-        functions.type_of_call(function, functions.bound_arguments(function, (tf.constant(1.0), factor), {}))[0]
-        for factor in (2, 2, 3)
-    ]
-    assert types[0] == types[1] != types[2]
-    assert hash(types[0]) == hash(types[1])
-    here = functions.current_context()
-    assert functions.current_context() == here
-    with tf.Graph().as_default():
-        assert functions.current_context() != here
-
-
 def test_lock_of_a_function_can_be_held_twice_by_its_thread(function: Any) -> None:
     with functions.lock_of(function):
         assert function(tf.constant(3.0))["doubled"].numpy() == 6.0
