@@ -22,7 +22,6 @@
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/pump_sleep.h"
-#include "tensorflow_ipu/kernels/core/spin_mutex.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiters.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -64,8 +63,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     capacity_.SetBytes(bytes);
     bytes_ = bytes;
     if (!HasRoom()) {
-      pump_.AwaitRoom(lock, capacity_.elements(), rows_.pushed() - rows_.held(),
-                      [this]() IPU_REQUIRES(mutex_) { return HasRoom(); });
+      pump_.AwaitRoom(lock, capacity_.elements(), [this]() IPU_REQUIRES(mutex_) { return HasRoom(); });
     }
     if (!open_) return Closed();
     rows_.Push(&element);
@@ -97,7 +95,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) IPU_EXCLUDES(mutex_) {
     LaneCache<Element>* const cache = CacheOf(lane, lanes, why);
     if (cache == nullptr) return Took::kFailed;
-    const SpinLock cache_lock(cache->mutex);
+    const Lock cache_lock(cache->mutex);
     if (Stopped()) {
       *why = WhyStopped();
       return Took::kFailed;
@@ -129,7 +127,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   bool TakeAtHand(int64_t lane, int64_t lanes, Use use) {
     if (lanes_.load(std::memory_order_acquire) != lanes) return false;
     LaneCache<Element>& cache = caches_[lane];
-    const SpinLock cache_lock(cache.mutex);
+    const Lock cache_lock(cache.mutex);
     if (cache.count() == 0 || Stopped()) return false;
     cache.TakeInPlace(use);
     return true;
@@ -164,7 +162,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     Element element;
     Outcome why;
     if (LaneCache<Element>* const cache = CacheOf(lane, lanes, &why)) {
-      const SpinLock cache_lock(cache->mutex);
+      const Lock cache_lock(cache->mutex);
       if (Stopped()) {
         why = WhyStopped();
       } else if (cache->count() > 0) {
@@ -274,7 +272,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     const int64_t lanes = lanes_.load(std::memory_order_acquire);
     for (int64_t lane = 0; lane < lanes; ++lane) {
       LaneCache<Element>* const cache = &caches_[lane];
-      const SpinLock lock(cache->mutex);
+      const Lock lock(cache->mutex);
       visit(lane, cache);
     }
   }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/spin_mutex.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -24,7 +24,7 @@ void Prefetch(const Element&, long) {}
 // and then one after the other from memory that is its own, on cache lines of its own.
 template <typename Element>
 struct alignas(64) LaneCache {
-  mutable SpinMutex mutex;
+  mutable Mutex mutex;
   std::vector<Element> elements IPU_GUARDED_BY(mutex);  // Those from `next` to `end` are there to take.
   std::size_t next IPU_GUARDED_BY(mutex) = 0;
   std::size_t end IPU_GUARDED_BY(mutex) = 0;

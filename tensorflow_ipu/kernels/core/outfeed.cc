@@ -1,13 +1,8 @@
 #include "tensorflow_ipu/kernels/core/outfeed.h"
 
-#include <sched.h>
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/memory.h"
@@ -16,43 +11,16 @@
 
 namespace tensorflow_ipu::core {
 
-namespace {
-
-// Has the calling thread wake by the clock as soon as it can, where the system would wake it with others by habit.
-class PunctualWake {
- public:
-  PunctualWake() : slack_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1); }
-  ~PunctualWake() {
-    if (slack_ > 0) prctl(PR_SET_TIMERSLACK, slack_);
-  }
-
-  PunctualWake(const PunctualWake&) = delete;
-  PunctualWake& operator=(const PunctualWake&) = delete;
-
- private:
-  const int slack_;  // In nanoseconds.
-};
-
-}  // namespace
-
 Outcome Outfeed::Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) {
   bool awaited = false;
   {
-    const SpinLock lock(mutex_);
+    const Lock lock(mutex_);
     Outcome why_not = TryAppend(lane, lanes, layout, leaves);
     if (!why_not.ok()) return why_not;
     awaited = readers_ > 0 && Ready() > 0;
-    if (awaited) {
-      program_on_ = sched_getcpu();
-      woken_ns_ = Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-    }
+    if (awaited) woken_ns_ = Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   }
-  if (awaited) {
-    {
-      const Lock asleep(sleep_mutex_);
-    }  // A reader that has found nothing sleeps by now, and hears of it.
-    row_came_.NotifyAll();
-  }
+  if (awaited) row_came_.NotifyAll();
   return Outcome::Ok();
 }
 
@@ -98,7 +66,7 @@ Outcome Outfeed::TryAppend(int64_t lane, int64_t lanes, int64_t layout, const st
 }
 
 void Outfeed::Declare(int64_t layout) {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   if (lanes_.empty()) layout_ = layout;
 }
 
@@ -149,63 +117,11 @@ Outcome Outfeed::Full() const {
 }
 
 Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds patience, int64_t layout, int64_t most) {
-  const Clock::time_point end = Clock::now() + patience;
-  for (;;) {
-    {
-      const SpinLock lock(mutex_);
-      if (Ready() > 0 || Clock::now() >= end) return TakeReady(layout, most);
-    }
-    AwaitRow(end);  // Another reader may be first.
-  }
-}
-
-void Outfeed::AwaitRow(Clock::time_point end) {
-  int64_t woken_before = 0;
-  std::optional<Arrivals::Due> due;
-  {
-    const SpinLock lock(mutex_);
-    ++readers_;
-    woken_before = woken_ns_;
-    if (Ready() == 0) due = arrivals_.Next(RowsInAll());
-  }
-  if (!due.has_value() || due->to > end || !AwaitDueRow(*due, woken_before)) {
-    // Who has just computed and sleeps owes others their turns. A reader on the processor of a program that mostly
-    // waits pays while it has nothing to do, so that the program does not get a turn before it when the row comes.
-    // Beside one that computes all the time it would owe them more by that.
-    if (due.has_value() && sched_getcpu() == program_on_) std::this_thread::yield();
-    Lock lock(sleep_mutex_);
-    row_came_.WaitFor(lock, end - Clock::now(), [this] { return ready() > 0; });
-  }
-  const SpinLock lock(mutex_);
+  Lock lock(mutex_);
+  ++readers_;
+  row_came_.WaitFor(lock, patience, [this]() IPU_REQUIRES(mutex_) { return Ready() > 0; });
   --readers_;
-  if (woken_ns_ != woken_before) arrivals_.Came(Clock::time_point(std::chrono::nanoseconds(woken_ns_)), RowsInAll());
-}
-
-bool Outfeed::AwaitDueRow(const Arrivals::Due& due, int64_t woken_before) {
-  if (sched_getcpu() == program_on_) return false;
-  const Clock::time_point wake_at = due.from - kClockWake;
-  if (Clock::now() < wake_at) {
-    const PunctualWake punctual;
-    Lock lock(sleep_mutex_);
-    if (row_came_.WaitFor(lock, wake_at - Clock::now(), [this] { return ready() > 0; })) return true;
-  }
-  return SpinForRow(due, woken_before);
-}
-
-bool Outfeed::SpinForRow(const Arrivals::Due& due, int64_t woken_before) {
-  const Clock::time_point begin = Clock::now();
-  const Clock::time_point end = std::min(due.to, begin + due.spin);
-  bool came = woken_ns_ != woken_before;
-  for (auto now = begin; !came && now < end && sched_getcpu() != program_on_; now = Clock::now()) {
-    for (int i = 0; i < kTriesBetweenLooks && !came; ++i) {
-      Pause();
-      came = woken_ns_ != woken_before;
-    }
-    if (!came) std::this_thread::yield();  // Whoever else wants this core may have it.
-  }
-  const SpinLock lock(mutex_);
-  arrivals_.Spun(Clock::now() - begin);
-  return came;
+  return TakeReady(layout, most);
 }
 
 Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
@@ -238,7 +154,7 @@ Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
 }
 
 void Outfeed::PutBack(Taken taken) {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != lanes_.size()) {
     if (Holds()) return;  // Another program's elements, which cannot stand beside these, came meanwhile.
@@ -255,7 +171,7 @@ void Outfeed::PutBack(Taken taken) {
 }
 
 void Outfeed::Align() {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   const int64_t rows = Ready();
   for (Lane& lane : lanes_) {
     while (lane.count > rows) {
@@ -269,22 +185,22 @@ void Outfeed::Align() {
 }
 
 int64_t Outfeed::layout() const {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   return layout_;
 }
 
 int64_t Outfeed::lanes() const {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   return static_cast<int64_t>(lanes_.size());
 }
 
 int64_t Outfeed::ready() const {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   return Ready();
 }
 
 Passed Outfeed::passed() const {
-  const SpinLock lock(mutex_);
+  const Lock lock(mutex_);
   return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
 }
 
@@ -293,7 +209,10 @@ bool Outfeed::Holds() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.count > 0; });
 }
 
-int64_t Outfeed::RowsInAll() const { return lanes_.empty() ? 0 : appended_ / static_cast<int64_t>(lanes_.size()); }
+int64_t Outfeed::woken_ns() const {
+  const Lock lock(mutex_);
+  return woken_ns_;
+}
 
 int64_t Outfeed::Ready() const {
   if (lanes_.empty()) return 0;

@@ -2,7 +2,6 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,11 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/arrivals.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
-#include "tensorflow_ipu/kernels/core/spin_mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -91,7 +88,7 @@ class Outfeed {
   Passed passed() const IPU_EXCLUDES(mutex_);
 
   // When the latest row came that a reader waited for: nanoseconds of the monotonic clock; 0 before the first.
-  int64_t woken_ns() const { return woken_ns_; }
+  int64_t woken_ns() const IPU_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -103,16 +100,8 @@ class Outfeed {
 
   Outcome TryAppend(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) IPU_REQUIRES(mutex_);
   Taken TakeReady(int64_t layout, int64_t most) IPU_REQUIRES(mutex_);
-  // Waits until a whole row is there, or until `end`.
-  void AwaitRow(Clock::time_point end) IPU_EXCLUDES(mutex_, sleep_mutex_);
-  // Sleeps by the clock until shortly before the row is due, and spins until it should have come, unless that would be
-  // on the program's processor. Returns whether one came after `woken_before`.
-  bool AwaitDueRow(const Arrivals::Due& due, int64_t woken_before) IPU_EXCLUDES(mutex_, sleep_mutex_);
-  bool SpinForRow(const Arrivals::Due& due, int64_t woken_before) IPU_EXCLUDES(mutex_);
-
   bool Holds() const IPU_REQUIRES(mutex_);  // Whether there is an element that must not be lost.
   int64_t Ready() const IPU_REQUIRES(mutex_);
-  int64_t RowsInAll() const IPU_REQUIRES(mutex_);  // That came so far.
   // Null where there is no memory for it.
   Rows* PieceWithRoom(Lane* lane) IPU_REQUIRES(mutex_);
   bool HasMemoryFor(std::size_t bytes) IPU_REQUIRES(mutex_);
@@ -122,23 +111,17 @@ class Outfeed {
   const std::string name_;
   const Mode mode_;
 
-  // For readers that sleep: who holds it too has locked it first.
-  Mutex sleep_mutex_;
   Condition row_came_;
 
-  mutable SpinMutex mutex_;
+  mutable Mutex mutex_;
   int64_t readers_ IPU_GUARDED_BY(mutex_) = 0;  // Threads that wait in Take.
   int64_t layout_ IPU_GUARDED_BY(mutex_) = 0;
   std::size_t row_bytes_ IPU_GUARDED_BY(mutex_) = 0;
   int64_t appended_ IPU_GUARDED_BY(mutex_) = 0;  // Elements, of all lanes.
-  Arrivals arrivals_ IPU_GUARDED_BY(mutex_);     // As readers saw them.
+  int64_t woken_ns_ IPU_GUARDED_BY(mutex_) = 0;
   // Bytes that may be allocated before the memory that is left is asked for again.
   std::size_t until_check_ IPU_GUARDED_BY(mutex_) = 0;
   std::vector<Lane> lanes_ IPU_GUARDED_BY(mutex_);
-
-  // Written under mutex_; read without it by those who spin.
-  alignas(64) std::atomic<int64_t> woken_ns_{0};
-  std::atomic<int> program_on_{-1};  // The processor on which the latest row came that a reader waited for.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -2,36 +2,23 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_PUMP_SLEEP_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_PUMP_SLEEP_H_
 
-#include <chrono>
 #include <cstdint>
-#include <optional>
 
-#include "tensorflow_ipu/kernels/core/drain_rate.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {
 
-// One wake serves half a queue. But to wake the pump takes a program longer than ten small elements do; so where a
-// queue is emptied soon and steadily, the pump wakes by the clock when half of it should be free, and is woken only
-// where that turns out to be too late.
+// One wake serves half a queue: to wake the pump takes a program longer than ten small elements do.
 //
 // Used with the queue's lock held.
 class PumpSleep {
  public:
-  // The pump's: sleeps until `has_room` returns true of a full queue that keeps so many elements, after `taken` have
-  // left it in all.
+  // The pump's: sleeps until `has_room` returns true of a full queue that keeps so many elements.
   template <typename HasRoom>
-  void AwaitRoom(Lock& lock, int64_t kept, int64_t taken, HasRoom has_room) {
-    const auto now = DrainRate::Clock::now();
-    drain_rate_.Full(now, taken);
-    const int64_t half = kept / 2;
-    const std::optional<std::chrono::nanoseconds> until_half = drain_rate_.TimeFor(half);
-    if (kept >= kRowsAhead && until_half.has_value() && *until_half <= kLongestNap) {
-      Sleep(half / 2);
-      wake_.WaitUntil(lock, now + *until_half);
-    }
-    Sleep(half);
+  void AwaitRoom(Lock& lock, int64_t kept, HasRoom has_room) {
+    sleeps_ = true;
+    woken_at_ = kept / 2;
     wake_.Wait(lock, has_room);
     sleeps_ = false;
   }
@@ -52,13 +39,7 @@ class PumpSleep {
   void Wake() { wake_.NotifyAll(); }
 
  private:
-  void Sleep(int64_t woken_at) {
-    sleeps_ = true;
-    woken_at_ = woken_at;
-  }
-
   Condition wake_;
-  DrainRate drain_rate_;
   bool sleeps_ = false;
   int64_t woken_at_ = 0;  // How many elements are left when a pump that sleeps is to be woken.
 };

@@ -28,11 +28,6 @@ constexpr std::size_t kBytesAhead = std::size_t{4} << 20;
 // it is taken. Without: 1.06 for one layer.
 constexpr std::size_t kGrownBytes = std::size_t{256} << 10;
 
-// How long a pump whose queue is full sleeps by the clock at most. Where half of the queue lasts longer than that, to
-// be woken by the program costs it nothing that matters. A wake takes the program 12 us: by a profiler's samples, 75 ns
-// of each step of one layer without naps, and 14 ns with them.
-constexpr std::chrono::nanoseconds kLongestNap{5000000};
-
 // What a lane takes at a time under the lock of the queue: elements, and bytes in all. What pump and program both touch
 // moves between their cores' caches at 0.1 us and more; without batches the two queues of a loop of small steps added
 // 1.2 us a step, with them 0.35 us. Without: 1.2 to 1.3 for elements of 4 and 64 KiB.
@@ -45,16 +40,6 @@ constexpr std::size_t kBatchBytes = std::size_t{16} << 10;
 constexpr std::size_t kCopiedBytes = 1024;
 
 // Outfeeds. `benchmarks/outfeed-latency` and `benchmarks/loop-overhead` measure them.
-
-// What a row that is waited for pays for at most of a spin for the next one, and for how long at most a reader spins
-// for a row: where rows come at regular intervals it wakes by the clock and finds its row some microseconds after the
-// enqueue. To be woken on a processor of its own, which is halted then, takes 50 us in a virtual machine. Without: 10
-// on two processors.
-constexpr std::chrono::nanoseconds kDueSpinOfRow{50000};
-constexpr std::chrono::nanoseconds kLongestDueSpin{200000};
-
-// How much later than asked a thread wakes by the clock as a rule, where its processor is halted.
-constexpr std::chrono::nanoseconds kClockWake{45000};
 
 // Bytes that an outfeed allocates at a time at most, for as many rows as are unread. Without, a row at a time: 1.8 for
 // rows of 4 bytes.

@@ -104,19 +104,8 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
   return {core::Outcome::Ok(), std::move(future)};
 }
 
-// XLA's questions about the handler, which its bindings answer before they call this.
-ffi::Error RefuseOtherCall(ffi::RemainingArgs /*arguments*/, ffi::RemainingRets /*results*/) {
-  return {ffi::ErrorCode::kInternal, "A collective was called in a way that this version of XLA's API does not have."};
-}
-
-XLA_FFI_DEFINE_HANDLER(kAboutMeet, RefuseOtherCall, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
-
 // Arguments: the order, if there is one, the state, and the values. Results: the next state, and those of the values.
-XLA_FFI_Error* MeetFromFrame(XLA_FFI_CallFrame* frame) {
-  return IsCall(*frame) ? Return(frame, Meet(*frame)) : kAboutMeet(frame);
-}
-
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_collective", "Host", MeetFromFrame);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_collective", "Host", CalledWithFrame<Meet>);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -1,6 +1,6 @@
 // What the custom call of a feed or a collective is given, read from the frame of the call itself. XLA's bindings check
 // the kind of each argument and pack them into a tuple, which takes as long as all else that a feed does for a small
-// element; so they are for what is rare here (a feed's wait or failure, XLA's questions about the handler).
+// element; so they answer XLA's questions about the handler alone.
 #ifndef TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
 #define TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "xla/ffi/api/ffi.h"
 
 // Exported by TensorFlow's library; the header that declares it includes others that the wheel does not carry.
@@ -30,6 +31,7 @@ struct Reply {
 // Returns it to XLA from a handler that reads the frame of its call.
 inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
   namespace ffi = xla::ffi;
+  if (!reply.future.has_value() && reply.outcome.ok()) return nullptr;
   constexpr auto kStage = ffi::ExecutionStage::kExecute;
   if (!reply.future.has_value()) {
     return ffi::ResultEncoding<kStage, ffi::Error>::Encode(frame->api, frame->ctx, ToError(std::move(reply.outcome)));
@@ -39,6 +41,15 @@ inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
   if (const auto* const error = std::get_if<XLA_FFI_Error*>(&encoded)) return *error;
   frame->future = std::get<XLA_FFI_Future*>(encoded);
   return nullptr;
+}
+
+// Answers XLA's questions about a handler, as its bindings do.
+XLA_FFI_Error* AnswerQuestion(XLA_FFI_CallFrame* frame);
+
+// A handler that reads the frame of its call.
+template <Reply (*call)(const XLA_FFI_CallFrame&)>
+XLA_FFI_Error* CalledWithFrame(XLA_FFI_CallFrame* frame) {
+  return IsCall(*frame) ? Return(frame, call(*frame)) : AnswerQuestion(frame);
 }
 
 }  // namespace tensorflow_ipu

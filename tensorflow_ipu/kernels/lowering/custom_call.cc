@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/lowering/implied_order.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
 
@@ -82,7 +81,6 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
       context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), argument_shapes, attributes,
       /*has_side_effect=*/true, aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-  if (states > 1) MarkAsOrdered(call);
   if (options.advance) {
     const absl::Status assigned = context->AssignVariable(advanced, tf::DT_INT64, xla::GetTupleElement(call, 0));
     if (!assigned.ok()) {

@@ -14,7 +14,6 @@
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/program_compiler.h"
 #include "tensorflow_ipu/kernels/lowering/compiler_client.h"
-#include "tensorflow_ipu/kernels/lowering/implied_order.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
 #include "xla/client/client_library.h"
@@ -99,11 +98,10 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDevi
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
                                                             const tf::XlaCompiler::CompilationResult& result) {
-  tf::XlaCompiler::CompilationResult changed = result;
-  if (auto without = WithoutImpliedOrder(*changed.computation)) changed.computation = std::move(without);
-  auto rewritten = precision::Rewritten(*changed.computation);
+  auto rewritten = precision::Rewritten(*result.computation);
   if (!rewritten.ok()) return rewritten.status();
-  if (*rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, changed);
+  if (*rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
+  tf::XlaCompiler::CompilationResult changed = result;
   changed.computation = *std::move(rewritten);
   return BuiltAsRounded(client, options, changed);
 }

@@ -8,7 +8,6 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
-#include "tensorflow_ipu/kernels/lowering/implied_order.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
 #include "xla/shape_util.h"
@@ -45,7 +44,6 @@ class JoinOrdersXla : public tf::XlaOpKernel {
         context->builder(), "ipu_join_orders", states, xla::ShapeUtil::MakeTupleShape(shapes), shapes, /*opaque=*/"",
         /*has_side_effect=*/false, in_place, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
         xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-    MarkAsOrdered(joined);
     for (int i = 0; i < context->num_inputs(); ++i) {
       OP_REQUIRES_OK(context, context->AssignVariable(i, tf::DT_INT64, xla::GetTupleElement(joined, i)));
     }

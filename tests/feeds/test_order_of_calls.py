@@ -1,8 +1,7 @@
-"""Programs that use their queues in order as it is: their calls take no order, and keep it."""
+"""Programs use their queues in the order of their trace."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu._library import native
 
 DEADLINE = 60.0
-UNORDERED = b"_unordered"  # At the end of the name of a call that takes no order, in an executable.
 
 
 def dequeue_compute_enqueue(source: Any, sink: Any) -> None:
@@ -47,49 +45,24 @@ def loop_behind_a_dequeue(source: Any, sink: Any) -> None:
         sink.enqueue(source._dequeue()[1])
 
 
-def run(body: Any, folder: Path) -> tuple[Any, bytes]:
-    """What a program leaves in its outfeed, and its executable."""
-    ipu.executables.set_cache(folder)
-    xs = np.arange(16, dtype=np.float32).reshape(8, 2)
-    source = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((xs, np.arange(8, dtype=np.float32))))
-    source.initializer  # noqa: B018  (The access starts it.)
-    sink = ipu.IPUOutfeedQueue()
-    program = tf.autograph.to_graph(body)
-    try:
-        ipu.IPUStrategy().run(tf.function(lambda: program(source, sink) and None, jit_compile=True, autograph=False))
-        (executable,) = folder.iterdir()
-        left = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), sink.dequeue()) if sink.enqueued else None
-        return left, executable.read_bytes()
-    finally:
-        source.deleter  # noqa: B018
-        ipu.executables.set_cache(None)
-
-
 @pytest.mark.parametrize(
     ("body", "left"),
     [
         (dequeue_compute_enqueue, [1.0, 6.0, 11.0]),
         (dequeue_alone, None),
         (two_dequeues, ([1.0, 11.0, 21.0], [1.0, 3.0, 5.0])),
-    ],
-)
-def test_usual_loops_take_no_order(body: Any, left: Any, tmp_path: Path) -> None:
-    found, executable = run(body, tmp_path)
-    assert found == left
-    assert UNORDERED in executable
-
-
-@pytest.mark.parametrize(
-    ("body", "left"),
-    [
         (enqueue_then_dequeue, [0.0, 0.0, 1.0]),
         (loop_behind_a_dequeue, [1.0, 2.0, 3.0]),
     ],
 )
-def test_programs_that_need_the_order_keep_it(body: Any, left: Any, tmp_path: Path) -> None:
-    found, executable = run(body, tmp_path)
+def test_queues_of_loops_are_used_as_traced(body: Any, left: Any, strategy: Any, infeed_of: Any) -> None:
+    xs = np.arange(16, dtype=np.float32).reshape(8, 2)
+    source = infeed_of(tf.data.Dataset.from_tensor_slices((xs, np.arange(8, dtype=np.float32))))
+    sink: Any = ipu.IPUOutfeedQueue()
+    program = tf.autograph.to_graph(body)
+    strategy.run(tf.function(lambda: program(source, sink) and None, jit_compile=True, autograph=False))
+    found = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), sink.dequeue()) if sink.enqueued else None
     assert found == left
-    assert UNORDERED not in executable
 
 
 def test_enqueue_of_what_xla_knows_ahead_still_comes_after_the_dequeue(
