@@ -77,6 +77,8 @@ class Condition {
     return condition_.wait_for(lock.lock_, limit, std::move(holds));
   }
 
+  void WaitUntil(Lock& lock, std::chrono::steady_clock::time_point when) { condition_.wait_until(lock.lock_, when); }
+
  private:
   std::condition_variable condition_;
 };
