@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.compat import _scan
+    from tensorflow_ipu.compat import _reading
 
 # Nothing ran: the command was wrong, or the script needs what does not exist.
 _NOT_RUN = 2
@@ -87,9 +87,9 @@ def _run(arguments: Sequence[str]) -> int:
         parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: `--emulations={emulations}` names no Python file\n")
     # Devices and scopes are to be there before the script uses TensorFlow: as where a script imports the package itself.
     from tensorflow_ipu import keras  # noqa: F401
-    from tensorflow_ipu.compat import _scan, _script
+    from tensorflow_ipu.compat import _reading, _script
 
-    missing = _scan.scan(script)
+    missing = _reading.scan(script)
     if missing:
         print(_missing_names(script, missing, options.force), file=sys.stderr, flush=True)
         if not options.force:
@@ -111,9 +111,9 @@ def _check(arguments: Sequence[str]) -> int:
     unknown = [str(path) for path in paths if not path.exists()]
     if unknown:
         parser.error(f"there is no file or folder `{'`, `'.join(unknown)}`")
-    from tensorflow_ipu.compat import _scan  # No TensorFlow.
+    from tensorflow_ipu.compat import _reading  # No TensorFlow.
 
-    missing, recorded = _scan.scan_all(paths)
+    missing, recorded = _reading.scan_all(paths)
     for title, found in (("does not exist:", missing), ("is written down, and changes no result:", recorded)):
         if found:
             print("\n".join([title, *map(_place, found)]))
@@ -163,7 +163,7 @@ def _precision(arguments: Sequence[str]) -> int:
     return command.main(arguments)
 
 
-def _missing_names(script: Path, missing: list[_scan.Found], forced: bool) -> str:
+def _missing_names(script: Path, missing: list[_reading.Found], forced: bool) -> str:
     lines = list(map(_place, missing))
     if forced:
         end = "It is run all the same, as `--force` says."
@@ -172,7 +172,7 @@ def _missing_names(script: Path, missing: list[_scan.Found], forced: bool) -> st
     return "\n".join([f"`{script}` needs what does not exist in this version of tensorflow_ipu:", *lines, end])
 
 
-def _place(found: _scan.Found) -> str:
+def _place(found: _reading.Found) -> str:
     return f"  {found.path}:{found.line}: {found.message}"
 
 

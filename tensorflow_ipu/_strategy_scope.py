@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import dataset_iteration
+from tensorflow_ipu.feeds import iterator
 
 _Strategy = TypeVar("_Strategy", bound=tf.distribute.Strategy)
 
@@ -63,7 +63,7 @@ class StrategyScope(Generic[_Strategy]):
     def __enter__(self) -> _Strategy:
         with contextlib.ExitStack() as entered:
             entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
-            entered.enter_context(dataset_iteration.on_device())
+            entered.enter_context(iterator.on_device())
             if self._extended:
                 for extension in _extensions:
                     entered.enter_context(extension())

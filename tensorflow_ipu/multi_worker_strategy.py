@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu import _worker_environment, hosts, replicas
 from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._worker_extended import WorkerExtended
-from tensorflow_ipu.hosts import shards
+from tensorflow_ipu.hosts import cluster
 from tensorflow_ipu.strategy import IPUStrategyV1
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # What Keras hands on here is a share already.
         extended: Any = self.extended
-        return shards.share_of(dataset, self._world, extended.replicas)
+        return cluster.share_of(dataset, self._world, extended.replicas)
 
     def distribute_datasets_from_function(
         self,

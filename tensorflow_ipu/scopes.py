@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import _environment, _poplar_options, replicas
 from tensorflow_ipu._checks import check_bool, is_int, is_number
-from tensorflow_ipu._tensorflow import keras_shapes
+from tensorflow_ipu._tensorflow import old_keras
 from tensorflow_ipu.ops import host_parts
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
@@ -96,7 +96,7 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
         )
     if replicas.is_tracing():
         return host_parts.host_part(name)
-    if keras_shapes.are_asked_for():
+    if old_keras.are_asked_for():
         return tf.name_scope(name)
     raise ValueError(
         "outside_compilation_scope is only allowed in XLA context, and here is no program for an IPU: use it in a function"

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu.precision import Figures, PrecisionReport, TensorRow, command
 from tensorflow_ipu.precision._figures import figures_of
-from tensorflow_ipu.precision._scales import scales_for
+from tensorflow_ipu.precision._report import scales_for
 
 Array = Any
 

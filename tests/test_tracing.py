@@ -14,9 +14,9 @@ from tensorflow_ipu import _tracepoints, compat
 from tensorflow_ipu._metrics import Sample
 from tensorflow_ipu._tensorflow.profiler import Measured
 from tensorflow_ipu.machine import Memory, OperationTime, Report, system_of
-from tensorflow_ipu.tracing import _prediction
-from tensorflow_ipu.tracing._chrome import Chrome
+from tensorflow_ipu.tracing import _measured
 from tensorflow_ipu.tracing._measured import add_marks, add_profile, add_runs, add_waits
+from tensorflow_ipu.tracing._trace import Chrome
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out() -> None:
     report = Report("p", system_of("GC200"), 1, (row, tiny, row), (memory,), (), overlaps_host=False)
     recording = _tracepoints.Recording()
     recording.spans.append(_tracepoints.TimedSpan(_tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
-    chrome = Chrome(0, ["runs", _prediction.process_of(report)])
+    chrome = Chrome(0, ["runs", _measured.process_of(report)])
     add_runs(chrome, recording)
-    _prediction.add(chrome, report, recording)
+    _measured.add(chrome, report, recording)
     trace = chrome.trace()
     places = {
         one["pid"]: one["args"]["sort_index"] for one in trace["traceEvents"] if one["name"] == "process_sort_index"

@@ -6,12 +6,10 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._tensorflow.graphs import FunctionGraph
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.function.trace_type import default_types
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import (
     attributes,
@@ -22,11 +20,8 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 
-# What `tf.function` makes and what it is traced to. Public are `tf.types.experimental.PolymorphicFunction` and
-# `ConcreteFunction`, abstract classes that others derive from (SavedModel's restored functions): what is below reads
-# attributes of these two alone. When they are gone: the classes of `tf.function(f)` and of its
-# `get_concrete_function()`.
 if TYPE_CHECKING:
+    from tensorflow_ipu._tensorflow.graphs import FunctionGraph
     from tensorflow_ipu._types import Nested
 
     class Function(tf.types.experimental.PolymorphicFunction):
@@ -57,6 +52,11 @@ if TYPE_CHECKING:
 else:
     Function = polymorphic_function.Function
     ConcreteFunction = concrete_function.ConcreteFunction
+
+# What `tf.function` makes and what it is traced to. Public are `tf.types.experimental.PolymorphicFunction` and
+# `ConcreteFunction`, abstract classes that others derive from (SavedModel's restored functions): what is below reads
+# attributes of these two alone. When they are gone: the classes of `tf.function(f)` and of its
+# `get_concrete_function()`.
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -126,8 +126,8 @@ def known_trace(bound: inspect.BoundArguments, options: Any) -> ConcreteFunction
     """The concrete function that was traced for bound arguments, or None; see `tracing_options`.
 
     Stands on what `tracing_compilation.trace_function` does before it traces: `TracingOptions.function_cache` and its
-    `lookup`, `make_canonicalized_monomorphic_type` and `make_function_context`. `trace_function` itself would bind the arguments
-    once more, at each run. When it is gone: `traced`, with a Python function that raises.
+    `lookup`, `make_canonicalized_monomorphic_type` and `make_function_context`. `trace_function` itself would bind the
+    arguments once more, at each run. When it is gone: `traced`, with a Python function that raises.
     """
     args, signature, captures = bound.args, options.input_signature, options.function_captures
     if signature is not None:
@@ -279,3 +279,67 @@ def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, 
         captured_inputs=program.captured_inputs,
         stage=stage,
     )
+
+
+class Leaf(NamedTuple):
+    """One part of an argument.
+
+    Attributes:
+      kind: `"tensor"`, `"value"` (of Python), `"object"` (of Python, compared by identity) or `"other"`.
+      text: All of it, as text.
+      shape: Of a tensor; None where its rank is not known.
+      dtype: Of a tensor: its name. Of a value or object: that of its class.
+    """
+
+    kind: str
+    text: str
+    shape: tuple[int | None, ...] | None = None
+    dtype: str = ""
+
+
+def leaves_of(program: ConcreteFunction) -> dict[str, Leaf]:
+    """The parts of the arguments that a function was traced for, by how they are spelled: `x`, `data['image'][0]`.
+
+    Stands on the classes in `trace_type.default_types`: the public `tf.types.experimental.FunctionType` of a concrete
+    function gives a `TraceType` for each argument, which can be compared and not read. When they are gone: the text of
+    each `TraceType`, which is of kind `"other"`.
+    """
+    leaves: dict[str, Leaf] = {}
+    for name, parameter in program.function_type.parameters.items():
+        _add(leaves, name, parameter.type_constraint)
+    return leaves
+
+
+def leaves_of_spec(name: str, spec: object) -> dict[str, Leaf]:
+    """The same of a structure of `tf.TensorSpec`; see `leaves_of`."""
+    leaves: dict[str, Leaf] = {}
+    for path, part in enumerate(tf.nest.flatten(spec)):
+        _add(leaves, f"{name}[{path}]", part)
+    return leaves
+
+
+def _add(leaves: dict[str, Leaf], path: str, part: Any) -> None:
+    """Adds the parts of an argument; see `leaves_of`."""
+    if isinstance(part, tf.TensorSpec):
+        shape = None if part.shape.rank is None else tuple(part.shape.as_list())
+        leaves[path] = Leaf("tensor", f"{part.dtype.name}{part.shape}", shape, part.dtype.name)
+    elif isinstance(part, default_types.Literal):
+        leaves[path] = Leaf("value", repr(part.value), dtype=type(part.value).__name__)
+    elif isinstance(part, default_types.Weakref):
+        held = part._ref()
+        leaves[path] = Leaf("object", str(id(held)), dtype=type(held).__name__)
+    elif isinstance(part, default_types.Dict):
+        for key, below in part.mapping.items():
+            _add(leaves, f"{path}[{key!r}]", below)
+    elif isinstance(part, default_types.List):
+        _add(leaves, path, part.components_tuple)
+    elif isinstance(part, default_types.Tuple):
+        for index, below in enumerate(part.components):
+            _add(leaves, f"{path}[{index}]", below)
+    elif isinstance(part, tf.TypeSpec) and hasattr(part, "element_spec"):
+        elements: Any = part  # Of a dataset's iterator, or of a queue.
+        leaves[path] = Leaf("other", type(part).__name__)
+        for index, below in enumerate(tf.nest.flatten(elements.element_spec)):
+            _add(leaves, f"the elements of {path}, [{index}]", below)
+    else:
+        leaves[path] = Leaf("other", str(part))

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla import xla_data_pb2
+from tensorflow.compiler.xla.service import hlo_pb2
 
 _messages: Any = xla_data_pb2  # Made from a protocol file, so that type checkers see nothing of it.
 
@@ -84,3 +85,10 @@ def frontend_attributes(serialized: bytes) -> dict[str, str]:
 def serialized_frontend_attributes(attributes: Mapping[str, str]) -> bytes:
     """Attributes of instructions as a serialized `FrontendAttributes`."""
     return _messages.FrontendAttributes(map=dict(attributes)).SerializeToString(deterministic=True)
+
+
+_modules: Any = hlo_pb2
+_types: Any = xla_data_pb2
+
+HloModuleProto = _modules.HloModuleProto
+PrimitiveType = _types.PrimitiveType

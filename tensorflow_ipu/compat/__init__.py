@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from tensorflow_ipu.compat._install import install, uninstall
+    from tensorflow_ipu.compat._script import install, uninstall
 
 __all__ = ["install", "uninstall"]
 
@@ -12,7 +12,7 @@ __all__ = ["install", "uninstall"]
 def __getattr__(name: str) -> _Any:
     # Scripts are read, and the names listed, without TensorFlow, which takes seconds.
     if name in __all__:
-        from tensorflow_ipu.compat import _install
+        from tensorflow_ipu.compat import _script
 
-        return getattr(_install, name)
+        return getattr(_script, name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

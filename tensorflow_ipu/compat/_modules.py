@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence

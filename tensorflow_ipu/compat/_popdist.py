@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tensorflow_ipu import _environment, _worker_environment, distributed, hosts
 from tensorflow_ipu._checks import as_int, check_bool
 from tensorflow_ipu.config import IPUConfig, _state
-from tensorflow_ipu.distributed import participants
+from tensorflow_ipu.distributed import host_collectives
 
 _T = TypeVar("_T")
 
@@ -51,12 +51,12 @@ def isPopdistEnvSet() -> bool:  # noqa: N802
 
 def getInstanceIndex() -> int:  # noqa: N802
     """The number of this instance, from 0."""
-    return participants.instances()[0]
+    return host_collectives.instances()[0]
 
 
 def getNumInstances() -> int:  # noqa: N802
     """How many instances there are; 1 where nothing says so."""
-    return participants.instances()[1]
+    return host_collectives.instances()[1]
 
 
 def getLocalInstanceIndex() -> int:  # noqa: N802
@@ -138,10 +138,10 @@ def execute_on_instances(instances: Collection[int], func: Callable[..., _T], *a
       ValueError: There is no such instance, or none was named.
       TypeError: `instances` are no numbers.
     """
-    chosen = participants.checked(instances, "instances")
+    chosen = host_collectives.checked(instances, "instances")
     if getInstanceIndex() not in chosen:
         return None
-    with participants.among(chosen):
+    with host_collectives.among(chosen):
         return func(*args, **kwargs)
 
 

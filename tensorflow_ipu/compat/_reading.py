@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorflow_ipu.compat import _effects, _names
+from tensorflow_ipu.compat._table import Absent
 
 # Who catches one of these around an import or a use has thought of the case.
 _GUARDS = frozenset({"AttributeError", "BaseException", "Exception", "ImportError", "ModuleNotFoundError"})
@@ -323,3 +328,254 @@ def _asks(test: ast.expr) -> bool:
         _is_call(node, "hasattr") or "TYPE_CHECKING" in (getattr(node, "id", None), getattr(node, "attr", None))
         for node in ast.walk(test)
     )
+
+
+_MAIN = "__main__"
+
+
+class Project:
+    """The files, read; names lead through all of them, up to modules that are none of theirs."""
+
+    def __init__(self, script: Path, folders: Sequence[Path]) -> None:
+        """Reads them. A file that does not parse is left out: running it will tell.
+
+        Args:
+          script: The file to begin with.
+          folders: Where it finds the modules that are read too.
+        """
+        self.files: dict[Path, Reading] = {}  # In the order of imports.
+        self._modules: dict[str, Reading] = {}
+        queue, seen = [(script, "", _MAIN)], set[Path]()
+        while queue:
+            file, package, name = queue.pop(0)
+            if file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            try:
+                reading = Reading(ast.parse(file.read_bytes(), str(file)), package)
+            except (SyntaxError, ValueError, OSError):
+                continue
+            self.files[file] = self._modules[name] = reading
+            queue += [found for module in sorted(reading.modules) for found in _files(folders, module)]
+
+    def meanings(self, use: Use) -> set[str]:
+        """All full names that an expression can stand for; none where it can be something that no import brought."""
+        return self._of(use.node, use.scope, frozenset())
+
+    def full(self, name: str) -> str:
+        """What a full name stands for where a module of the project has it from another one."""
+        for _ in range(len(self._modules) + 1):  # Two modules can have a name from each other.
+            words = name.split(".")
+            for end in range(len(words) - 1, 0, -1):
+                reading = self._modules.get(".".join(words[:end]))
+                found = self._bound(reading.scope, words[end], frozenset()) if reading is not None else set()
+                if len(found) == 1:
+                    name = ".".join([found.pop(), *words[end + 1 :]])
+                    break
+            else:
+                break
+        return name
+
+    def sources(self, use: Use) -> Iterator[str]:
+        """The old modules that a name without a binding can only come from, by `from module import *`."""
+        if not isinstance(use.node, ast.Name) or _scope_of(use.node.id, use.scope) is not None:
+            return
+        seen = set[str]()
+        queue = list(_outermost(use.scope).stars)
+        while queue:
+            module = queue.pop()
+            if module in seen:
+                continue
+            seen.add(module)
+            if module in self._modules:
+                queue += self._modules[module].scope.stars
+            elif _names.module_exists(module):
+                yield module
+
+    def _of(self, node: ast.expr, scope: Scope, asked: frozenset[tuple[int, str]]) -> set[str]:
+        if isinstance(node, ast.Attribute):
+            return {self.full(f"{name}.{node.attr}") for name in self._of(node.value, scope, asked)}
+        if isinstance(node, ast.Name):
+            around = _scope_of(node.id, scope)
+            return self._bound(around or _outermost(scope), node.id, asked)
+        if isinstance(node, ast.NamedExpr):
+            return self._of(node.value, scope, asked)
+        module = imported_by(node)
+        return set() if module is None else {module}
+
+    def _bound(self, scope: Scope, name: str, asked: frozenset[tuple[int, str]]) -> set[str]:
+        """What a name of a scope stands for: by its bindings, or by what the scope imports all of."""
+        if (id(scope), name) in asked:  # It is bound to itself, by way of another.
+            return set()
+        asked |= {(id(scope), name)}
+        found = set[str]()
+        for value in scope.bound.get(name, ()):
+            full = {value} if isinstance(value, str) else self._of(value, scope, asked) if value is not None else set()
+            if not full:
+                return set()
+            found |= full
+        if found or name in scope.bound:
+            return found
+        for module in scope.stars:
+            if module in self._modules:
+                found |= self._bound(self._modules[module].scope, name, asked)
+            elif _names.module_exists(module) and name in _names.existing(module):
+                found.add(f"{module}.{name}")
+        return found
+
+
+def _scope_of(name: str, scope: Scope) -> Scope | None:
+    """The scope whose name an expression in `scope` means; None where no scope binds it."""
+    scope = scope.elsewhere.get(name, scope)
+    around: Scope | None = scope
+    while around is not None and (name not in around.bound or (around.is_class and around is not scope)):
+        around = around.parent
+    return around
+
+
+def _outermost(scope: Scope) -> Scope:
+    while scope.parent is not None:
+        scope = scope.parent
+    return scope
+
+
+def _files(folders: Sequence[Path], module: str) -> Iterator[tuple[Path, str, str]]:
+    """The files of a module and of the packages around it: each with the package that it is in, and its full name."""
+    words = module.split(".")
+    for folder in folders:
+        for end in range(1, len(words) + 1):
+            name, start = ".".join(words[:end]), folder.joinpath(*words[:end])
+            beside = start.with_suffix(".py")
+            if beside.is_file():
+                yield beside, name.rpartition(".")[0], name
+            if (start / "__init__.py").is_file():
+                yield start / "__init__.py", name, name
+
+
+@dataclass(frozen=True, order=True)
+class Found:
+    """A place of which there is something to say.
+
+    Attributes:
+      path: The file.
+      line: The line in it, from 1.
+      message: What is missing, and why; or what a name that is there does not do.
+    """
+
+    path: str
+    line: int
+    message: str
+
+
+def scan(script: Path) -> list[Found]:
+    """Reads a script, and the modules in its folder that it imports, for what does not exist.
+
+    What stands in a `try` that catches the error, or below a question by `hasattr`, is left out. So are uses of a name
+    that its scope also binds otherwise than by an import or a renaming, since they may mean the other thing.
+
+    Args:
+      script: The file.
+
+    Returns:
+      What is missing, each thing once a line, in order, file by file as they are imported.
+    """
+    return list(_found(Project(script, [script.parent]), _missing))
+
+
+def scan_all(paths: Iterable[Path]) -> tuple[list[Found], list[Found]]:
+    """Reads scripts, and all Python files of folders, each with what it imports of its own folder and of those.
+
+    Args:
+      paths: Files and folders.
+
+    Returns:
+      What is missing; and the names in use that change no result here. Each in order, once a line.
+    """
+    given = list(paths)
+    folders = [path for path in given if path.is_dir()]
+    files = [file for path in given for file in (sorted(path.rglob("*.py")) if path in folders else [path])]
+    missing: dict[Found, None] = {}
+    recorded: dict[Found, None] = {}
+    for file in files:
+        project = Project(file, [file.parent, *(folder for folder in folders if folder in file.parents)])
+        missing.update(dict.fromkeys(_found(project, _missing)))
+        recorded.update(dict.fromkeys(_found(project, _recorded)))
+    return list(missing), list(recorded)
+
+
+def _found(project: Project, say: Callable[[Project, Reading], Iterator[tuple[int, str]]]) -> Iterator[Found]:
+    for file, reading in project.files.items():
+        yield from sorted({Found(str(file), line, message) for line, message in say(project, reading)})
+
+
+def _missing(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
+    """Lines, and what is missing there."""
+    for needed in reading.imports:
+        message = _missing_import(needed.module, needed.name)
+        if message is not None:
+            yield needed.line, message
+    for use in reading.uses:
+        # What is missing of the name that it begins with was said where that one was imported.
+        if isinstance(use.node, ast.Attribute) and not _all_missing(project.meanings(_begin(use))):
+            messages = _all_missing(project.meanings(use))
+            if messages:
+                yield use.line, messages[0]
+        for module in project.sources(use):
+            if isinstance(use.node, ast.Name) and isinstance(_names.target(module, use.node.id), Absent):
+                yield use.line, _names.missing_name(module, use.node.id) or ""
+
+
+def _all_missing(names: set[str]) -> list[str]:
+    """What to say of names of which one has to be there; nothing where one is."""
+    messages = [_missing_use(full) for full in sorted(names)]
+    return [] if None in messages else [message for message in messages if message]
+
+
+def _begin(use: Use) -> Use:
+    node = use.node
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return Use(use.line, node, use.scope)
+
+
+def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
+    """Lines, and what a name that is used there does not do."""
+    for use in reading.uses:
+        for full in sorted(project.meanings(use)):
+            module, name = _split(full)
+            what = _effects.recorded(_names.target(module, name)) if name else None
+            if what is not None:
+                yield use.line, f"`{module}.{name}` changes no result: {what}"
+
+
+def _missing_import(module: str, name: str | None) -> str | None:
+    words = module.split(".")
+    around = (".".join(words[:end]) for end in range(1, len(words) + 1))
+    message = next(filter(None, map(_names.missing_module, around)), None) or _missing_companion(module)
+    if message is not None or name is None:
+        return message
+    if _names.module_exists(module):
+        return _names.missing_name(module, name)
+    return _names.missing_module(f"{module}.{name}")
+
+
+def _missing_companion(module: str) -> str | None:
+    top = module.partition(".")[0]
+    if top not in _names.COMPANIONS or importlib.util.find_spec(top) is not None:
+        return None
+    return f"there is no package `{top}`: it belongs to Graphcore's SDK, and tensorflow_ipu has nothing in its place"
+
+
+def _missing_use(full: str) -> str | None:
+    module, name = _split(full)
+    return _names.missing_name(module, name) if name else None
+
+
+def _split(full: str) -> tuple[str, str]:
+    """The innermost old module that a full name leads through, and the word behind it; empty where there is neither."""
+    words = full.split(".")
+    for end in range(len(words) - 1, 0, -1):
+        module = ".".join(words[:end])
+        if _names.module_exists(module):
+            return module, words[end]
+    return "", ""

@@ -2,22 +2,193 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
+import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import hosts, replicas
 from tensorflow_ipu._checks import as_int
-from tensorflow_ipu.distributed import participants
-from tensorflow_ipu.distributed.agreement import agree
-from tensorflow_ipu.hosts import World, meetings
+from tensorflow_ipu.hosts import World, exchange
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import TensorLike
+
+# The group of all instances in TensorFlow's collectives; smaller ones have keys far from it.
+_ALL = 8300
+_SMALLER = 0x20000000
+_SPAN = 0x0FFFFFFF
+
+_block: ContextVar[tuple[int, ...] | None] = ContextVar("participants", default=None)
+
+
+def instances() -> tuple[int, int]:
+    """The number of this instance, from 0, and how many there are; without joining them."""
+    world = hosts.world()
+    if world is not None:
+        return world.worker, world.workers
+    identity = hosts.identity()
+    return (0, 1) if identity is None else (identity.worker, identity.workers)
+
+
+def current() -> tuple[int, ...]:
+    """Those that take part now, in order."""
+    within = _block.get()
+    return tuple(range(instances()[1])) if within is None else within
+
+
+def group_key() -> int:
+    """The number by which TensorFlow's collectives know them: the same on all of them."""
+    within = _block.get()
+    if within is None or len(within) == instances()[1]:
+        return _ALL
+    return _SMALLER + (zlib.crc32(repr(within).encode()) & _SPAN)
+
+
+def checked(chosen: Collection[int], name: str) -> tuple[int, ...]:
+    """A choice of instances, in order.
+
+    Args:
+      chosen: Their numbers.
+      name: What the caller calls them.
+
+    Raises:
+      ValueError: There is none, or one does not exist or does not take part now.
+      TypeError: They are no numbers.
+    """
+    if isinstance(chosen, str) or not isinstance(chosen, Collection):
+        raise TypeError(f"`{name}` must be a set of numbers of instances, but is {chosen!r}")
+    numbers = [as_int(one) for one in chosen]
+    if None in numbers:
+        raise TypeError(f"`{name}` must be a set of numbers of instances, but is {chosen!r}")
+    known = current()
+    if not numbers or not set(numbers) <= set(known):
+        there = ", ".join(map(str, known))
+        raise ValueError(f"`{name}` is {chosen!r}, and must be one or more of the instances that take part: {there}")
+    return tuple(sorted({number for number in numbers if number is not None}))
+
+
+@contextlib.contextmanager
+def among(chosen: tuple[int, ...]) -> Iterator[None]:
+    """A block in which these alone exchange."""
+    token = _block.set(chosen)
+    try:
+        yield
+    finally:
+        _block.reset(token)
+
+
+# A description: kind, type, option, name, rank, and the axes.
+_KINDS = ("allreduce", "allgather", "broadcast")
+_HEAD = 5
+_MOST_AXES = 8
+_LENGTH = _HEAD + _MOST_AXES
+# Numbers of collectives are below this prime, and a description's is its sum weighted by these.
+_PRIME = 2**31 - 1
+_WEIGHTS = tuple(pow(48271, power, _PRIME) for power in range(1, _LENGTH + 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreed:
+    """What the instances have agreed on.
+
+    Attributes:
+      keys: The keys of the exchange.
+      rows: How long the first axis is on each of them, in order: integers, or a tensor of them in a graph.
+    """
+
+    keys: exchange.CollectiveKeys
+    rows: np.ndarray | tf.Tensor
+
+
+def agree(
+    world: World, kind: str, tensor: tf.Tensor, option: int, name: str, in_order: bool, rows_differ: bool = False
+) -> Agreed:
+    """Compares what instances give to an exchange.
+
+    Args:
+      world: The workers.
+      kind: What they are to do: `allreduce`, `allgather` or `broadcast`.
+      tensor: What this one gives.
+      option: A number that all have to give.
+      name: By what the instances know this exchange from others.
+      in_order: Whether all instances exchange in one order; else several exchanges may be under way.
+      rows_differ: Whether the first axis may be of another length on each.
+
+    Returns:
+      Where they meet, and the lengths of their first axes.
+
+    Raises:
+      tf.errors.InvalidArgumentError: They give different things. In a graph, when it runs.
+      tf.errors.OpError: An instance is lost, or did not call in time.
+      ValueError: The tensor has too many axes.
+    """
+    if tensor.shape.rank is None or tensor.shape.rank > _MOST_AXES:
+        raise ValueError(f"`{kind}` takes tensors of up to {_MOST_AXES} axes, and {name} has the shape {tensor.shape}")
+    meeting = exchange.CollectiveKeys(group_key(), _number("agree" if in_order else f"agree {name}"), len(current()))
+    mask = np.ones(_LENGTH, np.int64)
+    if rows_differ:
+        mask[_HEAD] = 0
+    what = f"`{kind}` of {name}"
+    base = _number(name)
+    if tf.executing_eagerly():
+        own = np.array(
+            _head(kind, tensor, option, name) + _axes([int(length or 0) for length in tensor.shape.as_list()]), np.int64
+        )
+        table = exchange.gather_at(world, meeting, tf.constant(own[np.newaxis]), what).numpy()
+        if ((table - table[:1]) * mask).any():
+            raise tf.errors.InvalidArgumentError(None, None, _difference(what, table))
+        key = (
+            base + sum(int(x) % _PRIME * w % _PRIME for x, w in zip(table.max(axis=0), _WEIGHTS, strict=True))
+        ) % _PRIME
+        return Agreed(dataclasses.replace(meeting, instance_key=key), table[:, _HEAD])
+    shape = tf.pad(tf.shape(tensor, tf.int64), [[0, _MOST_AXES - tensor.shape.rank]])
+    own = tf.concat([tf.constant(_head(kind, tensor, option, name), tf.int64), shape], 0)
+    table = exchange.gather_at(world, meeting, own[tf.newaxis], what)
+    same = tf.reduce_all(tf.equal((table - table[:1]) * mask, 0))
+    said = f"{what}: the instances give different things. Of each: kind, type, option, name, axes, their lengths"
+    check = tf.debugging.Assert(same, [said, table], summarize=meeting.group_size * _LENGTH)
+    with tf.control_dependencies([check]):
+        top = tf.math.floormod(tf.reduce_max(table, 0), _PRIME) * tf.constant(_WEIGHTS, tf.int64)
+        number = tf.math.floormod(base + tf.reduce_sum(tf.math.floormod(top, _PRIME)), _PRIME)
+    return Agreed(dataclasses.replace(meeting, instance_key=tf.cast(number, tf.int32)), table[:, _HEAD])
+
+
+def _number(text: str) -> int:
+    return zlib.crc32(text.encode()) % _PRIME
+
+
+def _head(kind: str, tensor: tf.Tensor, option: int, name: str) -> list[int]:
+    return [_KINDS.index(kind), tensor.dtype.as_datatype_enum, option, _number(name), tensor.shape.rank]
+
+
+def _axes(lengths: list[int]) -> list[int]:
+    return [*lengths, *[0] * (_MOST_AXES - len(lengths))]
+
+
+def _difference(what: str, table: np.ndarray) -> str:
+    """Who gives what, where that differs."""
+    given: dict[str, list[int]] = {}
+    for instance, row in zip(current(), table.tolist(), strict=True):
+        kind, dtype, option, name, rank, *axes = row
+        text = f"{_KINDS[kind]}({tf.as_dtype(dtype).name} {axes[:rank]}{f', {option}' if option else ''})"
+        given.setdefault(text if name == table[0, 3] else f"{text} of another name", []).append(instance)
+    said = "; ".join(
+        f"{text} on instance{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}" for text, who in given.items()
+    )
+    return (
+        f"{what}: the instances call different things: {said}. All have to give tensors of the same types and shapes, in the"
+        " same order"
+    )
+
 
 _DEFAULT_NAME = "Default"
 # Of each graph, how often each name was given in it.
@@ -56,7 +227,7 @@ def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
         agreed = agree(world, "allreduce", given, int(mean), name, in_order)
-        return meetings.reduce_at(world, agreed.keys, given, mean, f"`allreduce` of {name}")
+        return exchange.reduce_at(world, agreed.keys, given, mean, f"`allreduce` of {name}")
 
     return _over_instances("AllReduce", tensor, tensor_name, exchanged, tensor.shape) if _several() else tensor
 
@@ -86,9 +257,9 @@ def allgather(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
         agreed = agree(world, "allgather", given, 0, name, in_order)
-        return meetings.gather_at(world, agreed.keys, given[tf.newaxis], f"`allgather` of {name}")
+        return exchange.gather_at(world, agreed.keys, given[tf.newaxis], f"`allgather` of {name}")
 
-    shape = tf.TensorShape([len(participants.current())]).concatenate(tensor.shape)
+    shape = tf.TensorShape([len(current())]).concatenate(tensor.shape)
     return _over_instances("AllGather", tensor, tensor_name, exchanged, shape)
 
 
@@ -116,12 +287,12 @@ def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = N
     number = as_int(root_rank)
     if number is None:
         raise TypeError(f"`root_rank` must be the number of an instance, but is {root_rank!r}")
-    (root,) = participants.checked([number], "root_rank")
+    (root,) = checked([number], "root_rank")
     tensor = _tensor("broadcast", value)
 
     def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
         agreed = agree(world, "broadcast", given, root, name, in_order)
-        return meetings.broadcast_at(world, agreed.keys, given, root, f"`broadcast` of {name}")
+        return exchange.broadcast_at(world, agreed.keys, given, root, f"`broadcast` of {name}")
 
     return _over_instances("Broadcast", tensor, tensor_name, exchanged, tensor.shape) if _several() else tensor
 
@@ -143,15 +314,15 @@ def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
         missing = tf.cast(most - tf.shape(given, tf.int64)[0], tf.int32)
         ends: Any = [[0, missing], *[[0, 0]] * (given.shape.rank - 1)]
         padded = tf.pad(given, ends)
-        together = meetings.gather_at(world, agreed.keys, padded[tf.newaxis], f"`allgather` of {name}")
-        return tf.concat([together[i, : agreed.rows[i]] for i in range(len(participants.current()))], 0)
+        together = exchange.gather_at(world, agreed.keys, padded[tf.newaxis], f"`allgather` of {name}")
+        return tf.concat([together[i, : agreed.rows[i]] for i in range(len(current()))], 0)
 
     shape = tf.TensorShape([None]).concatenate(tensor.shape[1:])
     return _over_instances("AllGather", tensor, tensor_name, exchanged, shape)
 
 
 def _several() -> bool:
-    return len(participants.current()) > 1
+    return len(current()) > 1
 
 
 def _is_mean(reduce_op: object) -> bool:

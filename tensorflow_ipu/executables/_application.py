@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow_ipu import _executable_cache, replicas
 from tensorflow_ipu._tensorflow import definitions
 from tensorflow_ipu.feeds import stored as stored_feeds
-from tensorflow_ipu.ops import stored as stored_states
+from tensorflow_ipu.ops import _sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
 
 if TYPE_CHECKING:

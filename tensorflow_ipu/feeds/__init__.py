@@ -1,7 +1,7 @@
 """Queues between the host and the programs on the emulated IPUs."""
 
-from tensorflow_ipu.feeds._buffer_dataset import BufferDataset
-from tensorflow_ipu.feeds._limits import set_wait_limit, shut_down
+from tensorflow_ipu.feeds._dataset_arguments import BufferDataset
+from tensorflow_ipu.feeds._feed import set_wait_limit, shut_down
 from tensorflow_ipu.feeds.dataset_benchmark import dataset_benchmark, infeed_benchmark
 from tensorflow_ipu.feeds.dataset_extractor import (
     dataset_extractor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -76,3 +77,23 @@ def check_same_device(queue: Queue, device: str) -> None:
             f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"
             f" `strategy.scope()` of the strategy that runs the program, or with `device_ordinal={ordinal}`"
         )
+
+
+def for_type(dtype: tf.DType) -> str:
+    """The way out for tensors of a type that an IPU does not have: a clause, with the tensors as `x`."""
+    if dtype.is_floating:
+        return "cast them to float32, `tf.cast(x, tf.float32)`"
+    if dtype.is_integer:
+        return "cast them to int32, `tf.cast(x, tf.int32)`"
+    if dtype.is_complex:
+        return "split them into `tf.math.real(x)` and `tf.math.imag(x)`"
+    if dtype == tf.string:
+        return "turn them to numbers, as `tf.strings.to_number(x)` or a lookup table do"
+    return "leave them out"
+
+
+class IPUOutfeedMode(enum.Enum):
+    """What an outfeed keeps: `ALL` that is enqueued, or the `LAST` element alone."""
+
+    ALL = "all"
+    LAST = "get_last"

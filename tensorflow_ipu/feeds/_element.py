@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import _advice
+from tensorflow_ipu.feeds import _arguments
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 # What the machine's streams carry from the host.
 DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
@@ -52,7 +53,7 @@ class ElementSpec:
                     None,
                     f"Unsupported datatype {'double' if dtype == tf.float64 else dtype.name} on index {index} of the feed's"
                     f" elements, whose spec is {self.nested}. A feed carries ({names}): map the dataset, `dataset.map(...)`,"
-                    f" and {_advice.for_type(dtype)}",
+                    f" and {_arguments.for_type(dtype)}",
                 )
 
     def pack(self, tensors: list[tf.Tensor]) -> Nested:
@@ -104,3 +105,19 @@ def _faults(nested: Nested) -> list[str]:
                 " `drop_remainder=True`; for a generator or `py_function`, state the shapes"
             )
     return faults
+
+
+def take(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
+    """Takes the next element in the program being traced: the arguments by position, and those by name."""
+    return arguments(queue._dequeue())
+
+
+def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
+    """How many arguments an element is by position, and the names of those by name."""
+    positional, named = arguments(queue.element_spec)
+    return len(positional), tuple(named)
+
+
+def specs(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
+    """The arguments that an element is, as `tf.TensorSpec`: by position, and by name."""
+    return arguments(queue.element_spec)

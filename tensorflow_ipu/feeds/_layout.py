@@ -11,11 +11,30 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import _advice, _structure
+from tensorflow_ipu.feeds import _arguments
 from tensorflow_ipu.feeds._rows import RowReader
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
+
+
+def describe(nested: Nested) -> str:
+    """Describes a structure: its containers by their types, its tensors by dtype and shape.
+
+    Dicts are equal in whatever order they were filled. A named tuple is no tuple, though Python has the two be equal.
+
+    Args:
+      nested: A structure of `tf.TensorSpec`.
+    """
+    if isinstance(nested, tf.TensorSpec):
+        return f"{nested.dtype.name}{nested.shape}"
+    kind = f"{type(nested).__module__}.{type(nested).__qualname__}"
+    if isinstance(nested, Mapping):
+        return f"{kind}{{{', '.join(f'{key!r}: {describe(nested[key])}' for key in sorted(nested))}}}"
+    if isinstance(nested, (list, tuple)):
+        return f"{kind}({', '.join(map(describe, nested))})"
+    return repr(nested)
+
 
 # What a program can hand to the host. float64 is missing on an IPU, and strings and such in a program.
 _REFUSED = (tf.float64, tf.complex64, tf.complex128, tf.string, tf.resource, tf.variant)
@@ -44,7 +63,7 @@ class ElementLayout:
         self.types = [spec.dtype for spec in flat]
         self.shapes = [spec.shape for spec in flat]
         self.bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in flat)
-        digest = hashlib.blake2b(_structure.describe(nested).encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(describe(nested).encode(), digest_size=8).digest()
         self.number = int.from_bytes(digest, "little") % (2**63 - 1) + 1
         self.row_reader: RowReader | None = None
         if RowReader.serves(self.types):
@@ -75,7 +94,7 @@ def of(tensors: Nested) -> tuple[ElementLayout, list[tf.Tensor]]:
         if tensor.dtype in _REFUSED:
             raise TypeError(
                 f"`tensors` holds a tensor of type {tensor.dtype.name} at position {index}, which an IPU does not hand to"
-                f" the host: {_advice.for_type(tensor.dtype)}"
+                f" the host: {_arguments.for_type(tensor.dtype)}"
             )
         if not tensor.shape.is_fully_defined():
             raise ValueError(

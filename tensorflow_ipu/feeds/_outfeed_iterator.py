@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds._outfeed_mode import IPUOutfeedMode
+from tensorflow_ipu.feeds._arguments import IPUOutfeedMode
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
@@ -41,3 +42,71 @@ class IPUOutfeedQueueIterator(Iterator):
 
     def __next__(self) -> Nested:
         return self._queue._next_element()
+
+
+class Unread:
+    """The rest of a chunk of elements, for whoever reads next: an iteration may end early, by a `break` or an exception.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        """There is nothing at first."""
+        self._elements: deque[list[tf.Tensor]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def fill(self, elements: Sequence[list[tf.Tensor]]) -> None:
+        """Takes a chunk in place of what there is.
+
+        Args:
+          elements: A tensor for each leaf of each.
+        """
+        self._elements = deque(elements)
+
+    def pop(self) -> list[tf.Tensor]:
+        """Takes the first element: a tensor for each leaf."""
+        return self._elements.popleft()
+
+    def pop_before(self, take: Callable[[int | None], list[tf.Tensor]], most: int | None) -> list[tf.Tensor]:
+        """Takes elements from here first, then a chunk, and returns all together.
+
+        Args:
+          take: Takes a chunk of so many elements at most, or of all.
+          most: How many elements to return at most; None for all.
+
+        Raises:
+          tf.errors.ResourceExhaustedError: There is no memory for that. What was here is here still, and so is what was
+            taken.
+        """
+        here = len(self)
+        if here == 0:
+            return take(most)
+        first = list(self._elements)[:most]
+        stacked = [tf.stack(leaves) for leaves in zip(*first, strict=True)]
+        if most is not None and most <= here:
+            for _ in first:
+                self._elements.popleft()
+            return stacked
+        chunk = take(None if most is None else most - here)
+        try:
+            joined = [tf.concat(parts, 0) for parts in zip(stacked, chunk, strict=True)]
+        except tf.errors.ResourceExhaustedError:
+            self._elements.extend(rows_of(chunk))
+            raise
+        self.clear()
+        return joined
+
+    def clear(self) -> None:
+        """Drops everything."""
+        self._elements.clear()
+
+
+def rows_of(chunk: list[tf.Tensor]) -> list[list[tf.Tensor]]:
+    """The elements of a chunk, in its own memory as far as TensorFlow can: there may be none left for others.
+
+    Args:
+      chunk: A tensor for each leaf, whose rows the elements are.
+    """
+    return [[leaf[i] for leaf in chunk] for i in range(len(chunk[0]))]

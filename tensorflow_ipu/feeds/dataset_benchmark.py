@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._library import ops
-from tensorflow_ipu._tensorflow import data
+from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu.feeds import _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.replicas import run_interruptibly
@@ -56,7 +56,7 @@ def dataset_benchmark(
     check_bool("apply_debug_options", apply_debug_options)
     _dataset_arguments.check_elements(dataset)
     if apply_debug_options:
-        dataset = data.as_run(dataset)
+        dataset = variables.as_run(dataset)
     return _measure(
         dataset=dataset,
         types=[],

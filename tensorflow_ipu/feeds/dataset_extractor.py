@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
-from tensorflow_ipu._tensorflow import data, variables
+from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.feeds import _archive, _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
@@ -64,7 +64,7 @@ def dataset_extractor(
     check_bool("print_stats", print_stats)
     _dataset_arguments.check_elements(dataset)
     _dataset_arguments.check_sizes(dataset)
-    paths = data.with_paths(dataset.element_spec)
+    paths = variables.with_paths(dataset.element_spec)
     names = ["/".join(part for part in (feed_name, path) if part) or "element" for path, _ in paths]
 
     def write(*arrays: np.ndarray) -> None:
@@ -230,7 +230,7 @@ def export_dataset_to_file(
         _dataset_arguments.check_dataset("dataset_or_infeed", dataset_or_infeed)
         dataset = dataset_or_infeed
     if apply_debug_options:
-        dataset = data.as_run(dataset)
+        dataset = variables.as_run(dataset)
     operation = dataset_extractor(dataset, num_elements, output_filename, feed_name, print_stats=False)
     if operation is not None:
         _in_session(operation, {})

@@ -12,9 +12,9 @@ import tensorflow as tf
 from tensorflow_ipu import _environment, _journal
 from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._library import native, ops
-from tensorflow_ipu._tensorflow import data
-from tensorflow_ipu._tensorflow.composite import CompositeTensor
-from tensorflow_ipu.feeds import _arguments, _element, _feed, _structure, program_order
+from tensorflow_ipu._tensorflow import variables
+from tensorflow_ipu._tensorflow.variables import CompositeTensor
+from tensorflow_ipu.feeds import _arguments, _element, _feed, _layout, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
         """Describes queues of these elements on this device."""
         self._element_spec = element_spec
         self._device = device
-        self._structure = _structure.describe(element_spec)
+        self._structure = _layout.describe(element_spec)
 
     @property
     def value_type(self) -> type:
@@ -224,7 +224,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         with tf.device(_HOST):
             return ops.ipu_infeed_start(
                 self._feed.number,
-                tf.data.experimental.to_variant(data.as_run(self._dataset)),
+                tf.data.experimental.to_variant(variables.as_run(self._dataset)),
                 types=self._element.types,
                 shapes=self._element.shapes,
             )
@@ -282,7 +282,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
 
 def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset without the buffer that TensorFlow adds to its end: the queue is one, with a thread of its own."""
-    given = data.options_of(dataset)
+    given = variables.options_of(dataset)
     if given.experimental_optimization.inject_prefetch is not None:
         return dataset
     options = tf.data.Options()

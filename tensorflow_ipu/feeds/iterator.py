@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow.data import OwnedIterator
+from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu._tensorflow.variables import OwnedIterator
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
 
 if TYPE_CHECKING:
@@ -166,3 +170,30 @@ class IPUOwnedIterator(IPUIterator):
         super().__init__(dataset, infeed_spec, element_spec, **kwargs)
         if self._infeed_queue._feed is not None:
             weakref.finalize(self, self._infeed_queue._feed.drop).atexit = False
+
+
+# Code of these packages that iterates over a dataset wants its elements on the host: Keras to drive its own steps,
+# TensorFlow for `as_numpy_iterator` and the like.
+_HOST_PACKAGES = ("keras", "tensorflow")
+
+
+def on_device() -> contextlib.AbstractContextManager[None]:
+    """Has `iter(dataset)` follow the current strategy for as long as any block of this lasts.
+
+    Threads without an IPU strategy get what they always get.
+    """
+    return patches.DATASET_ITERATORS.applied()
+
+
+def _following(plain: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
+    def follow(dataset: tf.data.Dataset) -> Nested:
+        strategy = tf.distribute.get_strategy()
+        on_ipu = getattr(strategy, "_enable_dataset_iterators", False) and tf.executing_eagerly()
+        if not on_ipu or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _HOST_PACKAGES:
+            return plain(dataset)
+        return IPUOwnedIterator(dataset)
+
+    return follow
+
+
+patches.DATASET_ITERATORS.by(_following)

@@ -15,12 +15,11 @@ from tensorflow_ipu import _environment
 from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu._tensorflow.composite import CompositeTensor
+from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
-from tensorflow_ipu.feeds._outfeed_iterator import IPUOutfeedQueueIterator
-from tensorflow_ipu.feeds._outfeed_mode import IPUOutfeedMode
+from tensorflow_ipu.feeds._arguments import IPUOutfeedMode
+from tensorflow_ipu.feeds._outfeed_iterator import IPUOutfeedQueueIterator, Unread, rows_of
 from tensorflow_ipu.feeds._rows import MOST, Ahead
-from tensorflow_ipu.feeds._unread import Unread, rows_of
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
 
 if TYPE_CHECKING:

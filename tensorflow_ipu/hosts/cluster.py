@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import _worker_environment
 from tensorflow_ipu._checks import is_number
 from tensorflow_ipu._library import native
-from tensorflow_ipu._tensorflow import cluster, devices
+from tensorflow_ipu._tensorflow import cluster, devices, variables
 from tensorflow_ipu.errors import ClusterError
-from tensorflow_ipu.hosts import crossing, links
+from tensorflow_ipu.hosts import links
 from tensorflow_ipu.hosts.identity import Identity, identity
 from tensorflow_ipu.hosts.muster import address_of, muster, name_of
-from tensorflow_ipu.hosts.termination import termination_kept
+
+# Of `struct sigaction`, which no system has larger.
+_BYTES = 1024
+
+
+@contextlib.contextmanager
+def termination_kept() -> Iterator[None]:
+    """A block behind which SIGTERM does what it did before.
+
+    TensorFlow's coordination service takes the signal as a notice of preemption: from then on it ends nothing, and a handler
+    of Python's that was there is called no more. Nobody asks for that notice here, and the process of a worker is to end
+    when it is told to. What waits for such notices, as `tf.distribute.experimental.PreemptionCheckpointHandler` does, sets a
+    handler of its own.
+
+    By the C library: Python's `signal` works on the main thread alone, and knows no handlers but Python's.
+    """
+    action = ctypes.create_string_buffer(_BYTES)
+    library = ctypes.CDLL(None)
+    number = int(signal.SIGTERM)
+    library.sigaction(number, None, action)
+    try:
+        yield
+    finally:
+        library.sigaction(number, action, None)
+
 
 # The least time that TensorFlow's own registration gets, behind a wait that took nearly all.
 _REGISTRATION = 10.0
@@ -97,7 +124,7 @@ def join(
             return _joined
         with links.Links() as connections:
             joined = _join(own, seconds, everywhere, connections)
-            crossing.connect(joined, connections)
+            links.connect(joined, connections)
         _joined = joined
         return _joined
 
@@ -162,3 +189,60 @@ def _checked_listen(listen: str | None) -> str:
     if listen not in _worker_environment.LISTEN:
         raise ValueError(f'`listen` must be "address" or "all", but is {listen!r}')
     return listen
+
+
+_Policy = tf.data.experimental.AutoShardPolicy
+
+
+def deals(dataset: tf.data.Dataset) -> bool:
+    """Whether workers share a dataset element by element: then each knows how many all of them have."""
+    return _policy(dataset) in (_Policy.AUTO, _Policy.DATA)
+
+
+def share_of(dataset: tf.data.Dataset, world: World, replicas: int) -> tf.data.Dataset:
+    """The share of a worker.
+
+    Args:
+      dataset: What all workers have, in the same order.
+      world: The workers.
+      replicas: How many replicas each worker has.
+
+    Returns:
+      The dataset where there is one worker. Else, by the policy of its options: `AUTO` and `DATA`: the elements k with
+      `k // replicas % workers == worker`, of as many rounds as are whole where their number is known; `FILE` and `HINT`:
+      what TensorFlow makes of them; `OFF`: all.
+    """
+    policy = _policy(dataset)
+    if world.workers == 1 or policy is _Policy.OFF:
+        return dataset
+    if policy not in (_Policy.AUTO, _Policy.DATA):
+        return variables.auto_sharded(dataset, world.workers, world.worker)
+    return _dealt(dataset, world.workers, world.worker, replicas)
+
+
+def _policy(dataset: tf.data.Dataset) -> Any:
+    options: Any = variables.options_of(dataset)
+    return options.experimental_distribute.auto_shard_policy
+
+
+def _dealt(dataset: tf.data.Dataset, workers: int, worker: int, replicas: int) -> tf.data.Dataset:
+    whole: Any = dataset.cardinality()
+    mine: Any
+    if replicas == 1:
+        mine = dataset.shard(workers, worker)
+    else:
+
+        def is_mine(number: Any, *_: Any) -> Any:
+            return tf.equal(number // replicas % workers, worker)
+
+        def without_number(_: Any, *element: Any) -> Any:
+            return element[0] if len(element) == 1 else element
+
+        mine = dataset.enumerate().filter(is_mine).map(without_number)
+    if not tf.executing_eagerly():
+        return mine
+    rounds = int(whole) if int(whole) < 0 else int(whole) // (workers * replicas)
+    if rounds < 0:
+        infinite = rounds == int(tf.data.INFINITE_CARDINALITY)
+        return mine.apply(tf.data.experimental.assert_cardinality(rounds)) if infinite else mine
+    return mine.take(rounds * replicas).apply(tf.data.experimental.assert_cardinality(rounds * replicas))

@@ -16,8 +16,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 from tensorflow_ipu import _worker_environment
+from tensorflow_ipu._library import ops
 from tensorflow_ipu.errors import ClusterError
+from tensorflow_ipu.hosts import exchange
 from tensorflow_ipu.hosts.identity import Identity
 from tensorflow_ipu.hosts.muster import Muster, address_of, name_of, names_of, read_part, split, take_in
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from tensorflow_ipu.hosts.cluster import World
 
 _logger = logging.getLogger(__name__)
 
@@ -190,3 +196,54 @@ def _worker_of(hello: bytes, token: str) -> int | None:
         return None
     magic, said, worker = _HELLO.unpack(hello)
     return worker if magic == _MAGIC and hmac.compare_digest(said, token.encode()) else None
+
+
+_connected = False
+
+# Of the one collective of TensorFlow's that runs here. Keys are a cluster's; strategies of TensorFlow's count from 1.
+_KEY = 0x69707501
+
+
+def connect(world: World, links: Links) -> None:
+    """Tells the kernels who the other workers are, and how to reach them.
+
+    All workers have to call this, since they meet in a collective of TensorFlow's: only after that does its runtime know
+    the devices of all.
+
+    Args:
+      world: The cluster that this process has joined.
+      links: The connections to the other workers, which the kernels take over. Where a worker lacks one, messages of all
+        go by TensorFlow's server.
+
+    Raises:
+      tf.errors.OpError: Another worker did not come, or is gone.
+    """
+    global _connected  # noqa: PLW0603  (As the kernels are: a process is connected or not.)
+    keys = exchange.CollectiveKeys(_KEY, _KEY, world.workers)
+
+    def shared() -> tf.Tensor:
+        return exchange.reduce_at(world, keys, tf.constant(int(links.complete)), False, "who has all connections")
+
+    # In a graph: an operation that is called by itself is not told of TensorFlow's coordination service, by which workers
+    # learn who is missing. From here on the kernels know it.
+    linked = tf.function(shared, autograph=False).get_concrete_function()()
+    with tf.device(world.device):
+        tasks = [_task(world.device, worker) for worker in range(world.workers)]
+        ops.ipu_connect_workers(
+            worker=world.worker,
+            tasks=tasks,
+            addresses=list(world.addresses),
+            limit=float(world.timeout),
+            sockets=links.given_away() if int(linked) == world.workers else [],
+        )
+    _connected = True
+
+
+def is_connected() -> bool:
+    """Whether programs of this process cross to other workers."""
+    return _connected
+
+
+def _task(device: str, worker: int) -> str:
+    spec = tf.DeviceSpec.from_string(device)
+    return tf.DeviceSpec(job=spec.job, replica=spec.replica, task=worker).to_string()

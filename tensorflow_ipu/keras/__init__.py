@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu import _strategy_scope
-from tensorflow_ipu.keras import _keras_internals, _version
-from tensorflow_ipu.keras.model.auto import look_past_ipus as _look_past_ipus
+from tensorflow_ipu.keras import _version
 from tensorflow_ipu.keras.model.scope import extending_models as _extending_models
-from tensorflow_ipu.keras.options.metrics import ReplicatedMetricReductionMethod
+from tensorflow_ipu.keras.model.scope import look_past_ipus as _look_past_ipus
+from tensorflow_ipu.keras.options.options import ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.stages import (
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
@@ -20,7 +20,7 @@ from tensorflow_ipu.keras.pipeline.stages import (
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras import layers, optimizers
-    from tensorflow_ipu.keras.model.kinds import (
+    from tensorflow_ipu.keras.model.scope import (
         FunctionalExtension,
         KerasExtensionBase,
         ModelExtension,
@@ -54,5 +54,5 @@ def __getattr__(name: str) -> Any:
     if name in ("layers", "optimizers"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in ("FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"):
-        return getattr(importlib.import_module(f"{__name__}.model.kinds"), name)
+        return getattr(importlib.import_module(f"{__name__}.model.scope"), name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -1,19 +1,21 @@
 """What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
 
-from tensorflow_ipu.machine._advice import NotAsked, Suggestion, Suggestions, advice_on_state, changed
-from tensorflow_ipu.machine._autosave import autosave
+from tensorflow_ipu.machine._advice import (
+    NotAsked,
+    Suggestion,
+    Suggestions,
+    advice_of_reading,
+    advice_on_state,
+    changed,
+)
 from tensorflow_ipu.machine._comparison import compare_reports
-from tensorflow_ipu.machine._configured import Setting, setting_of
-from tensorflow_ipu.machine._links import gather_seconds
-from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
-from tensorflow_ipu.machine._memory import Memory, memory_of_parts
-from tensorflow_ipu.machine._placement import Kept, told_apart
+from tensorflow_ipu.machine._configured import Setting, autosave, setting_of
+from tensorflow_ipu.machine._costs import gather_seconds
+from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine, System, system_of, systems
+from tensorflow_ipu.machine._memory import Kept, Memory, memory_of_parts, told_apart
 from tensorflow_ipu.machine._predict import report_of
-from tensorflow_ipu.machine._reading_again import advice_of_reading
 from tensorflow_ipu.machine._report import Report
-from tensorflow_ipu.machine._supply import SupplyAndDemand
-from tensorflow_ipu.machine._system import System, system_of, systems
-from tensorflow_ipu.machine._timeline import TaskTime, Timeline
+from tensorflow_ipu.machine._supply import SupplyAndDemand, TaskTime, Timeline
 from tensorflow_ipu.machine._walk import OperationTime
 
 __all__ = [

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import re
+import threading
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine
-from tensorflow_ipu.machine._system import System, system_of
+from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine, System, system_of
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.machine._report import Report
 
 # By `ipu_model.version`; "" leaves it to the device.
 _VERSIONS = {"ipu1": GC2, "ipu2": GC200, "ipu21": BOW, "": GC200}
@@ -60,3 +67,35 @@ def _proportion(options: Mapping[str, Any]) -> float:
         if "availableMemoryProportion" in options.get(name, ())
     ]
     return min(given, default=_PROPORTION)
+
+
+_lock = threading.Lock()
+_counts: Counter[Path] = Counter()  # By the file's path without its number.
+
+
+def autosave(report: Report, directory: str) -> Path:
+    """Saves a report as JSON, and as a page where matplotlib is there, under the name of its program.
+
+    The second report of a name in this process is numbered 2, and so on. Files of earlier processes are written over.
+
+    Args:
+      report: The report.
+      directory: The folder, which is made if it does not exist.
+
+    Returns:
+      The path of the JSON.
+
+    Raises:
+      OSError: The folder cannot be made, or written to.
+    """
+    folder = Path(directory).expanduser().resolve()
+    plain = folder / (re.sub(r"[^\w.-]+", "_", report.program).strip("_") or "program")
+    with _lock:
+        _counts[plain] += 1
+        number = _counts[plain]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (f"{plain.name}_{number}.json" if number > 1 else f"{plain.name}.json")
+    report.save(path)
+    if importlib.util.find_spec("matplotlib") is not None:
+        report.save(path.with_suffix(".html"))
+    return path

@@ -2,24 +2,190 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorflow_ipu import _poplar_options
-from tensorflow_ipu.machine._grids import Grid, best_grid
-from tensorflow_ipu.machine._hlo import HloInstruction
-from tensorflow_ipu.machine._machine import Machine
-from tensorflow_ipu.machine._opcodes import (
-    ELEMENTWISE,
-    FREE,
-    FUNCTIONS,
-    LOCAL,
-    MOVING,
-    PRODUCTS,
-    REDUCING,
-    UPDATING,
-    WINDOWED,
-)
+from tensorflow_ipu.machine._hlo import HloInstruction, Product, Shape
+from tensorflow_ipu.machine._machine import Machine, System
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+# The grain of the matrix unit: outputs, and inputs by the bytes of an element.
+_OUTPUTS = 16
+# Cycles that a call of the matrix unit costs beside its arithmetic: by block of 16 x 16 weights, and once.
+_BLOCK_CYCLES = 20
+_CALL_CYCLES = 300
+# Partial sums of other tiles are added so many elements a cycle.
+_REDUCED_ELEMENTS = 2
+# Serial splits worth trying: of the rows, and of the columns.
+_ROW_SPLITS = (1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64)
+_COLUMN_SPLITS = (1, 2, 4, 8, 16, 32, 64, 1, 1, 1, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A division of a product, and what it costs.
+
+    Attributes:
+      rows: Parts that the rows of the result (of all groups) are divided into.
+      columns: Parts of the columns.
+      depth: Parts of what is summed over; their sums are then added.
+      splits: How often the whole is done, one part of the columns or rows after the other, so that it fits.
+      compute: Cycles of the matrix unit, and of adding partial sums.
+      exchange: Cycles of bringing operands and partial sums to the tiles.
+      phases: How often the tiles synchronise.
+      tile_bytes: Memory that operands and results take on a tile meanwhile.
+      fits: Whether that is within the proportion that it may take.
+      temporary_bytes: What all tiles take together for it.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    splits: int
+    compute: float
+    exchange: float
+    phases: int
+    tile_bytes: int
+    fits: bool
+    temporary_bytes: int
+
+    def __str__(self) -> str:
+        serial = f", {self.splits} serial" if self.splits > 1 else ""
+        return f"{self.rows} x {self.columns} x {self.depth}{serial}"
+
+
+@functools.lru_cache(maxsize=65536)
+def best_grid(product: Product, machine: Machine, proportion: float, partial_bytes: int = 4) -> Grid:
+    """Finds the grid of tiles on which a product takes the fewest cycles.
+
+    With `tm`, `tn`, `tk` rows, columns and depth of a tile's part, a call of the matrix unit takes
+    `tm * tn * tk / macs` cycles, and the loading of its weights `tn * tk * bytes / weight_bytes`; a tile receives
+    `(tm * tk + tk * tn) * bytes` of operands. Where the depth is divided, each tile receives its share of the others'
+    partial sums, and adds them.
+
+    Args:
+      product: The product.
+      machine: The IPU.
+      proportion: How much of a tile's memory operands and results may take (`availableMemoryProportion`). Where no
+        grid takes less, the one that takes least is chosen.
+      partial_bytes: What a partial sum takes: 4 in float32, 2 in float16.
+
+    Returns:
+      The grid.
+    """
+    item = product.item_bytes
+    inputs = _OUTPUTS if item <= 2 else _OUTPUTS // 2  # Bytes of a float16.
+    tiles = machine.compute_tiles
+    rows = product.groups * product.rows
+    row_splits, column_splits = (np.array(each)[:, None, None] for each in (_ROW_SPLITS, _COLUMN_SPLITS))
+    splits = row_splits * column_splits
+    depths = _divisors_like(min(tiles, _divided(product.depth, inputs)))[None, :, None]
+    columns = _divisors_like(_divided(product.columns, _OUTPUTS))[None, None, :]
+    used = depths * columns
+    split_rows = _divided(rows, row_splits)
+    parts = np.clip(tiles // np.maximum(used, 1), 1, split_rows)
+    part_rows = _divided(split_rows, parts)
+    part_columns = _round_up(_divided(_divided(product.columns, column_splits), columns), _OUTPUTS)
+    part_depth = _round_up(_divided(product.depth, depths), inputs)
+    weights = part_columns * part_depth
+    compute = part_rows * weights / machine.macs(item) + weights * item / machine.weight_bytes
+    compute = compute + (part_columns / _OUTPUTS) * (part_depth / _OUTPUTS) * _BLOCK_CYCLES + _CALL_CYCLES
+    exchange = (part_rows * part_depth + weights) * item / machine.exchange_bytes
+    results = part_rows * part_columns
+    several = depths > 1
+    share = _divided(results, depths)
+    compute = compute + np.where(several, results / _REDUCED_ELEMENTS, 0)
+    exchange = exchange + np.where(several, (depths - 1) * share * partial_bytes / machine.exchange_bytes, 0)
+    memory = (part_rows * part_depth + weights) * item + results * partial_bytes
+    phases = 2 + several
+    cycles = splits * (compute + exchange + phases * machine.sync_cycles)
+    fits = (memory <= proportion * machine.tile_bytes) & (used <= tiles)
+    chosen = np.where(fits, cycles, np.inf) if fits.any() else np.where(used <= tiles, memory, np.inf)
+    at = np.unravel_index(int(np.argmin(chosen)), chosen.shape)
+
+    def of(values: ArrayLike) -> float:
+        return float(np.broadcast_to(values, chosen.shape)[at])
+
+    count = int(of(splits))
+    return Grid(
+        rows=int(of(parts)),
+        columns=int(of(columns)),
+        depth=int(of(depths)),
+        splits=count,
+        compute=count * of(compute),
+        exchange=count * of(exchange),
+        phases=count * int(of(phases)),
+        tile_bytes=int(of(memory)),
+        fits=bool(of(fits)),
+        temporary_bytes=int(of(memory)) * min(tiles, int(of(parts) * of(used))),
+    )
+
+
+def _divisors_like(limit: int) -> NDArray[np.int64]:
+    """Numbers of parts worth trying up to a limit: powers of two, three times these, and the limit."""
+    limit = max(1, limit)
+    powers = [1 << power for power in range(16)]
+    found = {each for power in powers for each in (power, 3 * power) if each <= limit} | {limit}
+    return np.array(sorted(found), np.int64)
+
+
+def _divided(value: Any, parts: Any) -> Any:
+    """The largest of so many whole parts."""
+    return -(-value // parts)
+
+
+def _round_up(value: NDArray[np.int64], grain: int) -> NDArray[np.int64]:
+    return _divided(value, grain) * grain
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# They only name what is there already.
+FREE = _words("""
+    parameter constant tuple get-tuple-element bitcast reshape iota after-all opt-barrier broadcast add-dependency
+    get-dimension-size set-dimension-size partition-id replica-id domain
+""")
+# Their results are (parts of) their first operand, as far as memory goes: a transpose is another view of it, which what
+# reads it arranges anew.
+NAMING = _words("bitcast reshape broadcast transpose opt-barrier copy set-dimension-size domain")
+# They hold other computations, which are costed by themselves.
+HOLDERS = _words("while call conditional fusion map")
+# The matrix units run them.
+PRODUCTS = _words("dot convolution")
+# A function of each element.
+FUNCTIONS = _words("""
+    exponential exponential-minus-one log log-plus-one tanh tan sqrt rsqrt cbrt power sine cosine logistic divide
+    remainder erf atan2 rng rng-bit-generator
+""")
+# Arithmetic on each element.
+ELEMENTWISE = FUNCTIONS | _words("""
+    add subtract multiply maximum minimum negate abs sign compare select and or xor not convert clamp ceil floor
+    round-nearest-afz round-nearest-even shift-left shift-right-arithmetic shift-right-logical is-finite popcnt
+    count-leading-zeros complex real imag reduce-precision bitcast-convert stochastic-convert
+""")
+WINDOWED = _words("reduce-window select-and-scatter")
+REDUCING = WINDOWED | {"reduce"}
+# They move data within a tile.
+LOCAL = _words("copy slice")
+# They move data between tiles.
+MOVING = _words("""
+    transpose pad concatenate reverse dynamic-slice dynamic-update-slice gather scatter dynamic-reshape
+""")
+# They write a part of their first operand, which stays where it is.
+UPDATING = _words("dynamic-update-slice scatter")
+# Their results may lie where an operand lay that nobody reads later.
+IN_PLACE = ELEMENTWISE | UPDATING
 
 
 @dataclass(frozen=True)
@@ -159,3 +325,121 @@ def _move(operation: HloInstruction, machine: Machine) -> Cost:
 def _share(elements: int, machine: Machine) -> int:
     """The elements of the tile that has most."""
     return math.ceil(elements / machine.compute_tiles)
+
+
+_VIEWS = frozenset({"reshape", "bitcast", "transpose"})
+
+
+def fused_operations(operations: Sequence[HloInstruction], root: HloInstruction) -> frozenset[HloInstruction]:
+    """The elementwise operations whose results only operations use of which they are a part.
+
+    These are elementwise operations of as many elements: the machine's compiler makes one expression of such a tree,
+    and one vertex of the expression. Of a change of type it is also the reductions, which read one type and add in
+    another.
+
+    Args:
+      operations: Those of a computation.
+      root: The one whose result is the computation's.
+    """
+    kept = {root}
+    for operation in operations:
+        if operation.opcode not in ELEMENTWISE:
+            kept.update(operation.operands)
+            continue
+        elements = operation.shape.elements
+        kept.update(operand for operand in operation.operands if operand.shape.elements != elements)
+    used = {operand for operation in operations for operand in operation.operands} - kept
+    fused = {operation for operation in used if operation.opcode in ELEMENTWISE}
+    return frozenset(fused | _reduced_conversions(operations, root))
+
+
+def _reduced_conversions(operations: Sequence[HloInstruction], root: HloInstruction) -> set[HloInstruction]:
+    """The conversions that only reductions read, be it through views."""
+    found: dict[HloInstruction, bool] = {}  # Whether only reductions were seen to read it.
+    for operation in reversed(operations):
+        for operand in operation.operands:
+            reduced = operation.opcode == "reduce" or (operation.opcode in _VIEWS and found.get(operation, False))
+            found[operand] = found.get(operand, True) and reduced
+    found[root] = False
+    return {operation for operation, reduced in found.items() if reduced and operation.opcode == "convert"}
+
+
+INFEED = "ipu_infeed_dequeue"
+OUTFEED = "ipu_outfeed_enqueue"
+COLLECTIVE = "ipu_collective"
+_SEED = "ipu_random_seed"
+_STREAM = "ipu_random_stream"
+_INDEX = "ipu_replica_index"
+HOST_CALLS = frozenset({INFEED, OUTFEED})
+# What names a queue to a call, and the order of the program's calls. No element has this type.
+_STATE = Shape("s64", (4,))
+# They pass nothing but a few words: random numbers are drawn, and costed, by what is given the seed or the stream.
+IDLE_CALLS = frozenset({_SEED, _STREAM, _INDEX})
+
+# Kinds of collectives in the order of their numbers in a program: a name, and how many times its data a replica
+# sends in a ring of so many.
+_KINDS: tuple[tuple[str, Callable[[int], float]], ...] = (
+    ("all-reduce", lambda ranks: 2 * (ranks - 1) / ranks),
+    ("all-gather", lambda ranks: ranks - 1),
+    ("reduce-scatter", lambda ranks: (ranks - 1) / ranks),
+    ("all-to-all", lambda ranks: (ranks - 1) / ranks),
+    ("broadcast", lambda _: 1.0),
+)
+
+_GATHER = next(number for number, (name, _) in enumerate(_KINDS) if name == "all-gather")
+
+
+def collective_kind(operation: HloInstruction) -> str:
+    """What a collective does, such as `all-reduce`."""
+    return _KINDS[operation.attributes.get("kind", 0)][0]
+
+
+def collective_seconds(operation: HloInstruction, system: System, replicas: int) -> float:
+    """The time of a collective in a ring of the replicas of its groups.
+
+    Of `n` replicas each sends `2 * (n - 1) / n` of an all-reduce's bytes, in `2 * (n - 1)` steps, each of which takes a
+    link's latency. More replicas than the links join go over the gateways besides.
+
+    Args:
+      operation: The call.
+      system: The machine.
+      replicas: How many replicas the program has.
+    """
+    attributes = operation.attributes
+    ranks = min(attributes.get("group_size", 0) or replicas, replicas)
+    size = _data_bytes([each.shape for each in operation.operands])
+    return _ring_seconds(attributes.get("kind", 0), size, ranks, system)
+
+
+def gather_seconds(size: float, replicas: int, system: System) -> float:
+    """The time in which replicas gather data that are divided among them.
+
+    Args:
+      size: The bytes of all data.
+      replicas: How many replicas have a part each.
+      system: The machine.
+    """
+    return _ring_seconds(_GATHER, size / replicas, replicas, system)
+
+
+def _ring_seconds(kind: int, size: float, ranks: int, system: System) -> float:
+    if ranks < 2:  # A replica that is alone.
+        return 0.0
+    share = _KINDS[kind][1]
+    inside = min(ranks, system.ipus_of_pod)
+    seconds = share(inside) * size / system.link_bytes_per_second + 2 * (inside - 1) * system.link_latency_seconds
+    pods = math.ceil(ranks / system.ipus_of_pod)
+    if pods > 1:
+        seconds += share(pods) * size / inside / system.gateway_bytes_per_second
+    return seconds
+
+
+def host_bytes(operation: HloInstruction) -> int:
+    """The bytes that a feed's call passes between host and chip, without the states of queues and of their order."""
+    if operation.target == INFEED:
+        return _data_bytes(operation.shape.parts)
+    return _data_bytes([each.shape for each in operation.operands])
+
+
+def _data_bytes(shapes: Sequence[Shape]) -> int:
+    return sum(shape.bytes for shape in shapes if shape != _STATE)

@@ -211,7 +211,7 @@ def read(serialized: bytes, halved: bool = False) -> Computation:
     Raises:
       ValueError: The bytes are no program.
     """
-    from tensorflow_ipu._tensorflow.hlo import HloModuleProto  # TensorFlow: saved reports are read without it.
+    from tensorflow_ipu._tensorflow.xla import HloModuleProto  # TensorFlow: saved reports are read without it.
 
     module = HloModuleProto()
     try:
@@ -258,7 +258,7 @@ _shapes: dict[tuple[Any, ...], Shape] = {}
 
 @functools.cache
 def _type_name(number: int) -> str:
-    from tensorflow_ipu._tensorflow.hlo import PrimitiveType
+    from tensorflow_ipu._tensorflow.xla import PrimitiveType
 
     return PrimitiveType.Name(number).lower()
 

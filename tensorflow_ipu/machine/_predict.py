@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tensorflow_ipu.machine import _hlo, _memory
-from tensorflow_ipu.machine._advice import NotAsked, Suggestion
-from tensorflow_ipu.machine._reading_again import advice_of_reading
+from tensorflow_ipu.machine._advice import NotAsked, Suggestion, advice_of_reading
+from tensorflow_ipu.machine._machine import System
 from tensorflow_ipu.machine._report import Report
 from tensorflow_ipu.machine._sharding import Placement
-from tensorflow_ipu.machine._system import System
 from tensorflow_ipu.machine._walk import OperationTime, Walk
 
 _CANNOT_KNOW = (

@@ -13,11 +13,9 @@ from typing import Any, Protocol
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu.machine import _advice, _memory
 from tensorflow_ipu.machine._advice import NotAsked, Suggestion, Suggestions
-from tensorflow_ipu.machine._machine import Machine
+from tensorflow_ipu.machine._machine import Machine, System
 from tensorflow_ipu.machine._memory import Memory
-from tensorflow_ipu.machine._supply import SupplyAndDemand, balance_of
-from tensorflow_ipu.machine._system import System
-from tensorflow_ipu.machine._timeline import Timeline
+from tensorflow_ipu.machine._supply import SupplyAndDemand, Timeline, balance_of
 from tensorflow_ipu.machine._walk import OperationTime
 
 SCHEMA = 2

@@ -11,10 +11,12 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import _sites
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.replicas import ReplicaGroups, check_size
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from collections.abc import Iterable
+
+    from tensorflow_ipu._types import Gradient, TensorLike
 
 # The reductions that users name, and what the kernels call them.
 REDUCTIONS = {
@@ -193,3 +195,101 @@ def _shape(shape: tf.TensorShape) -> str:
 
 def _attributes(groups: ReplicaGroups) -> dict[str, int | bool]:
     return {"group_size": groups.size or 0, "orthogonal": groups.orthogonal}
+
+
+def optional(argument: str, value: int | ReplicaGroups | None) -> ReplicaGroups:
+    """The groups of an argument that is a group size, a `ReplicaGroups`, or None or 0 for all replicas.
+
+    Raises:
+      TypeError: It is something else.
+      ValueError: The size is negative.
+    """
+    if isinstance(value, ReplicaGroups):
+        return value
+    if value == 0 and type(value) is int:
+        return ReplicaGroups()
+    check_size(argument, value, optional=True)
+    return ReplicaGroups(value)
+
+
+def sized(argument: str, value: int | ReplicaGroups) -> tuple[ReplicaGroups, int]:
+    """The groups of an argument that decides the shape of a result, and their size, which must be known.
+
+    Raises:
+      TypeError: It is neither a group size nor a `ReplicaGroups` with a size.
+      ValueError: The size is below 1.
+    """
+    size = value.size if isinstance(value, ReplicaGroups) else value
+    check_size(argument, size, optional=False)
+    assert size is not None
+    return value if isinstance(value, ReplicaGroups) else ReplicaGroups(size), size
+
+
+def _groups(op: tf.Operation) -> ReplicaGroups:
+    return ReplicaGroups(op.get_attr("group_size") or None, op.get_attr("orthogonal"))
+
+
+def _reduction(op: tf.Operation) -> str:
+    reduction = op.get_attr("reduction").decode()
+    if reduction not in ("sum", "mean"):
+        raise LookupError(
+            f"a reduction over replicas by `{reduction}` has no gradient; sums and means have. Wrap its input in"
+            " `tf.stop_gradient` where none is needed"
+        )
+    return reduction
+
+
+def _gradients(op: tf.Operation, of_values: Iterable[Gradient]) -> list[Gradient | None]:
+    """Gradients with respect to all inputs: the state and the order have none."""
+    return [None, *of_values, *[None] * op.get_attr("orders")]
+
+
+def _values(op: tf.Operation) -> list[tf.Tensor]:
+    return op.inputs[1 : len(op.inputs) - op.get_attr("orders")]
+
+
+def _dense(grads: Iterable[Gradient]) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(grad) for grad in grads]
+
+
+@tf.RegisterGradient("IpuAllReduce")
+def _all_reduce_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
+    if op.get_attr("reduction") == b"local":
+        return _gradients(op, grads)
+    return _gradients(op, all_reduce("all_reduce_grad", _dense(grads), _reduction(op), _groups(op)))
+
+
+@tf.RegisterGradient("IpuAllGather")
+def _all_gather_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
+    flat = [tf.reshape(grad, [-1]) for grad in _dense(grads)]
+    own = reduce_scatter("all_gather_grad", flat, "sum", _groups(op))
+    return _gradients(op, (tf.reshape(grad, tf.shape(value)) for grad, value in zip(own, _values(op), strict=True)))
+
+
+@tf.RegisterGradient("IpuReduceScatter")
+def _reduce_scatter_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
+    reduction = _reduction(op)
+    groups = _groups(op)
+    gathered = all_gather("reduce_scatter_grad", _dense(grads), groups)
+    # The padding at the end came from nowhere.
+    whole = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, _values(op), strict=True)]
+    if reduction == "mean":
+        whole = [grad / tf.cast(groups.size, grad.dtype) for grad in whole]
+    return _gradients(op, whole)
+
+
+@tf.RegisterGradient("IpuAllToAll")
+def _all_to_all_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
+    backwards = op.get_attr("concat_dimension"), op.get_attr("split_dimension")
+    return _gradients(op, all_to_all("all_to_all_grad", _dense(grads), backwards, _groups(op)))
+
+
+@tf.RegisterGradient("IpuBroadcast")
+def _broadcast_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
+    groups = _groups(op)
+    summed = all_reduce("broadcast_grad", _dense(grads), "sum", groups)
+    is_root = tf.equal(rank("broadcast_grad", groups), op.get_attr("root"))
+    return _gradients(op, (tf.where(is_root, grad, tf.zeros_like(grad)) for grad in summed))
+
+
+tf.no_gradient("IpuReplicaIndex")

@@ -13,6 +13,7 @@ a function of the same graph that returns what its own backward pass needs.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +26,131 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._library import ops
 from tensorflow_ipu._tensorflow import definitions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
-from tensorflow_ipu.ops._gradient_graph import GradientGraph
-from tensorflow_ipu.ops._graph_digest import digest
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu._types import Gradient, Nested, ShapeLike
+
+# Of static shapes: what they are of need not be there.
+_OF_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
+
+
+class GradientGraph(graphs.FunctionGraph):
+    """A graph whose operations use tensors of another one, the forward pass.
+
+    What that computes from constants and shapes alone, such as the order of dimensions that `tf.transpose` makes up, has a
+    copy here: XLA asks for its value, which the result of a call has not.
+    """
+
+    def __init__(self, name: str, forward: graphs.FunctionGraph) -> None:
+        """Begins with nothing.
+
+        Args:
+          name: The name of its function.
+          forward: The graph of the forward pass.
+        """
+        super().__init__(name)
+        self._forward = forward
+        self._copies: dict[str, tf.Tensor] = {}
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        if getattr(tensor, "graph", None) is self._forward and self._is_known(tensor):
+            return self._copy(tensor)
+        return super().capture(tensor, name=name, shape=shape)
+
+    def _is_known(self, tensor: tf.Tensor) -> bool:
+        """Whether only constants and shapes are behind a tensor of integers or booleans."""
+        seen: set[str] = set()
+        waiting = [tensor]
+        while waiting:
+            one = waiting.pop()
+            if one.name in seen:
+                continue
+            seen.add(one.name)
+            operation = one.op
+            if operation.type == "Const" or _value_of_shape(one) is not None:
+                continue
+            if not (one.dtype.is_integer or one.dtype.is_bool) or not operation.inputs or _does_more(operation):
+                return False
+            waiting += operation.inputs
+        return True
+
+    def _copy(self, tensor: tf.Tensor) -> tf.Tensor:
+        waiting = [tensor]
+        while waiting:
+            top = waiting[-1]
+            missing = [each for each in top.op.inputs if each.name not in self._copies]
+            value = _value_of_shape(top)
+            if top.name in self._copies:
+                waiting.pop()
+            elif value is not None:
+                with self.as_default(), tf.control_dependencies(None):
+                    self._copies[top.name] = tf.constant(value, top.dtype)
+            elif missing:
+                waiting += missing
+            else:
+                with self.as_default(), tf.control_dependencies(None):
+                    inputs = [self._copies[each.name] for each in top.op.inputs]
+                    attributes = {key: each for key, each in top.op.node_def.attr.items() if key != "_class"}
+                    copied = graphs.copy_operation(self, top.op, inputs, attributes)
+                for old, new in zip(top.op.outputs, copied.outputs, strict=True):
+                    self._copies[old.name] = new
+        return self._copies[tensor.name]
+
+
+def _value_of_shape(tensor: tf.Tensor) -> Any:
+    """What a static shape says; None for what says something else."""
+    return tf.get_static_value(tensor) if tensor.op.type in _OF_SHAPES else None
+
+
+def _does_more(operation: tf.Operation) -> bool:
+    """Whether an operation does anything but compute its results, or calls functions."""
+    attributes = operation.node_def.attr.values()
+    return operation.op_def.is_stateful or any(each.HasField("func") or each.list.func for each in attributes)
+
+
+# Of no bearing on what is computed: gradients are made already, and these are other ones in each trace.
+_IGNORED = frozenset({"_gradient_op_type", "_class", "_output_shapes", "_num_original_outputs"})
+
+
+def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
+    """The digest of what a graph computes from its inputs to its outputs, and of its side effects.
+
+    Args:
+      graph: The graph.
+      inputs: Its placeholders, in order.
+      outputs: Its results, in order.
+    """
+    found = hashlib.sha256()
+    # By number: names count on from graph to graph.
+    names = {one.op.name: f"input {at}" for at, one in enumerate(inputs)}
+    for operation in graph.get_operations():
+        if operation.name not in names:
+            names[operation.name] = str(len(names))
+    for one in inputs:
+        found.update(repr((one.dtype.name, one.shape)).encode())
+    for operation in graph.get_operations():
+        if names[operation.name].startswith("input"):
+            continue
+        takes = [(names[one.op.name], one.value_index) for one in operation.inputs]
+        behind = sorted(names[one.name] for one in operation.control_inputs if one.name in names)
+        attributes = operation.node_def.attr
+        described = [(name, _described(graph, attributes[name])) for name in sorted(set(attributes) - _IGNORED)]
+        found.update(repr((operation.type, operation.device, takes, behind, described)).encode())
+    found.update(repr([(names[one.op.name], one.value_index) for one in outputs]).encode())
+    return found.digest()
+
+
+def _described(graph: graphs.FunctionGraph, value: Any) -> object:
+    """The value of an attribute, with the digests of functions for their names."""
+    called = [value.func, *value.list.func] if value.HasField("func") or value.list.func else []
+    if not called:
+        return value.SerializeToString(deterministic=True)
+    functions = [graphs.function_named(graph, each.name) for each in called]
+    return [
+        each.name if function is None else digest(function.graph, function.graph.inputs, function.graph.outputs)
+        for each, function in zip(called, functions, strict=True)
+    ]
+
 
 _numbers = itertools.count()
 

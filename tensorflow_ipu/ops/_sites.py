@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
@@ -13,6 +13,11 @@ from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu.feeds import _feed
 
 # A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
 _Result = TypeVar("_Result")
@@ -138,3 +143,18 @@ def on_ipu() -> bool:
 def _outermost_name(graph: tf.Graph) -> str:
     *_, outermost = itertools.takewhile(lambda one: one is graph or one.building_function, graphs.around(graph))
     return getattr(outermost, "name", "a graph")
+
+
+def kind(state: tf.Tensor) -> str | None:
+    """`random`, `identity` or `site`; None for what a file cannot hold: functions of the host."""
+    feed: Any = getattr(state, "_ipu_feed", None)
+    if feed._drop is native.ipu_random_drop:
+        return "random"
+    if is_identity(feed):
+        return "identity"
+    return "site" if feed._drop is native.ipu_site_drop else None
+
+
+def feed_of(kind: str, device: str) -> _feed.Feed:
+    """What takes the place of the stored program's."""
+    return _make_random(device) if kind == "random" else _make(device, "a stored program")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 import tensorflow as tf
 
 from tensorflow_ipu._checks import is_int
-from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def all_to_all(
       ValueError: A dimension is not one of `x`, or its size cannot be split.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, size = _groups.sized("replication_factor", replication_factor)
+    groups, size = _collectives.sized("replication_factor", replication_factor)
     value = tf.convert_to_tensor(x, name="x")
     _check_dimension("split_dimension", split_dimension, value)
     _check_dimension("concat_dimension", concat_dimension, value)
@@ -92,7 +92,7 @@ def all_gather(
       ValueError: `replication_factor` is below 1, or `x` an empty list.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, _ = _groups.sized("replication_factor", replication_factor)
+    groups, _ = _collectives.sized("replication_factor", replication_factor)
     values = _collectives.as_tensors(x)
     gathered = _collectives.all_gather("all_gather", values, groups, name)
     return gathered if isinstance(x, (list, tuple)) else gathered[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool, is_int
-from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def cross_replica_broadcast(
     """
     if not is_int(root):
         raise TypeError(f"`root` must be the number of a replica, but is {root!r}")
-    groups = _groups.optional("replica_group_size", replica_group_size)
+    groups = _collectives.optional("replica_group_size", replica_group_size)
     if root < 0 or (groups.size is not None and root >= groups.size):
         raise ValueError(f"`root` is {root}, and the ranks of a group go from 0 to its size - 1")
     value = tf.convert_to_tensor(x, name="x")
@@ -115,6 +115,6 @@ def _reduce(
     replica_group_size: int | ReplicaGroups | None,
     name: str | None,
 ) -> tf.Tensor:
-    groups = _groups.optional("replica_group_size", replica_group_size)
+    groups = _collectives.optional("replica_group_size", replica_group_size)
     value = tf.convert_to_tensor(x, name="x")
     return _collectives.all_reduce(function, [value], reduction, groups, name)[0]

@@ -9,8 +9,12 @@ import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu._tensors import known_size
-from tensorflow_ipu.ops._host_embedding import HostEmbedding, create_host_embedding
-from tensorflow_ipu.ops._host_embedding_specs import HostEmbeddingOptimizerSpec, HostEmbeddingSGDGAOptimizerSpec
+from tensorflow_ipu.ops._host_embedding import (
+    HostEmbedding,
+    HostEmbeddingOptimizerSpec,
+    HostEmbeddingSGDGAOptimizerSpec,
+    create_host_embedding,
+)
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import TensorLike

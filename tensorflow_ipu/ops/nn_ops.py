@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
-from tensorflow_ipu.ops._ctc_beam import ctc_beam_search_decoder, ctc_beam_search_decoder_with_log_probs
-from tensorflow_ipu.ops._ctc_loss import ctc_loss_v2, ctc_loss_with_log_probs
+from tensorflow_ipu.ops._ctc_loss import (
+    ctc_beam_search_decoder,
+    ctc_beam_search_decoder_with_log_probs,
+    ctc_loss_v2,
+    ctc_loss_with_log_probs,
+)
 from tensorflow_ipu.ops._sampled_losses import nce_loss, sampled_softmax_loss
 
 if TYPE_CHECKING:

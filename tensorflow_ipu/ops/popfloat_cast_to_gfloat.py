@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._checks import is_int, note_bool
 from tensorflow_ipu._faults import Faults
-from tensorflow_ipu.ops._f8_codes import exponent_of, scaled
+from tensorflow_ipu.ops.f8_ops import exponent_of, scaled
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import TensorLike

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, overload
 
-from tensorflow_ipu.ops import _collectives, _gradients, _groups  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def reduce_scatter(
       ValueError: `x` is not of rank 1 or an empty list, `op` is unknown, or `replication_factor` below 1.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, _ = _groups.sized("replication_factor", replication_factor)
+    groups, _ = _collectives.sized("replication_factor", replication_factor)
     reduction = _collectives.reduction_of(op, tuple(_collectives.REDUCTIONS))
     values = _collectives.as_tensors(x)
     for value in values:

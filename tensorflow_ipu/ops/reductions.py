@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.ops import _collectives, _gradients, _sites  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops import _collectives, _sites
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tensorflow_ipu.ops import _collectives, _gradients, host_parts  # noqa: F401  (Registers the gradients.)
+from tensorflow_ipu.ops import _collectives, host_parts
 from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = ["replication_index"]

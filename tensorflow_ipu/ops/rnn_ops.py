@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
-from tensorflow_ipu.ops import _recurrence
+from tensorflow_ipu.ops import _rnn_base
 from tensorflow_ipu.ops._rnn_base import LSTMStateTuple, PopnnRNN
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ class PopnnLSTM(PopnnRNN):
             )
         memory, output = (tf.convert_to_tensor(each, dtype=self.dtype) for each in initial_state)
         kernel, biases = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.biases)
-        step = _recurrence.lstm_step(kernel, biases, self._activation, self._gate)
+        step = _rnn_base.lstm_step(kernel, biases, self._activation, self._gate)
         with replicas.summed_in(self.partials_dtype, self.dtype):
-            outputs, (output, memory) = _recurrence.run(step, values, (output, memory), lengths, None)
+            outputs, (output, memory) = _rnn_base.run(step, values, (output, memory), lengths, None)
         return (outputs, LSTMStateTuple(memory, output)) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> tuple[list[int], list[int]]:
@@ -179,11 +179,11 @@ class PopnnGRU(PopnnRNN):
         state = self._zeros(values) if initial_state is None else tf.convert_to_tensor(initial_state, self.dtype)
         scores = None if attention is None else tf.cast(attention, self.dtype)
         biases = tf.convert_to_tensor(self.biases)
-        step = _recurrence.gru_step(
+        step = _rnn_base.gru_step(
             tf.convert_to_tensor(self.kernel), biases, self._activation, self._gate, self._reset_after
         )
         with replicas.summed_in(self.partials_dtype, self.dtype):
-            outputs, (state,) = _recurrence.run(step, values, (state,), lengths, scores)
+            outputs, (state,) = _rnn_base.run(step, values, (state,), lengths, scores)
         return (outputs, state) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> list[int]:

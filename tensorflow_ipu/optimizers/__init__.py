@@ -1,22 +1,22 @@
 """Wrappers that give a `tf.compat.v1.train` optimizer an IPU program's ways with gradients."""
 
-from tensorflow_ipu.optimizers._cross_replica import (
-    CrossReplicaOptimizer,
-    apply_cross_replica_op,
-    apply_cross_replica_op_single,
-)
+from tensorflow_ipu.optimizers._accumulator import GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers._gradient_accumulation import (
     CrossReplicaGradientAccumulationOptimizer,
     CrossReplicaGradientAccumulationOptimizerV2,
     GradientAccumulationOptimizer,
     GradientAccumulationOptimizerV2,
 )
-from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
-from tensorflow_ipu.optimizers._map_gradient import MapGradientOptimizer
+from tensorflow_ipu.optimizers._ipu_optimizer import (
+    CrossReplicaOptimizer,
+    IpuOptimizer,
+    MapGradientOptimizer,
+    ShardedOptimizer,
+    apply_cross_replica_op,
+    apply_cross_replica_op_single,
+)
 from tensorflow_ipu.optimizers._memory import UpdateMemory, update_memory
 from tensorflow_ipu.optimizers._options import AccumulationOptions
-from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
-from tensorflow_ipu.optimizers._sharded import ShardedOptimizer
 
 __all__ = [
     "AccumulationOptions",

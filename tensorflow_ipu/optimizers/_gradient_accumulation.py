@@ -9,11 +9,9 @@ import tensorflow as tf
 
 from tensorflow_ipu._checks import check_bool
 from tensorflow_ipu.optimizers import _loop_check, _options
-from tensorflow_ipu.optimizers._accumulator import Accumulator
-from tensorflow_ipu.optimizers._cross_replica import CrossReplicaOptimizer
-from tensorflow_ipu.optimizers._ipu_optimizer import IpuOptimizer
+from tensorflow_ipu.optimizers._accumulator import Accumulator, GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers._ipu_optimizer import CrossReplicaOptimizer, IpuOptimizer
 from tensorflow_ipu.optimizers._options import AccumulationOptions
-from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu._checks import is_int, note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu._tensors import is_function
-from tensorflow_ipu.optimizers._reduction import GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers._accumulator import GradientAccumulationReductionMethod
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import DTypeOf, Variable

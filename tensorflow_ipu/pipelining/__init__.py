@@ -3,19 +3,20 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
-from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, PipelineStageOptions
 from tensorflow_ipu.pipelining.report.balance import Balance, balance
 from tensorflow_ipu.pipelining.report.comparison import Candidate, Comparison, compare_plans, contiguous_mappings
 from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, plan_cost, timeline
 from tensorflow_ipu.pipelining.report.perfetto import plan_trace, write_trace
 from tensorflow_ipu.pipelining.report.picture import draw_plan, draw_plans
-from tensorflow_ipu.pipelining.report.stage_cost import StageCost
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind, Effects
+from tensorflow_ipu.pipelining.report.prices import StageCost
 from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.instructions import (
     Backward,
+    Buffer,
+    BufferKind,
+    Effects,
     Forward,
     Idle,
     Load,
@@ -28,27 +29,25 @@ from tensorflow_ipu.pipelining.schedule.order import overlap_length
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
 from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
-from tensorflow_ipu.pipelining.schedule.table import Table
-from tensorflow_ipu.pipelining.schedule.text import plan_text
+from tensorflow_ipu.pipelining.schedule.text import Table, plan_text
 
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
-    from tensorflow_ipu.pipelining.program.measurement import measured_stage_costs
+    from tensorflow_ipu.pipelining.program.build import TracedPipeline, last_pipeline, pipelines_of
     from tensorflow_ipu.pipelining.program.predicted_report import report_of_pipeline
-    from tensorflow_ipu.pipelining.program.prediction import predicted_stage_costs
-    from tensorflow_ipu.pipelining.program.registry import TracedPipeline, last_pipeline, pipelines_of
+    from tensorflow_ipu.pipelining.program.prediction import measured_stage_costs, predicted_stage_costs
     from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
 # What runs programs needs TensorFlow; plans and reports do not.
 _PROGRAMS = {
     "pipeline": "_pipeline",
     "recomputation_checkpoint": "_pipeline",
-    "measured_stage_costs": "program.measurement",
+    "measured_stage_costs": "program.prediction",
     "predicted_stage_costs": "program.prediction",
     "report_of_pipeline": "program.predicted_report",
-    "TracedPipeline": "program.registry",
-    "last_pipeline": "program.registry",
-    "pipelines_of": "program.registry",
+    "TracedPipeline": "program.build",
+    "last_pipeline": "program.build",
+    "pipelines_of": "program.build",
     "OptimizerFunctionOutput": "training.optimizer_output",
 }
 

@@ -11,8 +11,8 @@ from tensorflow_ipu import _tracebacks
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.arguments.given import Given
-from tensorflow_ipu.pipelining.arguments.stage_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.arguments.checked import Given
+from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineStageOptions
 from tensorflow_ipu.pipelining.program.build import build
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from tensorflow_ipu.precision._figures import Figures
-from tensorflow_ipu.precision._report import PrecisionReport, TensorRow, Trial
-from tensorflow_ipu.precision._scales import Scales
+from tensorflow_ipu.precision._figures import Figures, TensorRow
+from tensorflow_ipu.precision._report import PrecisionReport, Scales, Trial
 
 if _TYPE_CHECKING:
     from tensorflow_ipu.precision._precision_report import precision_report

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -132,3 +133,85 @@ def figures_of(single: npt.NDArray[Any], half: npt.NDArray[Any]) -> Figures:
         smallest=float(numbers.min()) if numbers.size else 0.0,
         exponents=tuple(np.bincount(exponents, minlength=HIGHEST - LOWEST + 1).tolist()),
     )
+
+
+# The layer, the kind, and the name of a tensor.
+Key: TypeAlias = "tuple[str, str, str]"
+Values: TypeAlias = "dict[Key, np.ndarray[Any, Any]]"
+
+
+class Count:
+    """What was counted of the tensors of some steps."""
+
+    def __init__(self) -> None:
+        self._figures: dict[Key, list[Figures]] = {}
+        self._stuck: dict[Key, list[float]] = {}
+
+    def step(self, single: Values, half: Values) -> None:
+        """Counts a step by its tensors in float32 and float16; one that only one of them has is left out."""
+        for key, value in single.items():
+            if key in half and half[key].shape == value.shape:
+                self._figures.setdefault(key, []).append(figures_of(value, half[key]))
+
+    def updates(self, weights: Values, updates: Values, stuck: Mapping[Key, float]) -> None:
+        """Counts what float16 would make of weights and their updates."""
+        for key, value in {**weights, **updates}.items():
+            with np.errstate(over="ignore"):
+                self._figures.setdefault(key, []).append(figures_of(value, value.astype(np.float16)))
+        for key, share in stuck.items():
+            self._stuck.setdefault(key, []).append(share)
+
+    def rows(self) -> list[TensorRow]:
+        """The tensors."""
+        return [
+            TensorRow(*key, tuple(figures), float(np.mean(self._stuck.get(key, [0.0]))))
+            for key, figures in self._figures.items()
+        ]
+
+
+ACTIVATION = "activation"
+
+
+GRADIENT = "gradient of activation"
+
+
+WEIGHT = "weight"
+
+
+WEIGHT_GRADIENT = "gradient of weight"
+
+
+UPDATE = "update"
+
+
+KINDS = (ACTIVATION, GRADIENT, WEIGHT, WEIGHT_GRADIENT, UPDATE)
+
+
+GRADIENTS = (GRADIENT, WEIGHT_GRADIENT)
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """A tensor of the model.
+
+    Attributes:
+      layer: The layer that it belongs to; of a function, the scope.
+      kind: One of `KINDS`.
+      name: What tells it from others of the layer.
+      steps: What was counted of it, for each step.
+      stuck: Which share of the weights an update was to change, and did not or would not in float16; of updates alone.
+    """
+
+    layer: str
+    kind: str
+    name: str
+    steps: tuple[Figures, ...]
+    stuck: float = 0.0
+
+    @property
+    def total(self) -> Figures:
+        """What was counted of it in all steps."""
+        total = self.steps[0]
+        for each in self.steps[1:]:
+            total += each
+        return total

@@ -13,8 +13,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._checks import is_int, is_number
 from tensorflow_ipu.keras import watching
-from tensorflow_ipu.precision._functions import FunctionSteps
-from tensorflow_ipu.precision._models import ModelSteps
+from tensorflow_ipu.precision._functions import FunctionSteps, ModelSteps
 from tensorflow_ipu.strategy import IPUStrategyV1
 
 if TYPE_CHECKING:

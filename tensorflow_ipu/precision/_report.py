@@ -6,50 +6,240 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorflow_ipu.precision._figures import Figures
-from tensorflow_ipu.precision._scales import Scales, scales_for
+from tensorflow_ipu.precision._figures import (
+    ACTIVATION,
+    GRADIENTS,
+    HIGHEST,
+    LARGEST,
+    LOWEST,
+    SMALLEST,
+    SMALLEST_NORMAL,
+    UPDATE,
+    Figures,
+    Key,
+    TensorRow,
+    Values,
+    figures_of,
+)
 
-SCHEMA = 1
-
-ACTIVATION = "activation"
-GRADIENT = "gradient of activation"
-WEIGHT = "weight"
-WEIGHT_GRADIENT = "gradient of weight"
-UPDATE = "update"
-KINDS = (ACTIVATION, GRADIENT, WEIGHT, WEIGHT_GRADIENT, UPDATE)
-GRADIENTS = (GRADIENT, WEIGHT_GRADIENT)
+# Which share of the sum of magnitudes of a tensor may become 0, and may be subnormal.
+_MOST = 0.01
+# Steps to come have gradients that no step so far had: the advised scale leaves so many powers of two above.
+_HEADROOM = 2
+# Scales that nobody needs: float16's range is 40 powers of two.
+_LEAST_POWER, _GREATEST_POWER = -32, 32
 
 
 @dataclass(frozen=True)
-class TensorRow:
-    """A tensor of the model.
+class Scales:
+    """The loss scales that fit, all powers of two.
 
     Attributes:
-      layer: The layer that it belongs to; of a function, the scope.
-      kind: One of `KINDS`.
-      name: What tells it from others of the layer.
-      steps: What was counted of it, for each step.
-      stuck: Which share of the weights an update was to change, and did not or would not in float16; of updates alone.
+      least: The least with which no tensor of gradients loses more than a hundredth of its sum of magnitudes to 0.
+      greatest: The greatest with which no gradient overflows.
+      advised: The one to take: with it no more than a hundredth is subnormal either, where that leaves the gradients of
+        steps to come two powers of two to grow by. The greatest where none fits.
     """
 
-    layer: str
-    kind: str
-    name: str
-    steps: tuple[Figures, ...]
-    stuck: float = 0.0
+    least: float
+    greatest: float
+    advised: float
 
     @property
-    def total(self) -> Figures:
-        """What was counted of it in all steps."""
-        total = self.steps[0]
-        for each in self.steps[1:]:
-            total += each
-        return total
+    def fit(self) -> bool:
+        """Whether any scale fits."""
+        return self.least <= self.greatest
+
+
+def scales_for(gradients: Sequence[Figures]) -> Scales:
+    """The loss scales that fit.
+
+    Args:
+      gradients: What was counted of each tensor of gradients, of a loss without a scale.
+    """
+    known = [each for each in gradients if each.largest > 0]
+    if not known:
+        return Scales(1.0, 1.0, 1.0)
+    greatest = math.floor(math.log2(LARGEST / max(each.largest for each in known)))
+    greatest = min(max(greatest, _LEAST_POWER), _GREATEST_POWER)
+    # A number of the exponent below the smallest is rounded up to it.
+    least = max(_power_keeping(each, SMALLEST - 1) for each in known)
+    whole = max(_power_keeping(each, SMALLEST_NORMAL) for each in known)
+    advised = min(max(whole, 0), greatest - _HEADROOM)
+    advised = min(max(advised, least), greatest)
+    return Scales(2.0**least, 2.0**greatest, 2.0**advised)
+
+
+def saved_by(figures: Figures, scale: float) -> bool:
+    """Whether a tensor of gradients loses no more than a hundredth of its sum with this scale."""
+    return _power_keeping(figures, SMALLEST - 1) <= math.log2(scale)
+
+
+def _power_keeping(figures: Figures, exponent: int) -> int:
+    """The least power of two that leaves at most a hundredth of the sum of magnitudes below an exponent."""
+    power = _LEAST_POWER
+    while power < _GREATEST_POWER and figures.weight_below(exponent - power) > _MOST:
+        power += 1
+    return power
+
+
+# Of a tensor's numbers or sum, what is not worth a word.
+_FEW = 0.01
+# Which share of weights may be stuck before there is advice on it.
+_STUCK = 0.25
+
+
+def float32_layers(report: PrecisionReport) -> tuple[str, ...]:
+    """The layers that are to compute in float32 by what was counted, in their order.
+
+    Those where overflows begin, those whose results vanish, and those whose gradients no loss scale saves.
+    """
+    layers = [row.layer for row, _ in _origins(report)]
+    layers += [row.layer for row in report.of([ACTIVATION]) if _vanishes(row.total)]
+    layers += _unsaved(report)
+    order = [row.layer for row in report.rows]
+    return tuple(sorted(set(layers), key=order.index))
+
+
+def sentences(report: PrecisionReport) -> Iterator[str]:
+    """The advice, the weightiest first."""
+    yield from _on_activations(report)
+    yield from _on_scale(report)
+    yield from _on_updates(report)
+    if report.trial is not None:
+        yield _on_trial(report)
+
+
+def _origins(report: PrecisionReport) -> list[tuple[TensorRow, bool]]:
+    """The activations where overflows begin, and whether float32 has them beyond float16 too.
+
+    What comes behind an overflow is infinite as well, so that only float32 can tell there.
+    """
+    found, seen = [], False
+    for row in report.of([ACTIVATION]):
+        figures = row.total
+        if figures.beyond:
+            found.append((row, True))
+        elif figures.infinite and not seen:
+            found.append((row, False))
+        seen = seen or figures.infinite > 0
+    return found
+
+
+def _vanishes(figures: Figures) -> bool:
+    return figures.weight_below(SMALLEST - 1) > _FEW
+
+
+def _on_activations(report: PrecisionReport) -> Iterator[str]:
+    told = set()
+    for row, beyond in _origins(report):
+        told.add(row.layer)
+        top = _power(row.total.largest_exponent)
+        if beyond:
+            yield (
+                f"`{row.layer}` computes numbers up to {top}, and float16 ends at 65504: compute it in float32"
+                " (`dtype='float32'`), or make its inputs or weights smaller"
+            )
+        else:
+            yield (
+                f"`{row.layer}` overflows within, though its result is at most {top}: compute it in float32"
+                " (`dtype='float32'`)"
+            )
+    for row in report.of([ACTIVATION]):
+        if _vanishes(row.total) and row.layer not in told:
+            told.add(row.layer)
+            yield (
+                f"`{row.layer}` computes numbers below {_power(row.total.largest_exponent)}, many of which float16 rounds to"
+                " 0: compute it in float32 (`dtype='float32'`), or make its results larger"
+            )
+    others = [layer for layer in report.float32_layers if layer not in told | _unsaved(report)]
+    if others and told:
+        names = ", ".join(f"`{layer}`" for layer in others)
+        yield f"{names} would then get numbers that are beyond float16: compute in float32 as well"
+
+
+def _unsaved(report: PrecisionReport) -> set[str]:
+    """The layers whose gradients no loss scale saves together with the others."""
+    scales = report.scales
+    if scales.fit:
+        return set()
+    return {row.layer for row in report.of(GRADIENTS) if not saved_by(row.total, scales.advised)}
+
+
+def _on_scale(report: PrecisionReport) -> Iterator[str]:
+    scales, gradients = report.scales, report.of(GRADIENTS)
+    if not any(row.total.largest for row in gradients):
+        return
+    lost = [row for row in gradients if not saved_by(row.total, report.loss_scale)]
+    now, advised = scale_text(report.loss_scale), scale_text(scales.advised)
+    least, greatest = scale_text(scales.least), scale_text(scales.greatest)
+    if not scales.fit:
+        unsaved = _unsaved(report)
+        worst = ", ".join(
+            f"`{layer}`" for layer in dict.fromkeys(row.layer for row in gradients if row.layer in unsaved)
+        )
+        yield (
+            f"no loss scale fits all gradients: below {least} some vanish, and above {greatest} others overflow. Take"
+            f" {advised}, and compute {worst} in float32 (`dtype='float32'`)"
+        )
+    elif scales.greatest < report.loss_scale:
+        yield f"with the loss scale {now} gradients overflow: take {advised}; from {least} to {greatest} fit"
+    elif lost:
+        yield (
+            f"with the loss scale {now}, {len(lost)} of {len(gradients)} tensors of gradients lose more than a hundredth of"
+            f" their sum to 0: take {advised}; from {least} to {greatest} fit"
+        )
+    elif scales.advised > report.loss_scale:
+        yield (
+            f"the loss scale {now} fits, but leaves gradients among the subnormal numbers, which have fewer digits:"
+            f" {advised} would not"
+        )
+    else:
+        yield f"the loss scale {now} fits: from {least} to {greatest} do"
+
+
+def _on_updates(report: PrecisionReport) -> Iterator[str]:
+    stuck = [row for row in report.of([UPDATE]) if row.stuck > _STUCK]
+    if not stuck:
+        return
+    worst = max(stuck, key=lambda row: row.stuck)
+    many = f"{worst.stuck:.0%} of the updates of `{worst.layer}/{worst.name}`, and many of {len(stuck)} tensors in all"
+    if report.half_weights:
+        yield (
+            f"{many}, change nothing: they are too small for weights of float16. Keep weights in float32"
+            " (`keras.mixed_precision.set_global_policy('mixed_float16')`), or round stochastically"
+            " (`IPUConfig.floating_point_behaviour.esr`)"
+        )
+    else:
+        yield f"{many}, would change nothing if weights were float16: leave those in float32, or round stochastically"
+
+
+def _on_trial(report: PrecisionReport) -> str:
+    trial = report.trial
+    assert trial is not None
+    layers = f", {', '.join(f'`{name}`' for name in trial.single)} in float32" if trial.single else ""
+    return (
+        f"tried on the last step, with the loss scale {scale_text(trial.scale)}{layers}: {trial.overflowing} of"
+        f" {trial.tensors} tensors overflow, {trial.vanishing} of {trial.gradients} tensors of gradients vanish in part"
+    )
+
+
+def scale_text(scale: float) -> str:
+    """A loss scale as users write it."""
+    return f"{scale:g}" if scale < 1 else f"{int(scale)}"
+
+
+def _power(exponent: int | None) -> str:
+    return "0" if exponent is None else f"2^{exponent + 1}"
+
+
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -111,16 +301,13 @@ class PrecisionReport:
         """The layers that are to compute in float32."""
         if self.trial is not None:
             return self.trial.single
-        from tensorflow_ipu.precision import _advice
 
-        return _advice.float32_layers(self)
+        return float32_layers(self)
 
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do, a sentence each."""
-        from tensorflow_ipu.precision import _advice
-
-        return tuple(_advice.sentences(self))
+        return tuple(sentences(self))
 
     def of(self, kinds: Sequence[str]) -> list[TensorRow]:
         """The tensors of some kinds."""
@@ -128,9 +315,7 @@ class PrecisionReport:
 
     def __str__(self) -> str:
         """The report as text."""
-        from tensorflow_ipu.precision import _text
-
-        return _text.report_text(self)
+        return report_text(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All of the report in lists, dictionaries, numbers and text; None for a loss that is no finite number."""
@@ -200,3 +385,123 @@ def _loss(read: float | None) -> float:
 def _row(read: dict[str, Any]) -> TensorRow:
     steps = tuple(Figures(**{**each, "exponents": tuple(each["exponents"])}) for each in read["steps"])
     return TensorRow(read["layer"], read["kind"], read["name"], steps, read["stuck"])
+
+
+_WIDTH = 118
+_NAME = 40
+_SHADES = " .:-=+*#%@"
+# The exponents that a row of text shows, two a letter.
+_FROM, _TO = -40, 23
+
+
+def report_text(report: PrecisionReport) -> str:
+    """Writes a report as text, at most some 120 characters wide."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: PrecisionReport) -> Iterator[str]:
+    steps = f"{report.steps} step{'s' * (report.steps != 1)}"
+    scale = scale_text(report.loss_scale)
+    yield f"{report.program}: {steps} in float32, and in float16 on {report.device} with the loss scale {scale}"
+    if report.losses:
+        losses = ", ".join(f"{single:.4g} ({half:.4g})" for single, half in report.losses[:6])
+        yield f"  losses of float32 (of float16): {losses}{', ...' * (len(report.losses) > 6)}"
+    for sentence in report.advice:
+        yield from textwrap.wrap(sentence, _WIDTH, initial_indent="  * ", subsequent_indent="    ")
+    yield ""
+    ranges = (
+        "-" * ((SMALLEST - _FROM) // 2)
+        + "s" * ((SMALLEST_NORMAL - SMALLEST) // 2)
+        + "n" * ((16 - SMALLEST_NORMAL) // 2)
+    )
+    ranges = ranges.ljust((_TO + 1 - _FROM) // 2, "!")
+    yield f"{'':<{_NAME}} {'over-':>7} {'to':>7} {'sub-':>7}  {'exponents':<11} in float32, from 2^{_FROM} to 2^{_TO}:"
+    yield f"{'tensor':<{_NAME}} {'flow':>7} {'zero':>7} {'normal':>7}  {'of float32':<11} [{ranges}]"
+    layer = None
+    for row in report.rows:
+        if row.layer != layer:
+            layer = row.layer
+            yield f"{layer}"
+        yield _row_line(row)
+    yield ""
+    yield "- is 0 in float16, s is subnormal, n is normal, ! is beyond it; shares are of the elements in float16"
+
+
+def _row_line(row: TensorRow) -> str:
+    total = row.total
+    name = f"  {row.kind}" + (f" {row.name}" if row.name else "")
+    if len(name) > _NAME:
+        name = f"{name[: _NAME - 3]}..."
+    stuck = f"  {row.stuck:.0%} stuck" if row.kind == UPDATE else ""
+    shares = " ".join(f"{_share(each):>7}" for each in (total.overflow, total.underflow, total.subnormals))
+    return f"{name:<{_NAME}} {shares}  {span_text(total):<11} [{_strip(total)}]{stuck}"
+
+
+def span_text(figures: Figures) -> str:
+    """The exponents of the smallest and of the largest magnitude."""
+    if figures.smallest_exponent is None:
+        return "all 0"
+    return f"{figures.smallest_exponent} to {figures.largest_exponent}"
+
+
+def _share(share: float) -> str:
+    if not share:
+        return "."
+    return "<0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def _strip(figures: Figures) -> str:
+    """A letter for each two exponents, the darker the more numbers have one."""
+    counts = [sum(figures.exponents[at - LOWEST : at - LOWEST + 2]) for at in range(_FROM, _TO, 2)]
+    counts[0] += sum(figures.exponents[: _FROM - LOWEST])
+    counts[-1] += sum(figures.exponents[_TO + 1 - LOWEST : HIGHEST + 1 - LOWEST])
+    most = max(counts) or 1
+    return "".join(_SHADES[-(-(len(_SHADES) - 1) * count // most)] for count in counts)
+
+
+# Which share of its numbers a tensor may lose to 0 without a word.
+_FEW = 0.01
+
+
+# Each is a program to compile.
+_MOST_TRIALS = 8
+
+
+def trial_of(
+    report: PrecisionReport, single: Values, compute: Callable[[float, Sequence[str]], Values]
+) -> PrecisionReport:
+    """The report with its advice tried, where that is not what was run.
+
+    What a layer of float32 hands on may be too large for the next one, which only trying shows: such layers are added one
+    by one.
+
+    Args:
+      report: The report.
+      single: The tensors of its last step in float32.
+      compute: Computes that step in float16, with a loss scale and layers in float32.
+    """
+    scales, layers = report.scales, list(report.float32_layers)
+    fits = scales.fit and scales.least <= report.loss_scale <= scales.greatest
+    scale = report.loss_scale if fits and scales.advised <= report.loss_scale else scales.advised
+    if not layers and scale == report.loss_scale:
+        return report
+    order = [row.layer for row in report.of([ACTIVATION])]
+    figures: dict[Key, Figures] = {}
+    for _ in range(_MOST_TRIALS):
+        tried = compute(scale, layers)
+        figures = {key: figures_of(single[key], value) for key, value in tried.items() if key in single}
+        found = {layer for (layer, kind, _), each in figures.items() if kind == ACTIVATION and each.infinite}
+        found -= set(layers)
+        if not found:
+            break
+        layers.append(min(found, key=order.index))
+    gradients = {key: each for key, each in figures.items() if key[1] in GRADIENTS}
+    trial = Trial(
+        scale=scale,
+        single=tuple(sorted(layers, key=[row.layer for row in report.rows].index)),
+        overflowing=sum(each.infinite > 0 for each in figures.values()),
+        vanishing=sum(each.underflow > _FEW and not saved_by(each, scale) for each in gradients.values()),
+        tensors=len(figures),
+        gradients=len(gradients),
+    )
+    return dataclasses.replace(report, trial=trial)

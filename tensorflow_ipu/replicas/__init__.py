@@ -1,29 +1,16 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
-from tensorflow_ipu.replicas import _convolutions as _convolutions
 from tensorflow_ipu.replicas import _host_kernels as _host_kernels
-from tensorflow_ipu.replicas._captures import (
-    in_condition,
-    in_function,
-    in_plain_graph,
-    names_a_feed,
-    source_of,
-    with_states,
-)
-from tensorflow_ipu.replicas._compile import compile_only
-from tensorflow_ipu.replicas._computation_scopes import computed_by, summed_in
 from tensorflow_ipu.replicas._description import hlo, user_lines
-from tensorflow_ipu.replicas._gradients import follow_operations
-from tensorflow_ipu.replicas._groups import ReplicaGroups, check_size
+from tensorflow_ipu.replicas._gradients import computed_by, follow_operations, summed_in
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
 from tensorflow_ipu.replicas._numbers import Numbers, set_marker
 from tensorflow_ipu.replicas._numbers import of_device as numbers_of
 from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
-from tensorflow_ipu.replicas._replicated import ipus_of_replica, ipus_or_one, set_pack_bytes
-from tensorflow_ipu.replicas._runner import insert, insert_operation, run
-from tensorflow_ipu.replicas._runs import active, wait_until_idle
+from tensorflow_ipu.replicas._replicated import ReplicaGroups, check_size, ipus_of_replica, ipus_or_one, set_pack_bytes
+from tensorflow_ipu.replicas._runner import active, compile_only, insert, insert_operation, run, wait_until_idle
 from tensorflow_ipu.replicas._shards import (
     ALL_IPUS,
     SHARD_ATTRIBUTE,
@@ -35,9 +22,21 @@ from tensorflow_ipu.replicas._shards import (
     power_of_2,
     shards_of,
 )
-from tensorflow_ipu.replicas._stopped import why as why_stopped
 from tensorflow_ipu.replicas._traces import ShapesOfData
-from tensorflow_ipu.replicas._tracing import ipus_traced_for, is_tracing, numbers_now, on_host, tracing_program
+from tensorflow_ipu.replicas._tracing import (
+    in_condition,
+    in_function,
+    in_plain_graph,
+    ipus_traced_for,
+    is_tracing,
+    names_a_feed,
+    numbers_now,
+    on_host,
+    source_of,
+    tracing_program,
+    with_states,
+)
+from tensorflow_ipu.replicas._uncompilable import why_stopped
 
 __all__ = [
     "ALL_IPUS",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._library import native
-from tensorflow_ipu._tensorflow import graphs, patches
-from tensorflow_ipu.replicas import _captures, _instruction_attributes, _tracing
+from tensorflow_ipu._tensorflow import graphs, patches, xla
+from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu.replicas import _instruction_attributes, _tracing
+from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
 ATTRIBUTE = "_ipu_host_kernel"
@@ -68,7 +72,7 @@ def _text(tensor: tf.Tensor) -> bytes:
     """The text that a tensor is, where it is one that is known."""
     if tensor.dtype.name != "string":
         return b""
-    value = tf.get_static_value(_captures.source_of(tensor))
+    value = tf.get_static_value(_tracing.source_of(tensor))
     return b"..." if value is None else b" ".join(np.ravel(value).tolist())
 
 
@@ -92,3 +96,141 @@ def are_wherever_known() -> bool:
 
 
 patches.OPERATIONS.by(_marking)
+
+
+def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but where XLA would be slow."""
+
+    def gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        slow = is_tracing() and not _served(op) and (wants_host_kernels() or _in_loop())
+        geometry = _geometry(op, upstream) if slow else None
+        if geometry is None:
+            return plain(op, upstream)
+        inputs, weights = op.inputs
+        return _of_inputs(inputs, weights, upstream, geometry), _of_weights(inputs, weights, upstream, geometry)
+
+    return gradient
+
+
+def _in_loop() -> bool:
+    return graphs.in_loop(tf.compat.v1.get_default_graph())
+
+
+def _served(op: tf.Operation) -> bool:
+    """Whether TensorFlow's own gradients are fast, by kernels of the host or as products."""
+    if not wants_host_kernels():
+        return False
+    rows, columns = op.inputs[1].shape[:2]
+    if rows == columns == 1 and set(op.get_attr("strides")) == {1}:
+        return True
+    if _is_small(op) and not are_wherever_known():
+        return False
+    type_ = op.inputs[0].dtype
+    return set(op.get_attr("dilations")) == {1} and (
+        type_ == tf.float64 or native.ipu_one_dnn_computes(type_.as_datatype_enum)
+    )
+
+
+def _is_small(op: tf.Operation) -> bool:
+    images, weights = (tensor.shape for tensor in op.inputs)
+    if not images.is_fully_defined() or not weights.is_fully_defined():
+        return False
+    _, *strides, _ = op.get_attr("strides")
+    type_ = op.inputs[0].dtype.as_datatype_enum
+    sizes = (ctypes.c_int64 * 4)(*images)
+    return bool(native.ipu_small_convolution(sizes, weights.num_elements(), math.prod(strides), type_))
+
+
+class _Axis:
+    """One of the two axes of space.
+
+    Attributes:
+      at: Which axis it is of the input and output; it is the one before that of the filter.
+    """
+
+    def __init__(self, op: tf.Operation, upstream: tf.Tensor, at: int) -> None:
+        self.at = at
+        self.size = known_size(op.inputs[0], at)
+        self.kernel = known_size(op.inputs[1], at - 1)
+        self.out = known_size(upstream, at)
+        self.stride = op.get_attr("strides")[at]
+        self.dilation = op.get_attr("dilations")[at]
+        spread = (self.out - 1) * self.stride + 1  # The outputs, with gaps.
+        reach = (self.kernel - 1) * self.dilation  # What the filter spans, less one.
+        padding = op.get_attr("padding")
+        if padding == b"EXPLICIT":
+            before = op.get_attr("explicit_paddings")[2 * at]
+        else:
+            before = max(spread + reach - self.size, 0) // 2 if padding == b"SAME" else 0
+        self.pad = (before, reach + spread - self.size - before)
+        self.gradient_pad = (reach - before, self.size - spread + before)
+
+
+def _geometry(op: tf.Operation, upstream: tf.Tensor) -> list[_Axis] | None:
+    """The axes of space; None where the gradient stays TensorFlow's own."""
+    inputs, weights = op.inputs
+    shapes = (inputs.shape, weights.shape, upstream.shape)
+    if not all(shape.is_fully_defined() for shape in shapes) or op.get_attr("data_format") != b"NHWC":
+        return None
+    if inputs.shape[3] != weights.shape[2] or 0 in [size for shape in shapes for size in shape]:
+        return None
+    axes = [_Axis(op, upstream, at) for at in (1, 2)]
+    return axes if all(min(axis.gradient_pad) >= 0 and axis.pad[0] >= 0 for axis in axes) else None
+
+
+def _of_weights(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
+    """A convolution of the inputs by the upstream gradients, with features for the batch and the batch for features."""
+
+    @tf.custom_gradient
+    def convolve(inputs: tf.Tensor, upstream: tf.Tensor) -> Any:
+        # What is left of the input behind the last place of the filter has no gradient.
+        rows, columns = (axis.size + min(axis.pad[1], 0) for axis in axes)
+        result = xla.convolution(
+            tf.transpose(inputs[:, :rows, :columns], [3, 1, 2, 0]),
+            tf.transpose(upstream, [1, 2, 0, 3]),
+            padding=[(axis.pad[0], max(axis.pad[1], 0)) for axis in axes],
+            strides=[axis.dilation for axis in axes],
+            kernel_gaps=[axis.stride for axis in axes],
+        )
+
+        def backward(second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return _of_inputs(inputs, second, upstream, axes), _forward(inputs, second, axes)
+
+        return tf.ensure_shape(tf.transpose(result, [1, 2, 0, 3]), weights.shape), backward
+
+    return convolve(inputs, upstream)
+
+
+def _of_inputs(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
+    """A convolution of the upstream gradients, with gaps as the stride skips, by the filter turned around."""
+
+    @tf.custom_gradient
+    def convolve(weights: tf.Tensor, upstream: tf.Tensor) -> Any:
+        result = xla.convolution(
+            upstream,
+            tf.transpose(tf.reverse(weights, [0, 1]), [0, 1, 3, 2]),
+            padding=[axis.gradient_pad for axis in axes],
+            input_gaps=[axis.stride for axis in axes],
+            kernel_gaps=[axis.dilation for axis in axes],
+        )
+
+        def backward(second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return _of_weights(second, weights, upstream, axes), _forward(second, weights, axes)
+
+        return tf.ensure_shape(result, inputs.shape), backward
+
+    return convolve(weights, upstream)
+
+
+def _forward(inputs: tf.Tensor, weights: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
+    """The convolution itself."""
+    return tf.nn.conv2d(
+        inputs,
+        weights,
+        strides=[axis.stride for axis in axes],
+        padding=[[0, 0], *([axis.pad[0], max(axis.pad[1], 0)] for axis in axes), [0, 0]],  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit one.
+        dilations=[axis.dilation for axis in axes],
+    )
+
+
+patches.CONVOLUTION_GRADIENT.by(_gradient)

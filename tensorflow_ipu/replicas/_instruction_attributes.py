@@ -3,11 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, xla
+
+_logger = logging.getLogger(__name__)
+
+# Operations whose names are a part of the names of what they call; those of loops and branches are not.
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def functions_of(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[graphs.FunctionGraph]:
+    """The graphs of the functions that an operation calls.
+
+    Args:
+      graph: The operation's graph.
+      operation: The operation.
+    """
+    names = [operation.type]
+    for attribute in _function_attributes(operation.type):
+        value = operation.get_attr(attribute)
+        names += [one.name for one in (value if isinstance(value, list) else [value])]
+    functions = [function_of(graph, name) for name in names]
+    return [function for function in functions if function is not None]
+
+
+def function_of(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph | None:
+    """The graph of the function of a name that operations of a graph can call; None where there is none."""
+    found = (graphs.function_graph(one, name) for one in graphs.around(graph))
+    return next((function for function in found if function is not None), None)
+
+
+def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[tuple[str, tf.Operation]]:
+    """All operations of a graph and of the functions that it calls, each by the name that it has in the HLO.
+
+    Args:
+      graph: A graph.
+      prefix: What the names begin with.
+    """
+    for operation in graph.get_operations():
+        yield prefix + operation.name, operation
+        for function in functions_of(graph, operation):
+            yield from named_operations(function, scope_of_called(operation, prefix))
+
+
+def scope_of_called(operation: tf.Operation, prefix: str) -> str:
+    """What the names begin with in the HLO of the operations of a function.
+
+    Args:
+      operation: What calls the function. Names in loops and branches begin anew: each is compiled by itself.
+      prefix: What the name of the operation begins with.
+    """
+    return f"{prefix}{operation.name}/" if operation.type in CALLS else ""
+
+
+def without_inlining(name: str) -> str:
+    """The name of an operation, of all that an instruction is called by which comes from a function that was inlined."""
+    return name.rsplit(";", 1)[-1]
+
+
+@functools.cache
+def _function_attributes(kind: str) -> tuple[str, ...]:
+    definition = graphs.definition_of(kind)
+    attributes = [] if definition is None else definition.attr
+    return tuple(attribute.name for attribute in attributes if attribute.type in ("func", "list(func)"))
+
 
 # TensorFlow's bridge to XLA copies this one onto the instructions of the program.
 _ATTRIBUTE = "_XlaFrontendAttributes"
@@ -71,3 +135,46 @@ def _set(attributes: Mapping[str, str]) -> None:
 
 def _value(attributes: Mapping[str, str]) -> tf.compat.v1.AttrValue:
     return tf.compat.v1.AttrValue(s=xla.serialized_frontend_attributes(attributes))
+
+
+def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
+    """What scopes set for a program's operations of float16, an entry each, as the `IpuHalfPrecision` operation lists it.
+
+    TensorFlow's bridge to XLA copies attributes to the instructions of most operations, but not of those that it lowers
+    by MLIR: `Einsum` and others. Nor do operations inside of a loop or a called function get the
+    attributes of the call. `kernels/precision/options.h` reads the entries.
+
+    Args:
+      graph: The program's outermost graph, all of it traced.
+    """
+    found: dict[str, Mapping[str, str]] = {}
+    for name, said in _operations(graph, "", {}):
+        if name in found and found[name] != said:
+            _logger.warning(
+                "two functions of the program have operations called `%s`, of which scopes say different things; both"
+                " compute by the configuration: give one of them another name, by `tf.name_scope`",
+                name,
+            )
+            found[name] = {}
+            continue
+        found[name] = said
+    for name, said in found.items():
+        for attribute, value in said.items():
+            yield f"{attribute}:{name}={value}"
+
+
+def _operations(
+    graph: graphs.FunctionGraph, prefix: str, around: Mapping[str, str]
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """All operations with an operand or result of float16, with their attributes, or else those of the call around."""
+    for operation in graph.get_operations():
+        said = {**around, **inherited_from(operation)}
+        called = functions_of(graph, operation)
+        for function in called:
+            yield from _operations(function, scope_of_called(operation, prefix), said)
+        if not called and _is_half(operation):
+            yield prefix + operation.name, said
+
+
+def _is_half(operation: tf.Operation) -> bool:
+    return any(tensor.dtype == tf.float16 for tensor in (*operation.outputs, *operation.inputs))

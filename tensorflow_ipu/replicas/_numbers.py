@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorflow_ipu import _poplar_options
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import StochasticRoundingBehaviour, _state
-from tensorflow_ipu.replicas import _attributes_by_name
+from tensorflow_ipu.replicas import _instruction_attributes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -137,7 +137,7 @@ def set_marker(marker: Marker) -> None:
 def finish(graph: FunctionGraph, numbers: Numbers) -> None:
     """Called with the outermost graph of each program that has been traced."""
     if _marker is not None and (not numbers.are_plain or is_asked(graph)):
-        words = [numbers.text(), *(_attributes_by_name.marker_entries(graph) if is_asked(graph) else ())]
+        words = [numbers.text(), *(_instruction_attributes.marker_entries(graph) if is_asked(graph) else ())]
         _marker(graph, " ".join(words))
         if numbers.stops:
             setattr(graph, _STOPS, True)

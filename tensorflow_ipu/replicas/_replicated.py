@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu import _environment
+from tensorflow_ipu._checks import check_bool, is_int
 from tensorflow_ipu._library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
-from tensorflow_ipu.hosts import crossing
+from tensorflow_ipu.hosts import links
 from tensorflow_ipu.replicas import _numbers
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
@@ -44,7 +47,7 @@ def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bo
     it is run along with that. `eager`: whether this is eager execution, which each run asks once.
     """
     if eager:
-        if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or crossing.is_connected():
+        if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or links.is_connected():
             return True
         return _numbers.may_stop(program.graph)
     return not _is_part_of_a_program()
@@ -150,3 +153,51 @@ def _set_bundles() -> None:
 
 _state.set_device_listener(_tell_kernels)
 _state.add_record_listener(_set_bundles)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaGroups:
+    """Divides the replicas of a program into groups of one size.
+
+    8 replicas in groups of 2:
+
+        ReplicaGroups(2)                   (0 1) (2 3) (4 5) (6 7)
+        ReplicaGroups(2, orthogonal=True)  (0 4) (1 5) (2 6) (3 7)
+
+    Operations that take a group size take one of these in its place. Within a group, replicas are in ascending order.
+
+    Attributes:
+      size: Replicas of a group, 1 or more. It must divide the number of replicas, which is known when the program runs.
+        None makes one group of all.
+      orthogonal: Whether the members of a group are as far apart as there are groups, and not neighbours.
+    """
+
+    size: int | None = None
+    orthogonal: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the attributes.
+
+        Raises:
+          TypeError: `size` is no int, or `orthogonal` no bool.
+          ValueError: `size` is below 1 or above 65536.
+        """
+        check_size("size", self.size, optional=True)
+        check_bool("orthogonal", self.orthogonal)
+
+
+def check_size(argument: str, size: object, optional: bool) -> None:
+    """Checks the size of a group of replicas.
+
+    Raises:
+      TypeError: It is no int, nor None where that is allowed.
+      ValueError: It is below 1, or above the most replicas that there can be.
+    """
+    if size is None and optional:
+        return
+    if not is_int(size):
+        raise TypeError(f"`{argument}` must be a number of replicas or a `ReplicaGroups` that has one, but is {size!r}")
+    if size < 1:
+        raise ValueError(f"`{argument}` is {size}, and a group has at least one replica")
+    if size > _environment.MOST_IPUS:
+        raise ValueError(f"`{argument}` is {size}, and there are at most {_environment.MOST_IPUS} replicas")

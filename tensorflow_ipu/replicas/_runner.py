@@ -2,26 +2,154 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import threading
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu import _environment, _journal, _logging, _metrics, _tracepoints, metrics
+from tensorflow_ipu._library import ops
+from tensorflow_ipu._tensorflow import graphs, op_errors
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _checks, _compile, _numbers, _program, _runs, _uncompilable
+from tensorflow_ipu.replicas import _numbers, _program, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target
-from tensorflow_ipu.replicas._run_log import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.replicas._program import Prepared
+
+_logger = logging.getLogger(__name__)
+
+_compiled_with: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
+
+
+def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
+    """Compiles a program; its executable goes where those of the process are kept. The caller has entered the device.
+
+    Args:
+      prepared: The program and its flat inputs, whose values do not matter.
+      folder: Where to keep the executable instead.
+      key: What it depends on besides the program, with a folder.
+
+    Raises:
+      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out.
+    """
+    program, inputs = prepared
+    try:
+        ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
+    except tf.errors.InvalidArgumentError as exc:
+        reason = _uncompilable.why_uncompilable(program, exc.message)
+        if reason is None:
+            raise op_errors.told_plainly(exc) from None
+        raise tf.errors.InvalidArgumentError(None, None, reason) from exc
+
+
+def compile_once(prepared: Prepared) -> None:
+    """Compiles a program where this process has not done so before."""
+    if prepared[0] not in _compiled_with:
+        compile_only(prepared)
+        _compiled_with.add(prepared[0])
+
+
+_SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
+
+# A lock each, held until the run has ended.
+under_way: set[threading.Lock] = set()
+
+
+def begin() -> threading.Lock:
+    """A new run, which is under way once it is in `under_way`."""
+    run = threading.Lock()
+    run.acquire()
+    return run
+
+
+def active() -> bool:
+    """Whether any program runs now."""
+    return bool(under_way)
+
+
+def wait_until_idle(timeout: float | None = None) -> bool:
+    """Waits until no program runs.
+
+    Args:
+      timeout: Seconds to wait at the longest; without it, as long as it takes.
+
+    Returns:
+      Whether no program runs.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while runs := tuple(under_way):
+        left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
+        if left <= 0:
+            return False
+        if runs[0].acquire(timeout=left):
+            runs[0].release()
+    return True
+
+
+class RunLog:
+    """One run, from the making of this to `end`. No context manager: most runs have nothing to log, and are to be quick."""
+
+    __slots__ = ("_begin", "_compiled", "_device", "_name")
+
+    def __init__(self, name: str | bytes, device: str) -> None:
+        """Notes that a run of the program that TensorFlow calls so begins on this device, of this full name."""
+        self._name = name
+        self._device = device
+        self._compiled = None
+        if _logger.isEnabledFor(logging.INFO):
+            self._compiled = _compiled()
+            _logger.log(_logging.TRACE, "`%s` runs on `%s`", self._program(), _short(device))
+        self._begin = time.monotonic_ns()
+
+    def fail(self, error: BaseException) -> None:
+        """Notes what the run fails with; `end` is still to come."""
+        _metrics.failed_runs.add()
+        if _logger.isEnabledFor(logging.INFO):
+            # As text: whoever keeps records would keep the error with all that its frames hold.
+            words = f"{type(error).__name__}: {error!s:.300}"
+            _logger.info("the run of `%s` on `%s` ended with %s", self._program(), _short(self._device), words)
+
+    def end(self) -> None:
+        """Notes that the run ends."""
+        duration = _metrics.run_times.add(self._begin)
+        if _tracepoints.is_recording():
+            _tracepoints.mark(_tracepoints.PROGRAMS, f"run of {self._program()}", self._begin)
+        if self._compiled is None:
+            return
+        _journal.log()
+        count, seconds = (now - before for now, before in zip(_compiled(), self._compiled, strict=True))
+        if count:
+            _logger.info("XLA compiled for `%s`: %d programs, %.3f s", self._program(), count, seconds)
+        _logger.log(_logging.TRACE, "`%s` ran for %.6f s", self._program(), duration / 1e9)
+
+    def _program(self) -> str:
+        """The function's own name: TensorFlow calls it something like `__inference_step_33`."""
+        name = self._name.decode() if isinstance(self._name, bytes) else self._name
+        return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
+
+
+def _short(device: str) -> str:
+    return device[device.rfind("/device:") :]
+
+
+def _compiled() -> tuple[int, float]:
+    """How many programs XLA has compiled so far, and for how many seconds."""
+    count, seconds, _ = metrics.metric_data("CompileTime") or (0, 0.0, [])
+    return count, seconds
+
 
 _forked = False
 
@@ -57,24 +185,24 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
     program, inputs = prepared
-    _checks.check(program, inputs, device)
+    _program.check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
-        under_way = _runs.begin()
+        this_run = begin()
         log = RunLog(program.name, device)
         try:
-            _runs.under_way.add(under_way)
+            under_way.add(this_run)
             results = run_interruptibly(lambda: _program.call(program, inputs, ordinal))
         except BaseException as exc:
             log.fail(exc)
             raise
         finally:
-            _runs.under_way.discard(under_way)
-            under_way.release()
+            under_way.discard(this_run)
+            this_run.release()
             log.end()
         return results
     if connection is DeviceConnectionType.PRE_COMPILE:
-        _compile.compile_once(prepared)
+        compile_once(prepared)
         return tf.nest.map_structure(_zeros, program.structured_outputs)
     raise tf.errors.FailedPreconditionError(None, None, _never(device))
 
@@ -111,7 +239,7 @@ def insert(
         host_kernels = _environment.host_kernels()
     ordinal = tf.DeviceSpec.from_string(device).device_index or 0
     program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels, _numbers.of_device(ordinal)))
-    _checks.check(program, inputs, device)
+    _program.check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
     return _program.call(program, inputs, ordinal)
@@ -156,4 +284,4 @@ def _zeros(output: Any) -> Any:
 
 @_state.on_idle_wait
 def _wait_until_idle() -> None:
-    _runs.wait_until_idle()
+    wait_until_idle()

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow_ipu import _metrics, _tracepoints
-from tensorflow_ipu._tensorflow import functions, trace_types
+from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.errors import RecompilationWarning
-from tensorflow_ipu.replicas import _user_code
+from tensorflow_ipu.replicas import _description
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-    from tensorflow_ipu._tensorflow.trace_types import Leaf
+    from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function, Leaf
     from tensorflow_ipu.replicas._program import Target
 
 _logger = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
       begin: When the trace began, by `time.monotonic_ns`.
     """
     duration = _metrics.trace_times.add(begin)
-    new = _Known(trace_types.leaves_of(program), target)
+    new = _Known(functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
     traces = {id(trace): trace for trace in functions.traces_of(function) if trace in _known}
     earlier = [_known[trace] for trace in traces.values()]
@@ -86,7 +85,7 @@ def warn(function: str, count: int, difference: str) -> None:
         " (`dataset.batch(size, drop_remainder=True)`). `tf.function(reduce_retracing=True)` saves traces, though a"
         " program is still compiled for each shape. `tensorflow_ipu.metrics_report()` lists all traces",
         RecompilationWarning,
-        stacklevel=_user_code.stack_level(),
+        stacklevel=_description.stack_level(),
     )
 
 
@@ -97,7 +96,7 @@ def _warn_of_numbers(function: str, count: int, difference: str) -> None:
         f" {difference}. Make it a tensor, and all calls share a program: pass `tf.constant(...)`, or keep a `tf.Variable`."
         " `tensorflow_ipu.metrics_report()` lists all traces",
         RecompilationWarning,
-        stacklevel=_user_code.stack_level(),
+        stacklevel=_description.stack_level(),
     )
 
 
@@ -115,7 +114,7 @@ class ShapesOfData:
           step: What the programs do, for the message.
           spec: The structure of their data, of `tf.TensorSpec`.
         """
-        new = trace_types.leaves_of_spec("data", spec)
+        new = functions.leaves_of_spec("data", spec)
         if new in self._known:
             return
         others = [known for known in self._known if _differ(known, new, _is_same_but_for_sizes)]
@@ -180,7 +179,7 @@ def _is_same_but_for_number(old: Leaf, new: Leaf) -> bool:
 
 def _distance(old: dict[str, Leaf], new: dict[str, Leaf]) -> int:
     """How much differs: for a tensor, its shape and its type count by themselves."""
-    nothing = trace_types.Leaf("", "")
+    nothing = functions.Leaf("", "")
     pairs = [(old.get(path, nothing), new.get(path, nothing)) for path in {*old, *new}]
     return sum(
         (a.shape != b.shape) + ((a.kind, a.dtype) != (b.kind, b.dtype) or a.shape == b.shape)

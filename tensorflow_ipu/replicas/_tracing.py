@@ -5,14 +5,42 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu import _environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
-from tensorflow_ipu.replicas import _numbers, _ranges
+from tensorflow_ipu.replicas import _numbers
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._tensorflow import graphs
+
+
+def leave_out(graph: graphs.FunctionGraph) -> None:
+    """Has the function that TensorFlow is about to make of a graph do without the ranges that nothing uses.
+
+    `for _ in tf.range(n)` becomes a loop over numbers, and leaves the tensor of `tf.range` behind. XLA has to know the
+    length of a tensor when it compiles: with that tensor, a program would be compiled once for each value of `n`, and not
+    at all where a loop around computes `n`.
+
+    Args:
+      graph: The `FuncGraph` of a traced function.
+    """
+    if any(map(_is_left_over, graph.get_operations())):
+        # TensorFlow deletes no operation of a graph, and makes the function of those that the graph names.
+        operations = graph.get_operations
+        graph.get_operations = lambda: [op for op in operations() if not _is_left_over(op)]
+
+
+def _is_left_over(op: tf.Operation) -> bool:
+    if op.type != "Range" or op.outputs[0].consumers():
+        return False
+    return not any(op.outputs[0] is output for output in op.graph.outputs)
+
 
 # Graphs of functions that hold a program.
 _callers: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
@@ -168,7 +196,7 @@ def _transform(graph: graphs.FunctionGraph) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
     mark = _mark_of(graph)
     if mark is not None:
-        _ranges.leave_out(graph)
+        leave_out(graph)
         if graphs.enclosing(graph) is _around.graph and not functions.initializes_variables(graph):
             _numbers.finish(graph, mark.kind.numbers)
 
@@ -185,3 +213,62 @@ def _release(function: functions.ConcreteFunction) -> None:
 
 patches.GRAPH_RANGES.by(_transform)
 patches.COMPILED_CALLERS.by(_release)
+
+
+STATE_OP = "IpuFeedState"
+
+
+def in_function(state: tf.Tensor) -> tf.Tensor:
+    """Has the function around loops and branches capture the state, for those to capture it from there.
+
+    What the gradient of a loop captures straight from eager execution, TensorFlow forgets among the loop's results. And
+    a loop that captured a state from here and from there would have it twice, and lose what one of the two has become.
+    """
+    graph = graphs.outside_control_flow()
+    return graph.capture(state) if graphs.is_function(graph) else state
+
+
+def source_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Where a tensor comes from that functions captured one from the other: as far out as they did."""
+    while hasattr(tensor, "graph") and graphs.is_function(tensor.graph):
+        outside = next((outside for outside, inside in tensor.graph.captures if inside is tensor), None)
+        if outside is None:
+            break
+        tensor = outside
+    return tensor
+
+
+def in_condition() -> bool:
+    """Whether what is being traced is the condition of a loop, which cannot assign to a state."""
+    return graphs.in_condition()
+
+
+def in_plain_graph() -> bool:
+    """Whether what is being built is a graph for a session, outside of any function."""
+    return not tf.executing_eagerly() and not graphs.is_function(tf.compat.v1.get_default_graph())
+
+
+def _calling(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Puts the call of a function into a graph, with the states that it captured captured as those of others are."""
+
+    def call(function: Any, inputs: Sequence[tf.Tensor], attributes: object) -> Any:
+        return plain(function, with_states(inputs), attributes)
+
+    return call
+
+
+def with_states(inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """The inputs of a call in the graph that is being built, with the states among them captured; see `in_function`."""
+    if not graphs.is_control_flow(tf.compat.v1.get_default_graph()):
+        return inputs
+    return [in_function(one) if names_a_feed(one) else one for one in inputs]
+
+
+def names_a_feed(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is a state: what names a feed, and the like, to a program."""
+    if tensor.dtype != tf.resource:
+        return False
+    return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_feed")
+
+
+patches.FUNCTION_CALLS.by(_calling)

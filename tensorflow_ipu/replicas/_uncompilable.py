@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tensorflow_ipu._library import native
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.replicas._called_functions import CALLS, function_of, functions_of
-from tensorflow_ipu.replicas._user_code import user_frame
+from tensorflow_ipu.replicas._description import user_frame, user_lines
+from tensorflow_ipu.replicas._instruction_attributes import CALLS, function_of, functions_of, without_inlining
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow import functions
@@ -56,7 +56,7 @@ def refuse(program: functions.ConcreteFunction) -> None:
         raise tf.errors.InvalidArgumentError(None, None, _words(found))
 
 
-def why(program: functions.ConcreteFunction, error: str) -> str | None:
+def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
     """What of a program XLA could not compile.
 
     Args:
@@ -263,3 +263,27 @@ def _layers(found: _Found) -> str | None:
     if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
         return None
     return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(found.operation, found.scope)) or None
+
+
+# How `ffi/precision_check.cc` begins, up to the name of the operation.
+_FAULT = re.compile(
+    r"Floating point exception: (?P<operation>\w* `(?P<name>[^`]*)`)(?P<rest>.*?)(?: \[Op:.*)?$", re.DOTALL
+)
+
+
+def why_stopped(program: functions.ConcreteFunction | None, error: str) -> str | None:
+    """What stopped a program, with the user's line.
+
+    Args:
+      program: The concrete function, whose run failed; None where it was traced elsewhere, and no line is known.
+      error: The message of the failure.
+
+    Returns:
+      The message for the user; None if something else stopped it.
+    """
+    found = _FAULT.search(error)
+    if found is None:
+        return None
+    line = None if program is None else user_lines(program).get(without_inlining(found["name"]))
+    place = f" ({line})" if line else ""
+    return f"Floating point exception: {found['operation']}{place}{found['rest']}"

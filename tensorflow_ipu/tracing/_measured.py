@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from tensorflow_ipu._metrics import Sample
 from tensorflow_ipu._tracepoints import PROGRAMS, Recording, TimedSpan
+from tensorflow_ipu._units import format_seconds
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.profiler import Measured
-    from tensorflow_ipu.tracing._chrome import Chrome
+    from tensorflow_ipu.machine import Report
+    from tensorflow_ipu.tracing._trace import Chrome
 
 RUNS = "runs"
 _WAITS = "waits"
@@ -124,3 +126,50 @@ def _kind(operation: str) -> str:
     if operation.startswith(("while", "conditional", "call")):
         return "control"
     return "host" if operation.startswith("Ipu") else "operation"
+
+
+# A run may have many thousands, all alike.
+_MOST_STEPS = 100
+
+
+def process_of(report: Report) -> str:
+    """The group of tracks of a prediction."""
+    return f"prediction for {report.system.name}"
+
+
+def add(chrome: Chrome, report: Report, recording: Recording) -> None:
+    """Adds a predicted run, which begins where the first measured one does.
+
+    Args:
+      chrome: The trace.
+      report: The prediction.
+      recording: The runs that were measured.
+    """
+    process = process_of(report)
+    runs = [span for span in recording.spans if span.channel == PROGRAMS and span.name.startswith("run of ")]
+    if not runs:
+        return
+    first = min(runs, key=lambda span: span.begin)
+    begin = first.begin
+    beside = {"predicted": format_seconds(report.seconds), "measured here": format_seconds((first.end - begin) / 1e9)}
+    name = f"run of {report.program}"
+    chrome.add_slice(process, "run", name, begin, report.seconds * 1e9, "prediction", details=beside)
+    if report.timeline is not None:
+        for task in report.timeline.tasks:
+            at, duration = begin + task.begin * 1e9, (task.end - task.begin) * 1e9
+            chrome.add_slice(process, f"IPU {task.ipu}", f"{task.label} {task.kind}", at, duration, task.kind)
+        return
+    step = report.seconds / report.steps * 1e9
+    for number in range(min(report.steps, _MOST_STEPS)):
+        chrome.add_slice(process, "steps", f"step {number}", begin + number * step, step, "prediction")
+        # The link to the host is another track: it works beside the chip where the machine is so configured.
+        ends = {"chip": begin + number * step, "link to the host": begin + number * step}
+        for operation in report.operations:
+            for track, seconds in (
+                ("chip", operation.seconds - operation.host),
+                ("link to the host", operation.host),
+            ):
+                duration = seconds / report.steps * 1e9
+                if round(ends[track] + duration) > round(ends[track]):  # Else no viewer could show it.
+                    chrome.add_slice(process, track, operation.name, ends[track], duration, operation.kind)
+                ends[track] += duration

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorflow_ipu.compat import _scan
+from tensorflow_ipu.compat import _reading
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def lines(tmp_path: Path):
     def scan(code: str) -> list[int]:
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
-        return [found.line for found in _scan.scan(script)]
+        return [found.line for found in _reading.scan(script)]
 
     return scan
 
@@ -110,7 +110,7 @@ def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "package" / "part.py").write_text("\nfrom tensorflow.python.ipu.loops import no_such")
     script = tmp_path / "script.py"
     script.write_text("from package import part")
-    (found,) = _scan.scan(script)
+    (found,) = _reading.scan(script)
     assert (found.path, found.line) == (str(tmp_path / "package" / "part.py"), 2)
     assert "`no_such`" in found.message
 
@@ -158,7 +158,7 @@ def test_relative_imports_are_followed(tmp_path: Path) -> None:
     (inner / "part.py").write_text("from .. import ipu\nfrom ..names import ipu as same\nipu.no_such\nsame.no_such")
     script = tmp_path / "script.py"
     script.write_text("import package.inner.part\npackage.ipu.no_such")
-    places = [(Path(found.path).name, found.line) for found in _scan.scan(script)]
+    places = [(Path(found.path).name, found.line) for found in _reading.scan(script)]
     assert places == [("script.py", 2), ("part.py", 3), ("part.py", 4)]
 
 
@@ -167,7 +167,7 @@ def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path: Path)
     (tmp_path / "deep" / "one.py").write_text("import common\ncommon.ipu.scopes.ipu_jit_scope(None)")
     (tmp_path / "common.py").write_text("from tensorflow.python import ipu")
     (tmp_path / "two.py").write_text("from common import ipu\nipu.no_such")
-    missing, recorded = _scan.scan_all([tmp_path])
+    missing, recorded = _reading.scan_all([tmp_path])
     assert [(found.path, found.line) for found in missing] == [(str(tmp_path / "two.py"), 2)]
     assert [(found.path, found.line) for found in recorded] == [(str(tmp_path / "deep" / "one.py"), 2)]
     assert "`tensorflow.python.ipu.scopes.ipu_jit_scope` changes no result: " in recorded[0].message

@@ -18,8 +18,8 @@ import pytest
 
 import tensorflow_ipu
 from tensorflow_ipu import __main__
-from tensorflow_ipu._launcher import plan
-from tensorflow_ipu._launcher.lines import Lines
+from tensorflow_ipu._launcher import command
+from tensorflow_ipu._launcher.children import Lines
 
 # The launcher in an interpreter without TensorFlow.
 _LAUNCHER = f"""
@@ -308,17 +308,17 @@ def test_port_in_use_is_refused(here):
 
 
 def test_ports_are_held_until_they_are_given_back():
-    held = plan.hold_ports(3, None)
+    held = command.hold_ports(3, None)
     ports = {one.getsockname()[1] for one in held}
     assert len(ports) == 3
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((plan.LOOPBACK, ports.pop()))
+        other.bind((command.LOOPBACK, ports.pop()))
     for one in held:
         one.close()
 
 
 def test_more_ipus_are_offered_where_the_replicas_need_them():
-    variables = plan.LaunchPlan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
+    variables = command.LaunchPlan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
     del variables["TF_CONFIG"]
     assert variables == {
         "TENSORFLOW_IPU_REPLICAS": "40",
@@ -326,7 +326,7 @@ def test_more_ipus_are_offered_where_the_replicas_need_them():
         "TENSORFLOW_IPU_TIMEOUT": "5",
         "TENSORFLOW_IPU_COUNT": "80",
     }
-    assert list(plan.LaunchPlan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
+    assert list(command.LaunchPlan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
 
 
 def test_help_is_there_and_loads_no_tensorflow(tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorflow_ipu.hosts.termination import termination_kept
+from tensorflow_ipu.hosts.cluster import termination_kept
 
 _IGNORE = ctypes.c_void_p(1)  # `SIG_IGN`
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tensorflow_ipu import scopes
 from tensorflow_ipu.machine import GC200
-from tensorflow_ipu.machine._grids import best_grid
+from tensorflow_ipu.machine._costs import best_grid
 from tensorflow_ipu.machine._hlo import Product
 
 HZ = GC200.clock_hz

@@ -4,8 +4,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.machine import GC200
 from tensorflow_ipu.machine._hlo import read
-from tensorflow_ipu.machine._liveness import peak_of
-from tensorflow_ipu.machine._schedule import frugal_order
+from tensorflow_ipu.machine._liveness import frugal_order, peak_of
 
 ROWS, WIDTH = 512, 64
 INPUT = 4 * ROWS * WIDTH  # Bytes of what a layer gets and gives; inside it is four times as wide.

@@ -6,18 +6,18 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.optimizers import _trip_counts
+from tensorflow_ipu.optimizers import _loop_check
 
 
 def loops_of(graph):
     """The loops of a graph, the inner ones behind the outer ones."""
-    found = [op for op in graph.get_operations() if op.type in _trip_counts.LOOPS]
-    return found + [inner for loop in found for inner in loops_of(_trip_counts.body_of(loop))]
+    found = [op for op in graph.get_operations() if op.type in _loop_check.LOOPS]
+    return found + [inner for loop in found for inner in loops_of(_loop_check.body_of(loop))]
 
 
 def counts(function, *specs):
     concrete = tf.function(function).get_concrete_function(*specs)
-    return [_trip_counts.trip_count(loop) for loop in loops_of(concrete.graph)]
+    return [_loop_check.trip_count(loop) for loop in loops_of(concrete.graph)]
 
 
 def over_range(*arguments):
@@ -125,8 +125,8 @@ def test_a_number_that_is_an_argument_is_known_by_inputs_of_the_loop(iterations,
         n = tf.compat.v1.placeholder(tf.int32, [])
         _, total = tf.while_loop(lambda i, _: i < n, lambda i, total: (i + 1, total + 1), (first, 0))
         (loop,) = loops_of(graph)
-        count = _trip_counts.trip_count(loop)
-        assert isinstance(count, _trip_counts.AtRun)
+        count = _loop_check.trip_count(loop)
+        assert isinstance(count, _loop_check.AtRun)
         limits = [loop.inputs[at] + added for at, added in count.limits]
         *found, expected = session.run([*limits, total], {n: iterations})
     assert max(0, *found) == expected

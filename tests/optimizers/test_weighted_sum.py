@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 from tensorflow_ipu.optimizers.parts import Accumulator, accumulated
-from tensorflow_ipu.pipelining.training.accumulation import Accumulation
+from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32)
 EXPECTED = {Method.SUM: GRADIENTS.sum(0), Method.MEAN: GRADIENTS.mean(0), Method.RUNNING_MEAN: GRADIENTS.mean(0)}

@@ -183,14 +183,14 @@ def test_a_graph_becomes_a_function_of_the_runtime() -> None:
 
 
 def test_the_program_of_xla_can_be_read(program: Any) -> None:
-    from tensorflow_ipu._tensorflow import hlo
+    from tensorflow_ipu._tensorflow import xla
 
     serialized = functions.hlo_of(program, [tf.constant(1.0)], "/job:localhost/replica:0/task:0/device:CPU:0")
-    module = hlo.HloModuleProto.FromString(serialized)
+    module = xla.HloModuleProto.FromString(serialized)
     opcodes = {each.opcode for part in module.computations for each in part.instructions}
     assert {"parameter", "multiply"} <= opcodes
     types = {each.shape.element_type for part in module.computations for each in part.instructions}
-    assert hlo.PrimitiveType.Value("F32") in types
+    assert xla.PrimitiveType.Value("F32") in types
 
 
 def test_variables_of_a_first_trace_get_their_values_by_a_function_that_is_known(

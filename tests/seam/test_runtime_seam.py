@@ -14,15 +14,11 @@ from tensorflow.python.framework import error_interpolation, ops, registry
 import tensorflow_ipu as ipu
 from tensorflow_ipu._tensorflow import (
     autograph,
-    composite,
-    data,
     devices,
     distribute,
     gradients,
-    keras_shapes,
     old_keras,
     op_errors,
-    optimizers,
     patches,
     variables,
     xla,
@@ -193,15 +189,15 @@ def test_variables_of_others_are_not_colocated(strategy: ipu.IPUStrategy) -> Non
 
 def test_datasets_have_options_and_paths() -> None:
     dataset = tf.data.Dataset.range(3)
-    assert isinstance(iter(dataset), data.OwnedIterator)
-    assert [int(each) for each in data.as_run(dataset)] == [0, 1, 2]
+    assert isinstance(iter(dataset), variables.OwnedIterator)
+    assert [int(each) for each in variables.as_run(dataset)] == [0, 1, 2]
     with tf.Graph().as_default():
-        assert isinstance(data.options_of(tf.data.Dataset.range(3)), tf.data.Options)
-    assert isinstance(data.options_of(dataset), tf.data.Options)
-    assert [path for path, _ in data.with_paths({"a": [1, 2], "b": 3})] == ["a/0", "a/1", "b"]
+        assert isinstance(variables.options_of(tf.data.Dataset.range(3)), tf.data.Options)
+    assert isinstance(variables.options_of(dataset), tf.data.Options)
+    assert [path for path, _ in variables.with_paths({"a": [1, 2], "b": 3})] == ["a/0", "a/1", "b"]
     spec: Any = tf.data.Dataset.from_tensors((1, None)).element_spec
-    assert isinstance(spec[1], composite.NoneSpec)
-    assert isinstance(tf.ragged.constant([[1]]), composite.CompositeTensor)
+    assert isinstance(spec[1], variables.NoneSpec)
+    assert isinstance(tf.ragged.constant([[1]]), variables.CompositeTensor)
 
 
 def test_autograph_rewrites_the_users_functions_and_not_ours() -> None:
@@ -224,15 +220,15 @@ def test_autograph_rewrites_the_users_functions_and_not_ours() -> None:
 def test_optimizers_of_tensorflow_1_have_settings_and_slots() -> None:
     with tf.Graph().as_default():
         optimizer = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
-        assert optimizers.setting(optimizer, "momentum") == 0.9
+        assert old_keras.setting(optimizer, "momentum") == 0.9
         variable = tf.compat.v1.get_variable("v", initializer=1.0)
         optimizer.apply_gradients([(tf.constant(1.0), variable)])
         slot = optimizer.get_slot(variable, "momentum")
         assert slot is not None
         kept: dict[Any, Any] = {}
-        optimizers.take_over_slots(optimizer, kept, ())
+        old_keras.take_over_slots(optimizer, kept, ())
         other = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
-        optimizers.take_over_slots(other, kept, ())
+        old_keras.take_over_slots(other, kept, ())
         assert other.get_slot(variable, "momentum") is slot
 
 
@@ -283,7 +279,7 @@ def test_keras_says_that_it_looks_for_shapes() -> None:
 
     class Layer(keras.layers.Layer):
         def call(self, x: Any) -> Any:
-            asked.append(keras_shapes.are_asked_for())
+            asked.append(old_keras.are_asked_for())
             return x
 
     Layer()(keras.Input([2]))
@@ -295,14 +291,14 @@ def test_old_keras_has_its_optimizers() -> None:
     from tensorflow.python.keras.optimizer_v2 import gradient_descent
 
     assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
-    assert optimizers.keras_2_class() is old_keras.Optimizer
+    assert old_keras.keras_2_class() is old_keras.Optimizer
 
 
 def test_datasets_are_sharded_by_their_options() -> None:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     dataset = tf.data.Dataset.range(5).with_options(options)
-    assert list(data.auto_sharded(dataset, 2, 1).as_numpy_iterator()) == [1, 3]
+    assert list(variables.auto_sharded(dataset, 2, 1).as_numpy_iterator()) == [1, 3]
 
 
 def test_messages_have_the_forms_that_are_cut() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import profiler, trace_types
+from tensorflow_ipu._tensorflow import functions, profiler
 
 
 class Thing:
@@ -23,16 +23,16 @@ def test_parts_of_arguments_are_told_apart() -> None:
 
     thing = Thing()
     traced: Any = program.get_concrete_function(tf.zeros([2, 3]), [1, thing], rest={"a": (tf.zeros([], tf.int32),)})
-    assert trace_types.leaves_of(traced) == {
-        "x": trace_types.Leaf("tensor", "float32(2, 3)", (2, 3), "float32"),
-        "setting[0]": trace_types.Leaf("value", "1", dtype="int"),
-        "setting[1]": trace_types.Leaf("object", str(id(thing)), dtype="Thing"),
-        "rest['a'][0]": trace_types.Leaf("tensor", "int32()", (), "int32"),
+    assert functions.leaves_of(traced) == {
+        "x": functions.Leaf("tensor", "float32(2, 3)", (2, 3), "float32"),
+        "setting[0]": functions.Leaf("value", "1", dtype="int"),
+        "setting[1]": functions.Leaf("object", str(id(thing)), dtype="Thing"),
+        "rest['a'][0]": functions.Leaf("tensor", "int32()", (), "int32"),
     }
     unknown = {"x": tf.TensorSpec(None), "y": None}
-    assert trace_types.leaves_of_spec("data", unknown) == {
-        "data[0]": trace_types.Leaf("tensor", "float32<unknown>", None, "float32"),
-        "data[1]": trace_types.Leaf("other", "None"),
+    assert functions.leaves_of_spec("data", unknown) == {
+        "data[0]": functions.Leaf("tensor", "float32<unknown>", None, "float32"),
+        "data[1]": functions.Leaf("other", "None"),
     }
 
 

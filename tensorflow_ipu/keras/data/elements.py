@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow.composite import NoneSpec
+from tensorflow_ipu._tensorflow.variables import NoneSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.data import fed_data
-from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
-from tensorflow_ipu.keras.model.replica_count import symbols_of
-from tensorflow_ipu.keras.model.worker_callbacks import written_once
+from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
 from tensorflow_ipu.keras.optimizers import parts
+from tensorflow_ipu.keras.pipeline.places import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

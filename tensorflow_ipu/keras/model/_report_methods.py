@@ -16,9 +16,8 @@ from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.data import batches
 from tensorflow_ipu.keras.data.elements import Elements
-from tensorflow_ipu.keras.model.advice import Retracing
-from tensorflow_ipu.keras.model.pieces import pieces_of
-from tensorflow_ipu.keras.model.replica_count import symbols_of
+from tensorflow_ipu.keras.model.advice import Retracing, pieces_of
+from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.optimizers import update_memory
 from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of
 

@@ -6,35 +6,106 @@ import contextlib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
+import tensorflow as tf
 
 from tensorflow_ipu import pipelining, replicas
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.data import fed_data
-from tensorflow_ipu.keras.model import replica_count
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._loop_methods import LoopMethods
-from tensorflow_ipu.keras.model._option_methods import OptionMethods
-from tensorflow_ipu.keras.model._pipeline_methods import PipelineMethods
+from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras.model.execution import Execution
 from tensorflow_ipu.keras.model.loop import Loop
-from tensorflow_ipu.keras.optimizers.captured import capturing
+from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
 from tensorflow_ipu.keras.optimizers.parts import chain
 from tensorflow_ipu.keras.options.options import Options
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
+from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.keras.pipeline.program import PipelinedModel
+from tensorflow_ipu.keras.pipeline.stages import entered
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
     from tensorflow_ipu.hosts import World
     from tensorflow_ipu.keras._keras_internals import DataAdapter
     from tensorflow_ipu.strategy import IPUStrategyV1
+
+
+def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
+    """How many replicas fit into a device.
+
+    Args:
+      ipus: How many IPUs the device has.
+      needed: How many one replica has.
+      model: The model, for messages.
+      where: What is on these IPUs, for messages.
+
+    Raises:
+      ValueError: The replicas do not fill the device.
+    """
+    if ipus % needed:
+        raise ValueError(
+            f"Current device has {ipus} IPUs attached, however the current model `{model.name}` requires a multiple of"
+            f" {needed} IPUs: {where}. Configure so many with `IPUConfig.auto_select_ipus`"
+        )
+    return ipus // needed
+
+
+class Look(NamedTuple):
+    """What a call of a model shows.
+
+    Attributes:
+      ipus: How many IPUs its layers are on, by the `ipu_shard` scopes in their `call`: a power of 2.
+      has_stages: Whether it enters a `PipelineStage` scope.
+    """
+
+    ipus: int
+    has_stages: bool
+
+
+def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> Look:
+    """Calls a model with symbols, to see which scopes its layers enter.
+
+    Args:
+      model: The model.
+      strategy: Its strategy.
+      spec: A batch: a structure of `tf.TensorSpec`.
+    """
+    graph = graphs.FunctionGraph("look_at")
+    before = entered()
+    # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
+    with contextlib.suppress(Exception), strategy.scope(), graph.as_default():
+        internals.called_with_symbols(model, symbols_of(spec), training=True)
+    return Look(replicas.power_of_2(replicas.shards_of(graph)), entered() > before)
+
+
+def check_traced(model: keras.Model, expected: int) -> None:
+    """Checks that the program being traced uses as many IPUs as the model's layers.
+
+    Args:
+      model: The model.
+      expected: How many IPUs its layers are on.
+
+    Raises:
+      ValueError: It does not.
+    """
+    graph: tf.Graph = tf.compat.v1.get_default_graph()
+    found = replicas.power_of_2(replicas.shards_of(graph))
+    if found != expected:
+        raise ValueError(
+            f"the steps of model `{model.name}` use {found} IPUs by `ipu_shard`, and the `call` of its layers uses"
+            f" {expected}, by which its replicas were counted: use `ipu_shard` in `call`"
+        )
+
 
 _METHODS = {
     name: method
@@ -72,7 +143,7 @@ class Extension:
         self.callbacks: AsynchronousCallbacks | None = None
         self._asked: int | None = None
         self._loops: dict[str, Loop] = {}
-        self._looks: dict[str, replica_count.Look] = {}  # By the spec of a batch.
+        self._looks: dict[str, Look] = {}  # By the spec of a batch.
 
     @property
     def ordinal(self) -> int:
@@ -95,13 +166,13 @@ class Extension:
         """
         ipus = _state.ipus_of_device(self.ordinal)
         if not self.stages.has_graph and self._look(spec).has_stages:
-            self.stages.trace(replica_count.symbols_of(spec))
+            self.stages.trace(symbols_of(spec))
         if self.stages.is_pipelined:
             mapping = self.options.pipelining.device_mapping or self._default_mapping(self.stages.check())
             needed = replicas.power_of_2(max(0, *mapping) + 1)
-            return replica_count.fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
+            return fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
         needed = self._look(spec).ipus if ipus > 1 else 1
-        return replica_count.fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
+        return fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
 
     def check_traced(self, spec: Nested) -> None:
         """Checks that the program being traced has as many replicas as it was taken to have.
@@ -113,12 +184,12 @@ class Extension:
           ValueError: It has another number of them.
         """
         if _state.ipus_of_device(self.ordinal) > 1:
-            replica_count.check_traced(self.model, self._look(spec).ipus)
+            check_traced(self.model, self._look(spec).ipus)
 
-    def _look(self, spec: Nested) -> replica_count.Look:
+    def _look(self, spec: Nested) -> Look:
         key = repr(spec)
         if key not in self._looks:
-            self._looks[key] = replica_count.look_at(self.model, self.strategy, spec)
+            self._looks[key] = look_at(self.model, self.strategy, spec)
         return self._looks[key]
 
     def _default_mapping(self, stages: int) -> list[int]:

@@ -4,19 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
 from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._tensorflow import patches
-from tensorflow_ipu.keras.model._seeds import seed_by_replica
-from tensorflow_ipu.keras.model._shared_statistics import share_statistics
-from tensorflow_ipu.keras.model.auto import look_past_ipus
+from tensorflow_ipu.keras._keras_internals import Functional
+from tensorflow_ipu.keras.model._file_methods import FileMethods
+from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
+from tensorflow_ipu.keras.model._report_methods import ReportMethods
+from tensorflow_ipu.keras.model._shared_statistics import seed_by_replica, share_statistics
 
 if TYPE_CHECKING:
     import keras
+
+    from tensorflow_ipu.keras.pipeline.stages import Assignment
+
+
+def look_past_ipus() -> None:
+    """Has Keras not take IPUs for a reason to compile models by itself.
+
+    It compiles where TensorFlow lists anything but CPUs. That is for models outside of a strategy's scope, which stay on
+    the CPU and behave as ever; those of the scope are compiled whatever they ask for. Does nothing where Keras is not
+    imported; TensorFlow imports it by itself.
+    """
+    if patches.JIT_COMPILE_AUTO.is_loaded:
+        patches.JIT_COMPILE_AUTO.apply_for_good()
+
+
+def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
+    @functools.wraps(plain)
+    def resolve(self: object) -> bool:
+        kinds = {device.device_type for device in tf.config.list_physical_devices()}
+        if kinds == {"CPU", "IPU"} and sys.modules["keras"].backend.backend() == "tensorflow":
+            return False  # As for `{"CPU"}`.
+        return plain(self)
+
+    return resolve
+
+
+patches.JIT_COMPILE_AUTO.by(_past_ipus)
 
 
 @contextlib.contextmanager
@@ -47,3 +78,82 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 patches.KERAS_MODELS.by(_extending)
+
+
+class _Kind(type):
+    """The type of classes whose instances are models that were made in a strategy's scope."""
+
+    _kind: Callable[[object], bool]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        extended = "_ipu_extension" in getattr(instance, "__dict__", ())
+        return type.__instancecheck__(cls, instance) or (extended and cls._kind(instance))
+
+
+class KerasExtensionBase(metaclass=_Kind):
+    """What any Keras model is an instance of that was made in a strategy's scope."""
+
+    _kind = staticmethod(lambda model: True)  # noqa: ARG005
+
+    export_for_ipu_serving = FileMethods.export_for_ipu_serving
+
+    def get_pipeline_stage_assignment(self) -> list[Assignment]:
+        """The stages of layers, which the kinds of models have each in its own way.
+
+        Raises:
+          NotImplementedError: At every call.
+        """
+        raise NotImplementedError("the kinds of models each have their own `get_pipeline_stage_assignment`")
+
+    def set_pipeline_stage_assignment(
+        self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
+    ) -> None:
+        """Sets the stages of layers, which the kinds of models have each in its own way.
+
+        Args:
+          pipeline_stage_assignment: The stages.
+
+        Raises:
+          NotImplementedError: At every call.
+        """
+        raise NotImplementedError("the kinds of models each have their own `set_pipeline_stage_assignment`")
+
+    def reset_pipeline_stage_assignment(self) -> None:
+        """Takes layers out of their stages, which the kinds of models have each in its own way.
+
+        Raises:
+          NotImplementedError: At every call.
+        """
+        raise NotImplementedError("the kinds of models each have their own `reset_pipeline_stage_assignment`")
+
+    def print_pipeline_stage_assignment_summary(
+        self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
+    ) -> None:
+        """Prints the stages of layers, which the kinds of models have each in its own way.
+
+        Args:
+          line_length: How wide the table is.
+          print_fn: What prints.
+
+        Raises:
+          NotImplementedError: At every call.
+        """
+        raise NotImplementedError("the kinds of models each have their own `print_pipeline_stage_assignment_summary`")
+
+
+class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
+    """What a sequential model is an instance of that was made in a strategy's scope."""
+
+    _kind = staticmethod(lambda model: isinstance(model, keras.Sequential))
+
+
+class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
+    """What a functional model is an instance of that was made in a strategy's scope."""
+
+    _kind = staticmethod(lambda model: isinstance(model, Functional) and not isinstance(model, keras.Sequential))
+
+
+class ModelExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
+    """What a subclassed model is an instance of that was made in a strategy's scope."""
+
+    _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, Functional)))

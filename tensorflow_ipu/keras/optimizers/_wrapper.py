@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu.optimizers import parts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Config, Gradient, LearningRate, TensorLike, Variable
+    from tensorflow_ipu._types import Config, Gradient, GradientMapping, LearningRate, TensorLike, Variable
 
 
 class OptimizerWrapper(keras.optimizers.Optimizer):
@@ -133,3 +135,75 @@ def chain(optimizer: object) -> Iterator[Any]:
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class CrossReplicaOptimizer(OptimizerWrapper):
+    """Has the wrapped optimizer update with the mean of the gradients over the replicas.
+
+    So R replicas train as a single one would with R times the batch. Under a strategy, other Keras optimizers take the
+    sum.
+    """
+
+    def __init__(self, opt: keras.optimizers.Optimizer, name: str = "CrossReplicaOptimizer") -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: A Keras optimizer.
+          name: The wrapper's name.
+
+        Raises:
+          ValueError: `opt` is none.
+        """
+        super().__init__(opt, name)
+
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
+        means = parts.mean(gradients)
+        with parts.as_they_are():
+            self.inner_optimizer.apply(means, variables)
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class MapGradientOptimizer(OptimizerWrapper):
+    """Applies a function to each gradient before the wrapped optimizer gets to see it."""
+
+    def __init__(
+        self,
+        opt: keras.optimizers.Optimizer,
+        gradient_mapping_function: GradientMapping,
+        name: str = "MapGradientOptimizer",
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: A Keras optimizer.
+          gradient_mapping_function: From a gradient and the value of its variable to the gradient to use.
+          name: The wrapper's name.
+
+        Raises:
+          ValueError: `opt` is no Keras optimizer.
+          TypeError: `gradient_mapping_function` cannot be called.
+        """
+        if not callable(gradient_mapping_function):
+            raise TypeError(f"`gradient_mapping_function` must be a function, but is {gradient_mapping_function!r}")
+        super().__init__(opt, name)
+        self._map = gradient_mapping_function
+
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
+        mapped = [
+            gradient if gradient is None else self._map(gradient, keras.ops.convert_to_tensor(variable))  # pyright: ignore[reportArgumentType]  # Keras infers those of all backends.
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        self.inner_optimizer.apply(mapped, variables)
+
+    def get_config(self) -> Config:
+        """What `from_config` makes an equal optimizer of: the function has to be registered with Keras."""
+        function = keras.saving.serialize_keras_object(self._map)
+        return {**super().get_config(), "gradient_mapping_function": function}
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
+        """Makes an optimizer of what `get_config` returned."""
+        serialized = config["gradient_mapping_function"]
+        function = keras.saving.deserialize_keras_object(serialized, custom_objects=custom_objects)
+        return super().from_config({**config, "gradient_mapping_function": function}, custom_objects)

@@ -10,9 +10,8 @@ import keras
 
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import Functional
-from tensorflow_ipu.keras.pipeline import _call_trace
-from tensorflow_ipu.keras.pipeline.assignments import assignment_of, read_assignment
-from tensorflow_ipu.keras.pipeline.named_stages import named_stage, restore_stages
+from tensorflow_ipu.keras.pipeline import places
+from tensorflow_ipu.keras.pipeline.assignments import assignment_of, named_stage, read_assignment, restore_stages
 from tensorflow_ipu.keras.pipeline.places import Key, Place, places_of, too_late
 from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, ever_entered
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras._keras_internals import Node
-    from tensorflow_ipu.keras.pipeline.named_stages import Named
+    from tensorflow_ipu.keras.pipeline.assignments import Named
     from tensorflow_ipu.keras.pipeline.stages import Assignment
     from tensorflow_ipu.strategy import IPUStrategyV1
 
@@ -62,7 +61,7 @@ class StageAssignment:
         if not self.is_subclassed:
             return self._model
         if self._traced is None:
-            self.trace(_call_trace.symbols_of_built(self._model))
+            self.trace(places.symbols_of_built(self._model))
         return self._traced
 
     def trace(self, symbols: Nested) -> None:
@@ -75,7 +74,7 @@ class StageAssignment:
           NotImplementedError: It has no `call`.
           RuntimeError: Its `call` cannot be cut into stages.
         """
-        self._traced = _call_trace.trace(self._model, self._strategy, symbols)
+        self._traced = places.trace(self._model, self._strategy, symbols)
 
     @property
     def is_pipelined(self) -> bool:
@@ -223,7 +222,7 @@ def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.
     if node is None and not layer.built:
         return None
     try:
-        symbols = _call_trace.symbols_of_built(layer) if node is None else node.arguments.args[0]
+        symbols = places.symbols_of_built(layer) if node is None else node.arguments.args[0]
         if traces and not stages.has_graph and not stages.uncut:
             stages.trace(symbols)
     except (RuntimeError, NotImplementedError) as exc:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._reports import page as whole
-from tensorflow_ipu.machine.page._panels import comparison, panels, summary
-from tensorflow_ipu.machine.page._template import LOOKS, SCRIPT
+from tensorflow_ipu.machine.page._panels import LOOKS, SCRIPT, comparison, panels, summary
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report

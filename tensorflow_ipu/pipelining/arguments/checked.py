@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from tensorflow_ipu._checks import as_int, is_int
 from tensorflow_ipu._faults import Faults
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+from tensorflow_ipu._tensors import is_function
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.arguments.given import Given
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, checked_options
-from tensorflow_ipu.pipelining.arguments.queues import check_dtype, check_queues
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
@@ -27,8 +26,94 @@ from tensorflow_ipu.pipelining.schedule.enums import (
 from tensorflow_ipu.pipelining.schedule.phased import check_groups
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeOf, Nested
+    from collections.abc import Callable, Sequence
+
+    import tensorflow as tf
+
+    from tensorflow_ipu._types import DTypeOf, Nested, Number
+    from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+    from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+    from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineStageOptions
+    from tensorflow_ipu.pipelining.schedule.enums import (
+        Liveness,
+        PhasedExecution,
+        PipelineSchedule,
+        RecomputationMode,
+        Results,
+    )
     from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+
+
+def check_queues(given: Given, training: bool, faults: Faults) -> None:
+    """Records what is wrong with the queues, and with what is to go into the outfeed."""
+    infeed, outfeed, mask = given.infeed_queue, given.outfeed_queue, given.outfeed_mask
+    if infeed is not None and not isinstance(infeed, IPUInfeedQueue):
+        faults.add(TypeError, f"infeed_queue is not an instance of `IPUInfeedQueue`, but {infeed!r}")
+    if outfeed is not None and not isinstance(outfeed, IPUOutfeedQueue):
+        faults.add(TypeError, f"outfeed_queue is not an instance of `IPUOutfeedQueue`, but {outfeed!r}")
+    if mask is not None and not isinstance(mask, (list, tuple)):
+        faults.add(TypeError, f"`outfeed_mask` must be a list of bools, one an output, but is {mask!r}")
+    if mask is not None and not training:
+        faults.add(ValueError, "An optimizer_function must be provided when `outfeed_mask` is set")
+    if given.outfeed_loss and not training:
+        faults.add(ValueError, "An optimizer_function must be provided when `outfeed_loss` is True")
+    if given.outfeed_loss and mask is not None:
+        faults.add(ValueError, "Only one of `outfeed_loss` and `outfeed_mask` can be set")
+    if given.outfeed_loss and outfeed is None:
+        faults.add(ValueError, "An outfeed_queue must be provided when `outfeed_loss` is True")
+    if given.accumulate_outfeed:
+        if outfeed is None:
+            faults.add(ValueError, "An outfeed_queue must be provided when `accumulate_outfeed` is True")
+        elif isinstance(outfeed, IPUOutfeedQueue) and outfeed.outfeed_mode is not IPUOutfeedMode.ALL:
+            faults.add(
+                ValueError,
+                "To accumulate the outfeed, it must be in `IPUOutfeedMode.ALL`; make another `outfeed_queue`",
+            )
+
+
+def check_dtype(name: str, value: DTypeOf, faults: Faults) -> None:
+    """Records a fault where `value` is no dtype, no function that may return one, and not None."""
+    if value is None or is_function(value):
+        return
+    try:
+        tf.as_dtype(value)
+    except TypeError:
+        faults.add(TypeError, f"`{name}` must be a dtype, a function that returns one, or None, but is {value!r}")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What `pipeline` was called with, under the names of its arguments; nothing of it is checked yet."""
+
+    computational_stages: Sequence[Callable[..., Nested] | Sequence[Callable[..., Nested]]]
+    gradient_accumulation_count: Number | tf.Variable | None
+    gradient_accumulation_dtype: DTypeOf
+    gradient_accumulation_for_captured_grads: bool
+    repeat_count: int
+    batch_serialization_iterations: int
+    inputs: Nested
+    infeed_queue: IPUInfeedQueue | None
+    outfeed_queue: IPUOutfeedQueue | None
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None
+    device_mapping: Sequence[int | Sequence[int]] | None
+    pipeline_schedule: PipelineSchedule | PhasedExecution | None
+    recomputation_mode: RecomputationMode | None
+    forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None
+    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None
+    weight_update_poplar_options: PipelineStageOptions | None
+    offload_weight_update_variables: bool | None
+    replicated_optimizer_state_sharding: bool | None
+    offload_activations: bool | None
+    offload_gradient_accumulation_buffers: bool | None
+    replicated_weight_sharding: bool | None
+    offload_weights: bool | None
+    continuous_weight_updates: bool
+    outfeed_loss: bool
+    accumulate_outfeed: bool | Results
+    accumulate_outfeed_dtype: DTypeOf
+    outfeed_mask: Sequence[bool] | None
+    reduction_method: GradientAccumulationReductionMethod | str
+    phase_liveness: Liveness | None
 
 
 @dataclass(frozen=True)

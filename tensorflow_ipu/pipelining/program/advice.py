@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from tensorflow_ipu.machine import Memory, NotAsked, Report, Suggestion, advice_of_reading, changed
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
-from tensorflow_ipu.pipelining.report.stage_cost import StageCost, StageCosts
-from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.report.prices import StageCost, StageCosts
+from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.order import overlap_length
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
 from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES
 from tensorflow_ipu.replicas import power_of_2
 
 Asked = Iterator[Suggestion | NotAsked]

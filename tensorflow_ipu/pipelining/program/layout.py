@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.schedule.buffers import STASHES, Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.enums import RecomputationMode
+from tensorflow_ipu.pipelining.schedule.instructions import STASHES, Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
 from tensorflow_ipu.pipelining.stages.tracing import spec_of
-from tensorflow_ipu.pipelining.training.accumulation import Accumulation
+from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 
 # What a program keeps in memory in addition to the plan's buffers:
 # * sums for the outfeed;

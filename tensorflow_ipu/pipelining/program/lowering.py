@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.program import overlap, rings
+from tensorflow_ipu.pipelining.program import memory, rings
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
 from tensorflow_ipu.pipelining.program.loop import run_while
 from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
-from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
-from tensorflow_ipu.pipelining.schedule.instructions import Backward
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Buffer, BufferKind
+from tensorflow_ipu.pipelining.schedule.order import folded_ramps
 from tensorflow_ipu.pipelining.schedule.plan import Section, Step, Task
 from tensorflow_ipu.pipelining.stages.part import Place
 
@@ -131,7 +130,7 @@ class Lowering:
         """Whether instructions overlap: where they may, being passes of whole stages alone, and gain by it."""
         plan = self._plan
         whole = plan.recomputation is None and plan.batch_serialization_iterations == 1 and not any(plan.concurrent)
-        return whole and self._layout.largest_bytes() < overlap.LARGE
+        return whole and self._layout.largest_bytes() < memory.LARGE
 
     def _loop(
         self, section: Section, range_of: tuple[Number, Number], micro_batches: Number, *, all_there: bool

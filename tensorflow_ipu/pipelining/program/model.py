@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import body_arguments
-from tensorflow_ipu.pipelining.arguments.checked import Arguments
-from tensorflow_ipu.pipelining.program.registry import Parts
-from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.feeds import _element
 from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
-from tensorflow_ipu.pipelining.training.accumulation import Accumulation
-from tensorflow_ipu.pipelining.training.optimizer import Training
+from tensorflow_ipu.pipelining.training.optimizer import Accumulation, Training, WeightUpdate
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
-from tensorflow_ipu.pipelining.training.update import WeightUpdate
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Nested
+    from tensorflow_ipu.pipelining.arguments.checked import Arguments
+    from tensorflow_ipu.pipelining.program.prediction import Footprint
+    from tensorflow_ipu.pipelining.schedule.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,18 @@ class _Loss:
             raise TypeError(f"`optimizer_function` must return an `OptimizerFunctionOutput`, but returns {output!r}")
         self.found.append(output)
         return output.loss
+
+
+class Parts(dict[Place, StagePart]):
+    """The stages of a pipeline as functions, by stage and part: what lives as long as the program.
+
+    Attributes:
+      weight_update: The weight update; None in inference.
+      footprint: What the program keeps, once it is laid out.
+    """
+
+    weight_update: WeightUpdate | None = None
+    footprint: Footprint | None = None
 
 
 class Model:
@@ -83,7 +93,7 @@ class Model:
         named: dict[str, Nested] = {}
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
         if arguments.infeed is not None:
-            positional, named = body_arguments.specs(arguments.infeed)
+            positional, named = _element.specs(arguments.infeed)
         last = len(arguments.stages) - 1
         for stage, functions in enumerate(arguments.stages):
             places = self._plan.parts(stage)

@@ -22,11 +22,10 @@ from tensorflow_ipu.pipelining.program.layout import (
     Key,
     Layout,
 )
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
-from tensorflow_ipu.pipelining.schedule.instructions import Backward, Forward, Recompute
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Buffer, BufferKind, Forward, Recompute
 from tensorflow_ipu.pipelining.schedule.plan import Task
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart
-from tensorflow_ipu.pipelining.training.accumulation import Accumulation
+from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 
 if TYPE_CHECKING:
     from tensorflow_ipu._types import Number

@@ -9,15 +9,11 @@ from typing import Any
 
 from tensorflow_ipu import machine
 from tensorflow_ipu.pipelining.program.advice import Planned
-from tensorflow_ipu.pipelining.program.passes import Passes, passes_of
-from tensorflow_ipu.pipelining.program.prediction import costs_of_passes, runs_of
-from tensorflow_ipu.pipelining.program.registry import TracedPipeline
-from tensorflow_ipu.pipelining.report.cost import plan_cost, timeline
-from tensorflow_ipu.pipelining.report.holdings import holdings_of
-from tensorflow_ipu.pipelining.report.prices import Prices
-from tensorflow_ipu.pipelining.report.stage_cost import StageCosts
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer
-from tensorflow_ipu.pipelining.schedule.instructions import Load, Save
+from tensorflow_ipu.pipelining.program.build import TracedPipeline
+from tensorflow_ipu.pipelining.program.prediction import Passes, costs_of_passes, passes_of, runs_of
+from tensorflow_ipu.pipelining.report.cost import holdings_of, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.prices import Prices, StageCosts
+from tensorflow_ipu.pipelining.schedule.instructions import Buffer, Load, Save
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.stages.part import Place
 

@@ -12,7 +12,7 @@ from tensorflow_ipu._checks import is_int, note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu._units import format_bytes
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
-from tensorflow_ipu.pipelining.report.stage_cost import StageCost
+from tensorflow_ipu.pipelining.report.prices import StageCost
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.order import overlap_length
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan

@@ -13,7 +13,7 @@ from tensorflow_ipu.pipelining.report.comparison import compare_plans
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
 from tensorflow_ipu.pipelining.report.perfetto import write_trace
 from tensorflow_ipu.pipelining.report.picture import draw_plans
-from tensorflow_ipu.pipelining.report.stage_cost import StageCost
+from tensorflow_ipu.pipelining.report.prices import StageCost
 from tensorflow_ipu.pipelining.schedule.check import check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.instructions import stage_letters

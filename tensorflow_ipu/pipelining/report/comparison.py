@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
-from tensorflow_ipu.pipelining.report.stage_cost import StageCost, StageCosts
-from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.report.prices import StageCost, StageCosts
+from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.order import overlap_length
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
+from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine import Machine, System

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.pipelining.report.cost import plan_cost, timeline
-from tensorflow_ipu.pipelining.report.stage_cost import StageCosts
+from tensorflow_ipu.pipelining.report.prices import StageCosts
 from tensorflow_ipu.pipelining.schedule.instructions import (
     Backward,
     Forward,

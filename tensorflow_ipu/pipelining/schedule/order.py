@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule
+from tensorflow_ipu.pipelining.schedule.instructions import Instruction, Load, Save, micro_batch_of, shifted
+from tensorflow_ipu.pipelining.schedule.plan import Plan, Step
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,48 @@ def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
         if all(apart[rotation - other] for other in chosen):
             chosen.append(rotation)
     return tuple(chosen)
+
+
+def folded_ramps(plan: Plan) -> tuple[int, int] | None:
+    """How many iterations of the steady loop the ramps are.
+
+    Args:
+      plan: The plan.
+
+    Returns:
+      The iterations of the ramp up and those of the ramp down; None if a ramp has other steps than such iterations.
+    """
+    steady = plan.section("steady")
+    up, down = _contents(plan.section("ramp up").steps), _contents(plan.section("ramp down").steps)
+    length = len(_contents(steady.steps))
+    if not length or len(up) % length:
+        return None
+    before = len(up) // length
+    behind = -(-len(down) // length)
+    total = plan.unlooped_micro_batches
+    rising = _iterations(steady.steps, range(-before, 0), steady.advance, total)
+    falling = _iterations(steady.steps, range(behind), steady.advance, total)
+    missing = [frozenset[Instruction]()] * (behind * length - len(down))
+    if list(rising) != up or list(falling) != [*down, *missing]:
+        return None
+    return before, behind
+
+
+def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
+    """What each step computes; steps that only transfer are left out."""
+    found = []
+    for step in steps:
+        computed = frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
+        if computed or not step.tasks:
+            found.append(computed)
+    return found
+
+
+def _iterations(
+    steps: Sequence[Step], iterations: range, advance: int, micro_batches: int
+) -> Iterator[frozenset[Instruction]]:
+    """What the steps of these iterations do for the micro-batches that there are."""
+    for iteration in iterations:
+        for content in _contents(steps):
+            moved = (shifted(instruction, iteration * advance) for instruction in content)
+            yield frozenset(one for one in moved if 0 <= (micro_batch_of(one) or 0) < micro_batches)

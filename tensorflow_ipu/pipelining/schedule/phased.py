@@ -9,9 +9,17 @@ from dataclasses import dataclass
 from tensorflow_ipu._checks import note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule import plan_arguments
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule
-from tensorflow_ipu.pipelining.schedule.instructions import Backward, Computation, Forward, Load, Save, Update
+from tensorflow_ipu.pipelining.schedule.instructions import (
+    Backward,
+    Buffer,
+    BufferKind,
+    Computation,
+    Forward,
+    Load,
+    Save,
+    Update,
+)
 from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
 from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
 

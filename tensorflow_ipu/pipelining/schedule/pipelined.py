@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from tensorflow_ipu._checks import is_int, note_bool
 from tensorflow_ipu._faults import Faults
 from tensorflow_ipu.pipelining.schedule import plan_arguments
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.instructions import Backward, Forward, Recompute, Update
+from tensorflow_ipu.pipelining.schedule.instructions import Backward, Buffer, BufferKind, Forward, Recompute, Update
 from tensorflow_ipu.pipelining.schedule.order import Order, order_of
 from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
 from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping

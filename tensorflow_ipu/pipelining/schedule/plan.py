@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.pipelining.schedule.buffers import STASHES, Buffer, BufferKind, Effects
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.instructions import (
+    STASHES,
     Backward,
+    Buffer,
+    BufferKind,
+    Effects,
     Forward,
     Instruction,
     Load,
@@ -20,7 +23,7 @@ from tensorflow_ipu.pipelining.schedule.instructions import (
 )
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.schedule.table import Table
+    from tensorflow_ipu.pipelining.schedule.text import Table
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,7 @@ class Plan:
 
     def table(self) -> Table:
         """All tasks of one pass as arrays, one row a task."""
-        from tensorflow_ipu.pipelining.schedule.table import make_table
+        from tensorflow_ipu.pipelining.schedule.text import make_table
 
         return make_table(self)
 

@@ -9,8 +9,22 @@ from typing import Any
 from tensorflow_ipu._checks import is_int
 from tensorflow_ipu._environment import MOST_IPUS
 from tensorflow_ipu._faults import Faults
-from tensorflow_ipu.pipelining.schedule.enums import SUPPORTED_MODES, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.schedule.enums import (
+    PipelineSchedule,
+    RecomputationMode,
+)
 from tensorflow_ipu.pipelining.schedule.order import order_of
+
+# The modes that a schedule supports; the first one is its `Auto`.
+SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
+    PipelineSchedule.Grouped: (
+        RecomputationMode.RecomputeThenBackpropagate,
+        RecomputationMode.RecomputeAndBackpropagateInterleaved,
+    ),
+    PipelineSchedule.Interleaved: (RecomputationMode.RecomputeThenBackpropagate,),
+    PipelineSchedule.Sequential: (RecomputationMode.RecomputeAndBackpropagateInterleaved,),
+}
+
 
 LARGEST_COUNT = 2**31 - 1
 MOST_STAGES = 1024  # The steps of a plan are as many, and each has as many tasks.

@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import tf_variable
-from tensorflow_ipu.optimizers import update_memory
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace
-from tensorflow_ipu.pipelining.training import _slots
+from tensorflow_ipu._tensorflow import assembly, graphs
+from tensorflow_ipu._tensorflow.old_keras import take_over_slots
+from tensorflow_ipu._tensors import dtype_for, tf_variable
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
+from tensorflow_ipu.pipelining.stages.part import GraphFunction
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, spec_of
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput, OptimizerKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._types import Variable
+    from tensorflow_ipu._types import DTypeOf, Number, ShapeLike, Variable
+
+# Of a variable that is trained: for each place where optimizers are made, their slots.
+_ATTRIBUTE = "_ipu_slots_of_pipelines"
+
+
+def take_over(
+    optimizer: tf.compat.v1.train.Optimizer,
+    function: Callable[..., object],
+    stage: tf.Graph,
+    variables: Sequence[tf.Variable],
+) -> None:
+    """Gives an optimizer that was made in this trace the slots of the one that the trace before made at the same point.
+
+    Args:
+      optimizer: A `tf.compat.v1.train.Optimizer`, with no slots yet if it was made in this trace.
+      function: What made it.
+      stage: The graph of the last stage, where it was made: it uses a tensor of this graph, or is left as it is.
+      variables: What it trains.
+    """
+    # In a graph of TensorFlow 1 each program is traced once, and has variables of its own.
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return
+    chain = list(_chain(optimizer))
+    if not any(getattr(value, "graph", None) is stage for one in chain for value in vars(one).values()):
+        return
+    owner = variables[0]
+    known = vars(owner).setdefault(_ATTRIBUTE, {})
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    for at, one in enumerate(chain):
+        take_over_slots(one, known, (code, at, type(one)))
+
+
+def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.train.Optimizer]:
+    """An optimizer, and those that it wraps."""
+    yield optimizer
+    for value in vars(optimizer).values():
+        if isinstance(value, tf.compat.v1.train.Optimizer):
+            yield from _chain(value)
 
 
 class Training:
@@ -95,7 +136,7 @@ class Training:
         """
         optimizer, variables = self._output.opt, self.variables
         if self._output.kind is OptimizerKind.V1:
-            _slots.take_over(optimizer, function, stage, variables)
+            take_over(optimizer, function, stage, variables)
         elif self._output.kind is OptimizerKind.KERAS and not optimizer.built:
             optimizer.build([self._given.get(id(each.handle), each) for each in variables])
 
@@ -143,3 +184,118 @@ def _without_var_list(
         names = ("gate_gradients", "aggregation_method", "colocate_gradients_with_ops", "grad_loss")
         return (), {**dict(zip(names, args[1:], strict=False)), **kwargs}, args[0]
     return (), kwargs, kwargs.pop("var_list", None)
+
+
+class Accumulation:
+    """Adds the gradients of a pass's micro-batches up, each variable's in a type of its own."""
+
+    def __init__(
+        self,
+        method: GradientAccumulationReductionMethod,
+        count: int | tf.Tensor,
+        dtype: DTypeOf = None,
+        *,
+        sum_captured: bool = True,
+    ) -> None:
+        """Says how.
+
+        Args:
+          method: How gradients become one.
+          count: How many micro-batches there are, as a whole number or an int32 scalar.
+          dtype: The type of the accumulators: None for that of the variable, a dtype, or a function of the variable.
+          sum_captured: Whether gradients that were captured are summed; else those of the last micro-batch are kept.
+        """
+        self._method = method
+        self._count = count
+        self._dtype = dtype
+        self._sum_captured = sum_captured
+
+    def zeros(self, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+        """The accumulators before the first micro-batch."""
+        return [tf.zeros(one.shape, one.dtype) for one in self.specs(variables)]
+
+    def specs(self, variables: Sequence[tf.Variable]) -> list[tf.TensorSpec]:
+        """Shapes and types of the accumulators."""
+        return [tf.TensorSpec(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
+
+    def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
+        """The accumulators after one more micro-batch.
+
+        Args:
+          sums: The accumulators before.
+          gradients: Its gradients.
+          micro_batch: Its number, from 0.
+        """
+        return [
+            parts.accumulated(total, gradient, micro_batch, self._count, self._method)
+            for total, gradient in zip(sums, gradients, strict=True)
+        ]
+
+    def captured(self, before: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The captured gradients after one more micro-batch, whose `gradients` they are."""
+        if not self._sum_captured:
+            return list(gradients)
+        return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
+
+
+class _UpdateGraph(assembly.CapturingGraph):
+    """A graph that may use tensors of the last stage's graph: they become its inputs.
+
+    Attributes:
+      handed: Those tensors, in the order of `placeholders`.
+    """
+
+    def __init__(self, trace: StageTrace) -> None:
+        """Makes an empty graph, for an update behind the stage of `trace`."""
+        super().__init__("pipeline_update")
+        self._trace = trace
+        self._here: dict[int, tf.Tensor] = {}
+        self.handed: list[tf.Tensor] = []
+        self.placeholders: list[tf.Tensor] = []
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        """Gives a tensor of another graph as one of this graph."""
+        if getattr(tensor, "graph", None) is not self._trace.graph:
+            return super().capture(tensor, name, shape)
+        outside = self._trace.outside(tensor)
+        if outside is not None:
+            return super().capture(outside, name, shape)
+        if id(tensor) not in self._here:
+            check_static(tensor)
+            self._here[id(tensor)] = assembly.placeholder(self, spec_of(tensor), "handed")
+            self.handed.append(tensor)
+            self.placeholders.append(self._here[id(tensor)])
+        return self._here[id(tensor)]
+
+
+class WeightUpdate:
+    """An update that was traced.
+
+    Attributes:
+      handed: The tensors of the last stage's graph that it uses.
+    """
+
+    def __init__(
+        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
+    ) -> None:
+        """Traces an update.
+
+        Args:
+          apply: From the accumulated gradients to the operations that update.
+          gradients: Their specs.
+          trace: The stage in which the optimizer was made.
+        """
+        graph = _UpdateGraph(trace)
+        graphs.trace_into(graph, lambda *given: apply(given), gradients)
+        self.handed = graph.handed
+        self._placeholders = [*graph.inputs[: len(gradients)], *graph.placeholders]
+        self._function = GraphFunction(graph, self._placeholders, [])
+
+    def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:
+        """The update as a function of gradients and of what is handed to it, to be read and not run; its arguments."""
+        specs = [spec_of(one) for one in self._placeholders]
+        return lambda *values: self._function.elsewhere(values), specs
+
+    def __call__(self, gradients: Sequence[tf.Tensor], handed: Sequence[tf.Tensor]) -> None:
+        """Updates the weights by gradients, with the values that `handed` has."""
+        self._function([*gradients, *handed])

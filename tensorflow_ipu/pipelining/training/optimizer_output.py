@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import optimizers
+from tensorflow_ipu._tensorflow import old_keras
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 
@@ -30,7 +30,7 @@ class OptimizerKind(enum.Enum):
         """The kind of an optimizer; None for what is none."""
         keras_optimizer: Any = tf.keras.optimizers.Optimizer
         kinds = {tf.compat.v1.train.Optimizer: cls.V1, keras_optimizer: cls.KERAS}
-        legacy = optimizers.keras_2_class()
+        legacy = old_keras.keras_2_class()
         if legacy is not None:
             kinds[legacy] = cls.LEGACY_KERAS
         return next((kind for base, kind in kinds.items() if isinstance(optimizer, base)), None)

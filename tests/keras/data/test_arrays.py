@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-from tensorflow_ipu.keras.data import _arrays, _shuffled_arrays, _traced_datasets
+from tensorflow_ipu.keras.data import _arrays
 
 SIZE = 3
 
@@ -55,7 +55,7 @@ def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed: None) -> None
 
 
 def test_large_batches_are_gathered_one_by_one() -> None:
-    wide = (_shuffled_arrays._CHUNK_BYTES // 4 // SIZE) + 1
+    wide = (_arrays._CHUNK_BYTES // 4 // SIZE) + 1
     tf.random.set_seed(1)
     expected = [y.tolist() for _, y in adapter(3, width=wide).get_tf_dataset().as_numpy_iterator()]
     got = [y.tolist() for _, y in _arrays.dataset_of(adapter(3, width=wide)).as_numpy_iterator()]
@@ -74,14 +74,14 @@ def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shu
 def test_batches_of_arrays_in_order_are_those_of_keras_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = elements(adapter(6, shuffle=False).get_tf_dataset())
     assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
-    monkeypatch.setattr(_traced_datasets, "as_it_is", None)  # To call it would raise.
+    monkeypatch.setattr(_arrays, "as_it_is", None)  # To call it would raise.
     assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
 
 
 def test_a_second_dataset_of_the_same_specs_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tf.random.set_seed(1)
     _arrays.dataset_of(adapter(4))
-    monkeypatch.setattr(_shuffled_arrays, "_traced", None)  # To call it would raise.
+    monkeypatch.setattr(_arrays, "_traced", None)  # To call it would raise.
     made = elements(_arrays.dataset_of(adapter(4)))
     assert len(made) == 4
 
@@ -90,5 +90,5 @@ def test_a_dataset_outlives_the_record_of_its_functions() -> None:
     tf.random.set_seed(1)
     dataset = _arrays.dataset_of(adapter(4))
     expected = elements(dataset)
-    _shuffled_arrays._maker.cache_clear()
+    _arrays._maker.cache_clear()
     assert elements(dataset) == expected

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._library import ops
-from tensorflow_ipu.pipelining.program import once, rings
+from tensorflow_ipu.pipelining.program import loop, rings
 from tensorflow_ipu.pipelining.program.operations import Operation, Read
-from tensorflow_ipu.pipelining.program.turns import Turns, Wanted, When
-from tensorflow_ipu.pipelining.schedule.buffers import Buffer, BufferKind
+from tensorflow_ipu.pipelining.program.rings import Turns, Wanted, When
+from tensorflow_ipu.pipelining.schedule.instructions import Buffer, BufferKind
 
 COUNT = 6
 WHEN = [When(0), When(-2), When(0, -2, Wanted.BOTH), When(0, -2, Wanted.FIRST_ALONE), When(-2, 0, Wanted.FIRST_ALONE)]
@@ -159,7 +159,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
             return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
 
         when = tf.constant(True) if runs is None else asked  # None: in any case, which XLA may know.
-        behind, results = once.run_once(when, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
+        behind, results = loop.run_once(when, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
         return [behind, *results]
 
     behind, added, constant = program(tf.constant(bool(runs)), tf.constant(0), tf.constant([3.0, 4.0]))
@@ -171,7 +171,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
 
 def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):
     def program(runs: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
-        return once.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
+        return loop.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
 
     function = tf.function(program, jit_compile=True)
     text = compiled_text(ipu.IPUStrategy(), function, tf.constant(False), tf.constant(0), tf.ones([64]))
@@ -193,7 +193,7 @@ def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(co
         turns = Turns([operation(0, 3)], base, COUNT, WHEN)
         place = turns.place(0, ring(3))
         for when in WHEN:
-            token, [*kept] = once.run_once(
+            token, [*kept] = loop.run_once(
                 turns.runs(when), token, [x], kept, lambda behind, given, old: rings.written(old, place, given, behind)
             )
         return rings.read(kept, place, token)

@@ -23,7 +23,7 @@ from tensorflow_ipu.pipelining import (
     plan_trace,
     write_trace,
 )
-from tensorflow_ipu.pipelining.report._boxes import EXCHANGE
+from tensorflow_ipu.pipelining.report.picture import EXCHANGE
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tensorflow_ipu.pipelining import PipelineSchedule, Plan, RecomputationMode, overlap_length, pipeline_plan
-from tensorflow_ipu.pipelining.schedule.folding import folded_ramps
+from tensorflow_ipu.pipelining.schedule.order import folded_ramps
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 
