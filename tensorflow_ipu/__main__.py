@@ -41,17 +41,7 @@ All that stands behind SCRIPT is the script's own. docs/porting.md has more."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line.
-
-    Args:
-      arguments: The words behind `python -m tensorflow_ipu`.
-
-    Returns:
-      The exit status.
-
-    Raises:
-      SystemExit: The command line is wrong, asks for help, or the script ends itself.
-    """
+    """Executes a command line."""
     words = list(arguments)
     command = _COMMANDS[words.pop(0)] if words and words[0] in _COMMANDS else _run
     return command(words)

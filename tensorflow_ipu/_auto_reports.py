@@ -16,11 +16,7 @@ _warned = False
 
 
 def auto_reports() -> AutoReports | None:
-    """What `POPLAR_ENGINE_OPTIONS` asks for now; None for no reports.
-
-    Raises:
-      ValueError: It asks in a way that is not known.
-    """
+    """What `POPLAR_ENGINE_OPTIONS` asks for now; None for no reports."""
     directory = _environment.report_directory()
     return None if directory is None else AutoReports(directory)
 
@@ -34,12 +30,7 @@ class AutoReports:
         self._seen: weakref.WeakSet[object] = weakref.WeakSet()  # Programs.
 
     def save(self, program: object, make: Callable[[], Report]) -> None:
-        """Saves the report of a program, once.
-
-        Args:
-          program: The concrete function.
-          make: Makes the report.
-        """
+        """Saves the report of a program, once."""
         if program in self._seen:
             return
         self._seen.add(program)

@@ -32,11 +32,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def check_bool(argument: str, value: object) -> None:
-    """Refuses what is not a bool.
-
-    Raises:
-      TypeError: `value` is not True or False.
-    """
+    """Refuses what is not a bool."""
     if not isinstance(value, bool):
         raise TypeError(_no_bool(argument, value, ""))
 
@@ -54,11 +50,7 @@ def _no_bool(argument: str, value: object, choices: str) -> str:
 
 
 def parse_method(methods: type[_Method], value: object) -> _Method:
-    """A member of an enumeration, given as itself or by its name in any case.
-
-    Raises:
-      ValueError: `value` is neither.
-    """
+    """A member of an enumeration, given as itself or by its name in any case."""
     if isinstance(value, methods):
         return value
     if isinstance(value, str) and value.upper() in methods.__members__:

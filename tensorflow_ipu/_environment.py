@@ -73,40 +73,24 @@ def registered_devices() -> int:
     """How many `/device:IPU:n` exist for TensorFlow, as `TENSORFLOW_IPU_DEVICES` said when this was first called.
 
     The kernels read it once too, when they are loaded: a later change of the variable has no effect.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 1024.
     """
     return _variables.positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, _MOST[DEVICES_VARIABLE], None)
 
 
 def ipu_count(environ: Mapping[str, str] | None = None) -> int:
-    """How many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`).
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65536.
-    """
+    """How many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`)."""
     return _variables.positive_int(COUNT_VARIABLE, DEFAULT_COUNT, _MOST[COUNT_VARIABLE], environ)
 
 
 def way_out(variable: str, wanted: int) -> str:
-    """What to do about a number that is above what `variable` says, for the end of an error message.
-
-    Args:
-      variable: `DEVICES_VARIABLE` or `COUNT_VARIABLE`.
-      wanted: The number that the variable would have to say.
-    """
+    """What to do about a number that is above what `variable` says, for the end of an error message."""
     if wanted > _MOST[variable]:
         return f"choose less: `{variable}` goes up to {_MOST[variable]}"
     return f"start the program with the environment variable `{variable}={wanted}` or more"
 
 
 def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether kernels of the host may compute layers of programs (`TENSORFLOW_IPU_HOST_KERNELS`); yes where unset.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
+    """Whether kernels of the host may compute layers of programs (`TENSORFLOW_IPU_HOST_KERNELS`); yes where unset."""
     return _variables.switch(HOST_KERNELS_VARIABLE, True, environ)
 
 
@@ -115,9 +99,6 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
 
     `TENSORFLOW_IPU_LOG_LEVEL` says it by name. Where that is unset, `TF_POPLAR_VLOG_LEVEL` says it by number: 0 is `WARN`,
     1 `INFO`, 2 `DEBUG`, and what is above `TRACE`.
-
-    Raises:
-      ValueError: A variable has a malformed value.
     """
     text = _variables.text_of(LOG_LEVEL_VARIABLE, environ)
     if text:
@@ -136,11 +117,7 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
-    """Parses `TF_POPLAR_FLAGS` as it stands now.
-
-    Raises:
-      ValueError: The quoting is unbalanced, or a known flag has a value that it cannot take.
-    """
+    """Parses `TF_POPLAR_FLAGS` as it stands now."""
     text = _variables.text_of(FLAGS_VARIABLE, environ)
     try:
         words = shlex.split(text)
@@ -168,11 +145,7 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
 
 
 def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
-    """The folder in which `POPLAR_ENGINE_OPTIONS` wants a report of each program that is compiled; None for no reports.
-
-    Raises:
-      ValueError: The variable is no JSON object, or one of its options for reports is not known or has a wrong value.
-    """
+    """The folder in which `POPLAR_ENGINE_OPTIONS` wants a report of each program that is compiled; None for no reports."""
     text = _variables.text_of(ENGINE_VARIABLE, environ)
     if not text:
         return None

@@ -29,12 +29,7 @@ _current: list[str] = [""]
 
 
 def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
-    """Uses a folder, or none, from now on, whatever the configuration and the environment say.
-
-    Raises:
-      TypeError: `max_bytes` is no whole number.
-      ValueError: It is not positive, or the folder cannot be written.
-    """
+    """Uses a folder, or none, from now on, whatever the configuration and the environment say."""
     if not is_int(max_bytes):
         raise TypeError(f"`max_bytes` must be a whole number of bytes, but is {max_bytes!r}")
     if max_bytes <= 0:
@@ -44,11 +39,7 @@ def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
 
 
 def refresh() -> None:
-    """Has the kernels use the folder that was asked for, or else that of the configuration, or of the environment.
-
-    Raises:
-      ValueError: It cannot be written.
-    """
+    """Has the kernels use the folder that was asked for, or else that of the configuration, or of the environment."""
     folder, max_bytes = _wanted()
     if folder == _current[0] and not folder:
         return

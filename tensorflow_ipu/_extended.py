@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
-    """The `tf.distribute.ReduceOp` that a user named, by itself or by its name.
-
-    Raises:
-      ValueError: It is neither a sum nor a mean.
-    """
+    """The `tf.distribute.ReduceOp` that a user named, by itself or by its name."""
     name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
     for known in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         if name in (known, known.value):
@@ -58,11 +54,7 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         value: Nested,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
     ) -> Nested:
-        """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`.
-
-        Raises:
-          ValueError: `reduce_op` is neither a sum nor a mean.
-        """
+        """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`."""
         return super().all_reduce(reduction(reduce_op), value, options)
 
 

@@ -14,11 +14,7 @@ class Faults:
         self._found.append((kind, message))
 
     def raise_any(self) -> None:
-        """Raises what was recorded; returns if nothing was.
-
-        Raises:
-          Exception: Of the kind of the first fault, with the messages of all of them.
-        """
+        """Raises what was recorded; returns if nothing was."""
         if not self._found:
             return
         kind = self._found[0][0]

@@ -16,14 +16,7 @@ _DEEPEST = 4
 
 
 def kept_by(fn: Any, arguments: Iterable[Any], captured: Iterable[Any], replicas: int) -> machine.Kept:
-    """What the optimizers of a program keep.
-
-    Args:
-      fn: The program, a `tf.function`: optimizers are among what it names, and what the functions that it names name.
-      arguments: What it is called with.
-      captured: The tensors that its trace captured: what is not among them is no part of it.
-      replicas: Among how many replicas a state is divided, if it is.
-    """
+    """What the optimizers of a program keep."""
     handles = {id(tensor) for tensor in captured}
     kept = machine.Kept()
     for optimizer in _optimizers((getattr(fn, "python_function", fn), *arguments)):
@@ -46,12 +39,7 @@ def kept_by(fn: Any, arguments: Iterable[Any], captured: Iterable[Any], replicas
 
 
 def prefetch_of(fn: Any, arguments: Iterable[Any]) -> int | None:
-    """The most `prefetch_depth` of the infeeds that a program may read; None where none is known.
-
-    Args:
-      fn: The program, a `tf.function`: queues are among what it names, and what the functions that it names name.
-      arguments: What it is called with.
-    """
+    """The most `prefetch_depth` of the infeeds that a program may read; None where none is known."""
     found = _reached((getattr(fn, "python_function", fn), *arguments))
     queues = (each._infeed_queue if isinstance(each, IPUIterator) else each for each in found)
     depths = (queue.prefetch_depth for queue in queues if isinstance(queue, IPUInfeedQueue))

@@ -97,14 +97,6 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
 
     A damaged library must not be opened: what was cut off is a bus error to the process that touches it, and what was
     overwritten is anything at all.
-
-    Args:
-      library: The compiled library.
-      build_info: The JSON file that its build wrote beside it.
-      running: The version of the TensorFlow that runs, for instance `"2.21.0"`.
-
-    Raises:
-      LibraryError: There is no library, it is not the one of the record, or it was built for another TensorFlow.
     """
     if not library.is_file():
         raise LibraryError(
@@ -135,23 +127,12 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
 
 
 def of_user(path: str) -> ctypes.CDLL:
-    """Loads a library that the user names.
-
-    Args:
-      path: Its path.
-
-    Raises:
-      OSError: It cannot be loaded.
-    """
+    """Loads a library that the user names."""
     return ctypes.CDLL(path)
 
 
 def check_runtime_not_started() -> None:
-    """TensorFlow asks for its devices once; ours must be known by then.
-
-    Raises:
-      LibraryError: The runtime has started.
-    """
+    """TensorFlow asks for its devices once; ours must be known by then."""
     if devices.are_in_use():
         raise LibraryError(
             "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."

@@ -27,9 +27,6 @@ def install(environ: Mapping[str, str] | None = None) -> None:
 
     Else they are as Python has them: what the program's own `logging` says goes, and warnings reach stderr. (A
     `NullHandler` would take these away from a program that says nothing.)
-
-    Raises:
-      ValueError: A variable has a malformed value.
     """
     logging.addLevelName(TRACE, "TRACE")
     level = _environment.log_level(environ)

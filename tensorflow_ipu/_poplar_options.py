@@ -26,12 +26,7 @@ def option_of(attribute: str) -> str | None:
 
 
 def faults(name: str, options: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the values of options; the libraries have many, and all but a few are theirs to judge.
-
-    Args:
-      name: What the caller calls the options, for messages.
-      options: The options, of text each.
-    """
+    """What is wrong with the values of options; the libraries have many, and all but a few are theirs to judge."""
     partials = options.get(PARTIALS)
     if partials is not None and partials not in _PARTIALS_TYPES:
         yield f"`{name}` has `{PARTIALS!r}: {partials!r}`, the type of partial sums; write one of {_PARTIALS_TYPES}"

@@ -41,18 +41,7 @@ def report_of(
     trip_counts: Mapping[str, int] | None,
     kept: machine.Kept | None,
 ) -> machine.Report:
-    """Predicts what a machine makes of a program.
-
-    Args:
-      called: The program.
-      setting: The machine, and how it is used.
-      trip_counts: As for `IPUStrategy.report`.
-      kept: As for `IPUStrategy.report`.
-
-    Raises:
-      ValueError: `trip_counts` names no loop of the program.
-      NotImplementedError: The program has several pipelines.
-    """
+    """Predicts what a machine makes of a program."""
     program = called.program
     name = getattr(called.function, "__name__", program.name)
     per_replica = replicas.ipus_of_replica(program)

@@ -31,11 +31,7 @@ class PreparedProgram:
         return self._extended.target == self._target
 
     def run(self) -> Nested:
-        """Runs it, and returns what its function returns.
-
-        Raises:
-          tf.errors.OpError: The program failed. `OutOfRangeError`: its dataset ended.
-        """
+        """Runs it, and returns what its function returns."""
         extended = self._extended
         with tf.device(extended.ipu_device):
             return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)

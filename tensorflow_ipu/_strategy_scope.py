@@ -18,11 +18,7 @@ _extensions: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
 
 
 def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
-    """Has each scope of a strategy with Keras extensions hold what `extension()` gives, for as long as the scope lasts.
-
-    Args:
-      extension: Gives a context manager. It is called with the strategy in force already.
-    """
+    """Has each scope of a strategy with Keras extensions hold what `extension()` gives, for as long as the scope lasts."""
     _extensions.append(extension)
 
 
@@ -81,11 +77,7 @@ class StrategyScope(Generic[_Strategy]):
             exits.__exit__(kind, error, traceback)
 
     def _innermost(self) -> _Entered:
-        """What this scope is to leave.
-
-        Raises:
-          RuntimeError: It has nothing to leave, or not now, or not here.
-        """
+        """What this scope is to leave."""
         entered = _thread.entered
         mine = [self._leaves(each) for each in entered]
         if not any(mine):

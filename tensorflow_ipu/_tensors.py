@@ -19,11 +19,7 @@ def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:
 
 
 def dtype_for(choice: DTypeOf, tensor: tf.Tensor | Variable) -> tf.DType:
-    """The type to accumulate in: that of the variable or tensor, one for all, or what a function says.
-
-    Raises:
-      TypeError: The function returns something else.
-    """
+    """The type to accumulate in: that of the variable or tensor, one for all, or what a function says."""
     chosen = choice(tensor) if is_function(choice) else choice
     return tf.as_dtype(tensor.dtype if chosen is None else chosen)
 

@@ -12,21 +12,12 @@ FALSE = frozenset({"0", "false", "no", "off"})
 
 
 def text_of(variable: str, environ: Mapping[str, str] | None) -> str:
-    """What a variable holds, without white space around it; empty where it is unset.
-
-    Args:
-      variable: Its name.
-      environ: Where it is looked up; None for the process's own environment, as it is now.
-    """
+    """What a variable holds, without white space around it; empty where it is unset."""
     return (os.environ if environ is None else environ).get(variable, "").strip()
 
 
 def switch(variable: str, default: bool, environ: Mapping[str, str] | None) -> bool:
-    """A variable that is on or off; `default` where it is unset or empty.
-
-    Raises:
-      ValueError: It is neither.
-    """
+    """A variable that is on or off; `default` where it is unset or empty."""
     text = text_of(variable, environ).lower()
     if text not in FALSE | TRUE | {""}:
         raise ValueError(
@@ -36,11 +27,7 @@ def switch(variable: str, default: bool, environ: Mapping[str, str] | None) -> b
 
 
 def choice(variable: str, choices: tuple[str, str], advice: str, environ: Mapping[str, str] | None) -> str:
-    """A variable that holds one of two words, in any case; the first one where it is unset or empty.
-
-    Raises:
-      ValueError: It holds neither; the message ends with `advice`.
-    """
+    """A variable that holds one of two words, in any case; the first one where it is unset or empty."""
     text = text_of(variable, environ).lower() or choices[0]
     if text not in choices:
         raise ValueError(f"`{variable}={text}` is neither `{choices[0]}` nor `{choices[1]}`; {advice}")
@@ -51,9 +38,6 @@ def positive_int(variable: str, default: int, most: int, environ: Mapping[str, s
     """A variable that holds a whole number from 1 to `most`; `default` where it is unset or empty.
 
     A `default` of 0 stands for what no number says, so that messages do not name it.
-
-    Raises:
-      ValueError: It holds no such number.
     """
     text = text_of(variable, environ)
     if not text:
@@ -72,16 +56,7 @@ def positive_int(variable: str, default: int, most: int, environ: Mapping[str, s
 
 
 def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
-    """The JSON object that a variable holds.
-
-    Args:
-      variable: Its name.
-      text: What it holds.
-      example: What it could hold, for the message.
-
-    Raises:
-      ValueError: It holds no JSON, or none of an object.
-    """
+    """The JSON object that a variable holds."""
     try:
         found = json.loads(text)
     except ValueError as exc:

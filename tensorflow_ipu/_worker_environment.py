@@ -31,11 +31,7 @@ def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
-    """How many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset.
-
-    Raises:
-      ValueError: The variable is no positive number.
-    """
+    """How many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset."""
     text = _variables.text_of(TIMEOUT_VARIABLE, environ)
     if not text:
         return DEFAULT_TIMEOUT
@@ -52,11 +48,7 @@ def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
 
 
 def worker_listens(environ: Mapping[str, str] | None = None) -> str:
-    """Where workers listen (`TENSORFLOW_IPU_LISTEN`): `address`, the worker's own, where unset; or `all` interfaces.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
+    """Where workers listen (`TENSORFLOW_IPU_LISTEN`): `address`, the worker's own, where unset; or `all` interfaces."""
     advice = (
         "set it to `all` for workers that listen on all interfaces of their machine, or unset it for those that listen on"
         " their own address alone"
@@ -65,49 +57,28 @@ def worker_listens(environ: Mapping[str, str] | None = None) -> str:
 
 
 def transport(environ: Mapping[str, str] | None = None) -> str:
-    """By what programs of several workers send messages (`TENSORFLOW_IPU_TRANSPORT`): `sockets` where unset; or `grpc`.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
+    """By what programs of several workers send messages (`TENSORFLOW_IPU_TRANSPORT`): `sockets` where unset; or `grpc`."""
     advice = "set it to `grpc` for messages by TensorFlow's server alone, or unset it for connections of their own"
     return _variables.choice(TRANSPORT_VARIABLE, TRANSPORTS, advice, environ)
 
 
 def data_port(environ: Mapping[str, str] | None = None) -> int:
-    """The port of this worker's own connections (`TENSORFLOW_IPU_DATA_PORT`); 0 where the system chooses.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65535.
-    """
+    """The port of this worker's own connections (`TENSORFLOW_IPU_DATA_PORT`); 0 where the system chooses."""
     return _variables.positive_int(DATA_PORT_VARIABLE, 0, _MOST_PORTS, environ)
 
 
 def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:
-    """How many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65536.
-    """
+    """How many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs."""
     return _variables.positive_int(REPLICAS_VARIABLE, 0, _environment.MOST_IPUS, environ) or None
 
 
 def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
-    """How many IPUs each replica has (`TENSORFLOW_IPU_IPUS_PER_REPLICA`); None where that is left to programs.
-
-    Raises:
-      ValueError: The variable has a malformed value, or one above 65536.
-    """
+    """How many IPUs each replica has (`TENSORFLOW_IPU_IPUS_PER_REPLICA`); None where that is left to programs."""
     return _variables.positive_int(IPUS_PER_REPLICA_VARIABLE, 0, _environment.MOST_IPUS, environ) or None
 
 
 def default_ipus(environ: Mapping[str, str] | None = None) -> int:
-    """How many IPUs the device has that there is where programs select none: as many as its replicas need.
-
-    Raises:
-      ValueError: `TENSORFLOW_IPU_REPLICAS` or `TENSORFLOW_IPU_IPUS_PER_REPLICA` has a malformed value, or they need more
-        IPUs than there are.
-    """
+    """How many IPUs the device has that there is where programs select none: as many as its replicas need."""
     replicas, each = local_replicas(environ), ipus_per_replica(environ)
     wanted = (replicas or 1) * (each or 1)
     if wanted > _environment.ipu_count(environ):

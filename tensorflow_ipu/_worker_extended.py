@@ -30,18 +30,7 @@ class WorkerExtended(IPUExtended):
         ipus_per_replica: int | None,
         reduces: bool,
     ) -> None:
-        """Makes the side of a strategy.
-
-        Args:
-          strategy: The strategy.
-          ordinal: The number of the IPU device.
-          cpu_ordinal: That of the CPU device.
-          host_kernels: Whether kernels of the host may compute layers.
-          world: The workers.
-          ipus_per_replica: How many IPUs each replica has, outside of a block of `counting`. None: the environment says how
-            many replicas there are, or each has one.
-          reduces: Whether what is reduced in programs is reduced there, or left as it is.
-        """
+        """Makes the side of a strategy."""
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
         self._world = world
         self._counted: int | None = None

@@ -220,12 +220,7 @@ def _resolver(given: object) -> tf.distribute.cluster_resolver.ClusterResolver:
 
 
 def _checked_options(options: object) -> tuple[int, float | None]:
-    """The bytes of a pack and the seconds of a timeout that TensorFlow's options of collectives say.
-
-    Raises:
-      TypeError: They are no such options.
-      ValueError: They ask for NCCL.
-    """
+    """The bytes of a pack and the seconds of a timeout that TensorFlow's options of collectives say."""
     kinds = tf.distribute.experimental
     if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
         raise TypeError(

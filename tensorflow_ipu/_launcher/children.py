@@ -70,11 +70,7 @@ class Child:
     """One process, with what it writes."""
 
     def __init__(self, worker: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Starts it, as the leader of a group of its own: Ctrl-C reaches it through the launcher alone.
-
-        Raises:
-          OSError: It cannot be started.
-        """
+        """Starts it, as the leader of a group of its own: Ctrl-C reaches it through the launcher alone."""
         self.worker = worker
         self.last: deque[str] = deque(maxlen=_SHOWN)
         self.since = time.monotonic()
@@ -166,12 +162,7 @@ class Children:
             signal.signal(number, self._catch)
 
     def run(self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
-        """Starts all, and waits until all have ended.
-
-        Returns:
-          0 where all ended with that; else the status of the one that failed first, or 128 and the number of the signal
-          that ended the launcher.
-        """
+        """Starts all, and waits until all have ended."""
         try:
             for worker, (command, environment) in enumerate(zip(commands, environments, strict=True)):
                 self._start(worker, command, environment)

@@ -41,12 +41,7 @@ class LaunchPlan:
     timeout: float | None = None
 
     def variables(self, worker: int, count: int = 0) -> dict[str, str]:
-        """What the environment of a worker says.
-
-        Args:
-          worker: Its number.
-          count: How many IPUs the environment offers it so far.
-        """
+        """What the environment of a worker says."""
         cluster = {"worker": list(self.addresses)}
         config = {"cluster": cluster, "task": {"type": "worker", "index": worker}}
         found = {"TF_CONFIG": json.dumps(config)}
@@ -63,11 +58,7 @@ class LaunchPlan:
 
 
 def addresses_of(hosts: Sequence[str], instances: int, port: int) -> tuple[str, ...]:
-    """The addresses of so many workers, divided evenly among hosts; those of one host have ports one after the other.
-
-    Raises:
-      ValueError: A host is malformed or named twice, the workers cannot be divided so, or there are not enough ports.
-    """
+    """The addresses of so many workers, divided evenly among hosts; those of one host have ports one after the other."""
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(
@@ -94,13 +85,6 @@ def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
 
     The sockets are bound and do not listen: a server that allows the reuse of its address, as gRPC's do, may listen on
     the same port while they are open.
-
-    Args:
-      instances: How many.
-      port: The first; the others follow it. None has the system choose.
-
-    Raises:
-      ValueError: A port is in use, or may not be used.
     """
     held: list[socket.socket] = []
     try:
@@ -146,18 +130,7 @@ _NOT_RUN = 2
 
 
 def main(arguments: Sequence[str], alone: Callable[[Sequence[str]], int]) -> int:
-    """Executes a command line.
-
-    Args:
-      arguments: The words behind `run`.
-      alone: What runs a script in this process, from the words that name it.
-
-    Returns:
-      The exit status.
-
-    Raises:
-      SystemExit: The command line is wrong, or asks for help.
-    """
+    """Executes a command line."""
     own, script = _split(arguments)
     if not any(word.partition("=")[0] in (*_VALUES, "-h", "--help") for word in own):
         return alone(arguments)

@@ -24,21 +24,7 @@ def run(
     show: Callable[[list[Path], Path | None], None],
     compares: bool = False,
 ) -> int:
-    """Executes a command line.
-
-    Args:
-      name: The command's name, which is behind `python -m tensorflow_ipu`.
-      description: What it does, a sentence.
-      arguments: The words behind its name.
-      show: Called with the reports' files, and with that of the page, where one is asked for; it prints and writes.
-      compares: Whether there may be two reports, and not one alone.
-
-    Returns:
-      The exit status: 0, or 2 where a file cannot be read or written.
-
-    Raises:
-      SystemExit: The command line is wrong, or asks for help.
-    """
+    """Executes a command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m tensorflow_ipu {name}",
         description=description,

@@ -57,13 +57,5 @@ $script</body>
 
 
 def page(title: str, head: str, panels: str, looks: str, script: str = "") -> str:
-    """Puts a page together.
-
-    Args:
-      title: What the browser calls it, as HTML.
-      head: What is above all panels, as HTML.
-      panels: The panels, as HTML.
-      looks: What the page's style is besides that of all pages, as CSS.
-      script: An element with the page's script, if it has one.
-    """
+    """Puts a page together."""
     return _PAGE.substitute(title=title, head=head, panels=panels, looks=_LOOKS + looks, script=script)

@@ -51,11 +51,7 @@ class Patch:
         self._made: dict[str, tuple[Any, Any]] = {}  # A place: what was there, and what was made of it.
 
     def by(self, make: Callable[[Any], Any]) -> None:
-        """Says by what it is replaced.
-
-        Args:
-          make: From what is there to what takes its place; called once for each place, when it is first replaced.
-        """
+        """Says by what it is replaced."""
         self._make = make
 
     @property

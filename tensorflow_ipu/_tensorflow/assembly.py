@@ -63,12 +63,7 @@ class AssembledGraph(graphs.LoopBodyGraph):
             return super().capture(tensor, name, shape)
 
     def trace(self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> None:
-        """Makes the graph that of a function: with `inputs`, the captured ones behind, and `outputs`.
-
-        Args:
-          function: From tensors of the graph to what the function returns.
-          specs: The inputs.
-        """
+        """Makes the graph that of a function: with `inputs`, the captured ones behind, and `outputs`."""
         with self.as_default():
             given = [placeholder(self, spec) for spec in specs]
             self.outputs = [self.capture(each) for each in function(*given)]
@@ -111,15 +106,7 @@ def placeholder(graph: Any, spec: tf.TensorSpec, name: str = "input") -> tf.Tens
 def put(
     graph: Any, kind: str, name: str, inputs: Sequence[Input], attributes: Mapping[str, bytes] | None = None
 ) -> list[tf.Tensor]:
-    """Puts an operation into a graph; returns its outputs.
-
-    Args:
-      graph: The graph of a function.
-      kind: The kind of operation.
-      name: Its name within the scope; where that is taken, it gets a number.
-      inputs: What it takes, of this graph or of others, which it captures.
-      attributes: Those that do not follow from the inputs and have no default; see `type_of` and the like.
-    """
+    """Puts an operation into a graph; returns its outputs."""
     given = [list(map(graph.capture, one)) if isinstance(one, (list, tuple)) else graph.capture(one) for one in inputs]
     if isinstance(graph, AssembledGraph):
         return list(_put(graph, kind, name, given, (), attributes or {}).outputs)
@@ -195,14 +182,7 @@ def true() -> bytes:
 
 
 def call(graph: Any, function: Any, inputs: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    """Calls a function of the runtime in a graph.
-
-    Args:
-      graph: The graph.
-      function: The function, see `definitions.of_graph`.
-      inputs: What it takes.
-      specs: What it returns.
-    """
+    """Calls a function of the runtime in a graph."""
     graphs.hold_function(graph, function)
     attributes = {"f": function_of(function), "Tout": types_of([one.dtype for one in specs])}
     found = put(graph, "StatefulPartitionedCall", "StatefulPartitionedCall", [list(inputs)], attributes)

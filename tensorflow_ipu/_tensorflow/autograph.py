@@ -25,9 +25,6 @@ def user_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Stands on `api.tf_convert` and `ag_ctx.control_status_ctx`, which Keras has in `tf.__internal__.autograph`;
     `tf.autograph.to_graph` is public, and rewrites whatever the user said. When they are gone: those.
-
-    Args:
-      function: A callable of the user's that the package calls while a program is traced.
     """
     return api.tf_convert(function, ag_ctx.control_status_ctx(), convert_by_default=False)
 
@@ -37,9 +34,6 @@ def without_lines(text: str) -> Any:
 
     Stands on `api._ErrorMetadata`: AutoGraph adds the lines of the user's code, one a function, to those that are known
     of an error, and these are none. When it is gone: errors tell lines of TensorFlow as well.
-
-    Args:
-      text: The message.
     """
     return api._ErrorMetadata((), None, text, {}, "")
 

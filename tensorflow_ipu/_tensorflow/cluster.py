@@ -28,15 +28,6 @@ def join(addresses: Sequence[str], task: int, connect_seconds: float, heartbeat_
     Stands on `Context.configure_collective_ops`, `configure_coordination_service` and `enable_collective_ops`, which
     `tf.distribute.MultiWorkerMirroredStrategy` calls with the same arguments. When they are gone: make such a strategy,
     which has no say in the limits of time.
-
-    Args:
-      addresses: Of all tasks, in order: `host:port`.
-      task: Which of them this process is.
-      connect_seconds: How long to wait for the others.
-      heartbeat_seconds: After how long without a sign of life a task is taken for lost.
-
-    Raises:
-      tf.errors.OpError: The server could not be started, or some did not join.
     """
     running: Any = context.context()
     messages: Any = coordination_config_pb2
@@ -69,21 +60,13 @@ def set_value(key: str, value: str) -> None:
     """Keeps a value for all tasks, once: a key that has one is refused.
 
     Stands on `Context.set_config_key_value`, the coordination service's. When it is gone: there is no other.
-
-    Raises:
-      tf.errors.OpError: The key has a value, or the service is out of reach.
     """
     running: Any = context.context()
     running.set_config_key_value(key, value)
 
 
 def get_value(key: str, seconds: float) -> str:
-    """Waits for the value of a key, and returns it; stands on `Context.get_config_key_value`, see `set_value`.
-
-    Raises:
-      tf.errors.DeadlineExceededError: Nobody set it within the time.
-      tf.errors.OpError: The service is out of reach.
-    """
+    """Waits for the value of a key, and returns it; stands on `Context.get_config_key_value`, see `set_value`."""
     running: Any = context.context()
     return running.get_config_key_value(key, timeout_in_ms=max(1, int(seconds * 1000)))
 
@@ -98,9 +81,6 @@ def wait_for_all(barrier: str, seconds: float) -> None:
     """Waits until all tasks wait at the barrier of this name, which is used once.
 
     Stands on `Context.wait_at_barrier`. When it is gone: values, one a task.
-
-    Raises:
-      tf.errors.OpError: A task did not come within the time, or is lost.
     """
     running: Any = context.context()
     running.wait_at_barrier(barrier, int(seconds * 1000))

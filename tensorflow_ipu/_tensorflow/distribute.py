@@ -48,8 +48,5 @@ def check_colocated(variable: tf.Variable, extended: tf.distribute.StrategyExten
     """Refuses a variable of another strategy for `colocate_vars_with`.
 
     Stands on `distribute_utils.validate_colocate`. When it is gone: `extended.variable_created_in_scope`, which is public.
-
-    Raises:
-      ValueError: It is of another strategy, or of none.
     """
     distribute_utils.validate_colocate(variable, extended)

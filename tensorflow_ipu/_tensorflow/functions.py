@@ -193,9 +193,6 @@ def flat_inputs_of_call(
 
     Stands on what `flat_inputs` and `bound_arguments` stand on, and on `ConcreteFunction._arg_keywords`. When it is gone:
     the names in `program.structured_input_signature`.
-
-    Raises:
-      TypeError: It cannot be called so.
     """
     try:
         bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
@@ -217,9 +214,6 @@ def execute(program: ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Se
 
     Stands on `ConcreteFunction._call_flat`, since a call in public cannot be given other tensors than those captured.
     When it is gone: `ConcreteFunction.inference_fn.call_flat`, and no gradient.
-
-    Returns:
-      What its Python function returned, with tensors for the symbolic ones.
     """
     return program._call_flat(inputs, captured_inputs=captured)
 

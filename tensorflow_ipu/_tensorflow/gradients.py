@@ -25,15 +25,6 @@ def between(
 
     Stands on `gradients_util._GradientsHelper`: `tf.gradients` wants both in the one graph. When it is gone: copy the
     operations between `xs` and `ys` to the graph that is being built, and call `tf.gradients` there.
-
-    Args:
-      ys: What is differentiated.
-      xs: With respect to what.
-      upstream: The gradients of `ys`; None for ones.
-      graph: The graph of both.
-
-    Returns:
-      For each of `xs` a tensor or `tf.IndexedSlices`; None where there is no gradient.
     """
     return gradients_util._GradientsHelper(list(ys), list(xs), grad_ys=upstream, src_graph=graph)
 

@@ -215,11 +215,7 @@ def hold_function(graph: tf.Graph, function: Any) -> None:
 
 
 def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
-    """The graph of a program, and those of all functions that it calls; see `functions_in`.
-
-    Args:
-      program: A traced function, or its graph.
-    """
+    """The graph of a program, and those of all functions that it calls; see `functions_in`."""
     graphs: list[tf.Graph] = []
     waiting: list[Any] = [getattr(program, "graph", program)]
     seen: set[int] = set()
@@ -240,12 +236,6 @@ def trace_into(graph: FunctionGraph, function: Callable[..., Any], args: Nested,
     Stands on `func_graph_from_py_func`: `tf.function` makes the graph itself, of a class of its own, so that `capture`
     could not be ours. When it is gone: enter `graph.as_default()` and `in_order_of_side_effects`, make placeholders of
     `args`, and call the function.
-
-    Args:
-      graph: A `FunctionGraph`.
-      function: The function.
-      args: Its positional arguments, as structures of `tf.TensorSpec`.
-      kwargs: Its arguments by name, likewise.
     """
     func_graph.func_graph_from_py_func(
         graph.name, function, args, kwargs or {}, func_graph=graph, add_control_dependencies=True
@@ -348,12 +338,7 @@ def attributed(attributes: Mapping[str, Any]) -> AbstractContextManager[None]:
 
 
 def attribute_now(name: str, graph: Any = None) -> Any:
-    """The attribute that operations of a graph get now, or None; stands on `Graph._attr_scope_map`, see `attributed`.
-
-    Args:
-      name: The attribute.
-      graph: The graph; None for that which operations are made in now.
-    """
+    """The attribute that operations of a graph get now, or None; stands on `Graph._attr_scope_map`, see `attributed`."""
     return (graph or _default())._attr_scope_map.get(name)
 
 

@@ -34,9 +34,6 @@ def start(logdir: str) -> None:
 
     All of it is public: see `tf.profiler.experimental.start`. Its defaults are wanted: operations of the host, and no Python.
     TensorFlow 2.21 ignores `ProfilerOptions`, each of them with a warning that it "expects an i value".
-
-    Raises:
-      tf.errors.AlreadyExistsError: It is running.
     """
     tf.profiler.experimental.start(logdir)
 

@@ -40,16 +40,7 @@ def convolution(
     input_gaps: Sequence[int] = (1, 1),
     kernel_gaps: Sequence[int] = (1, 1),
 ) -> tf.Tensor:
-    """A convolution of two dimensions with gaps in both operands; `tf.nn.conv2d` has none in its input.
-
-    Args:
-      inputs: Of shape [batch, rows, columns, features].
-      kernel: Of shape [rows, columns, features, features of the result].
-      padding: Of rows and of columns, before and behind; may be negative.
-      strides: Of rows and of columns.
-      input_gaps: Of rows and of columns: one example each so many places.
-      kernel_gaps: The same of the kernel.
-    """
+    """A convolution of two dimensions with gaps in both operands; `tf.nn.conv2d` has none in its input."""
     return xla.conv(
         inputs,
         kernel,

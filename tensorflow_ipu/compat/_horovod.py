@@ -23,13 +23,6 @@ def init(comm: object = None) -> None:
     """Joins all instances, if there are several; a second call does nothing.
 
     To be called before TensorFlow's runtime starts, by a first tensor or variable.
-
-    Args:
-      comm: A communicator of MPI's, of which there are none here: has to be None.
-
-    Raises:
-      ValueError: `comm` is given.
-      ClusterError: The instances did not come together, which the error says in detail; or the runtime had started.
     """
     if comm is not None:
         raise ValueError(f"`comm` must be None, but is {comm!r}: all instances take part, and there is no MPI here")
@@ -92,27 +85,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> Any:
-    """Reduces a tensor over all instances; their mean by default.
-
-    Args:
-      tensor: A tensor of numbers, of the same type and shape on all instances; or `tf.IndexedSlices`, whose rows are put
-        together.
-      average: The old way to say `op`.
-      device_dense: Where Horovod would compute; the host does here.
-      device_sparse: Likewise.
-      compression: Horovod's, of which there is none here: has to be None.
-      op: `Average` or `Sum`.
-      prescale_factor: What values are multiplied by before.
-      postscale_factor: What the result is multiplied by.
-      name: By what the instances know this tensor from others.
-
-    Returns:
-      A tensor of the same type and shape, or `tf.IndexedSlices`.
-
-    Raises:
-      ValueError: Both `average` and `op` are given, or `op` is another one; or `compression` is given.
-      tf.errors.OpError: See `ipu.distributed.allreduce`.
-    """
+    """Reduces a tensor over all instances; their mean by default."""
     del device_dense, device_sparse
     if compression is not None:
         raise ValueError(f"`compression` must be None, but is {compression!r}: tensors are exchanged as they are")
@@ -132,47 +105,17 @@ def allreduce(
 
 
 def allgather(tensor: TensorLike, name: str | None = None) -> tf.Tensor:
-    """Puts what all instances have one behind the other along the first axis.
-
-    Args:
-      tensor: A tensor of the same type and shape on all instances, but for the first axis, which may differ in length.
-      name: By what the instances know this tensor from others.
-
-    Raises:
-      tf.errors.OpError: See `ipu.distributed.allgather`.
-    """
+    """Puts what all instances have one behind the other along the first axis."""
     return host_collectives.gather_rows(tensor, name)
 
 
 def broadcast(tensor: TensorLike, root_rank: int = 0, name: str | None = None) -> tf.Tensor:
-    """Gives all instances the tensor of one of them.
-
-    Args:
-      tensor: A tensor of the same type and shape on all instances.
-      root_rank: The instance whose tensor it is.
-      name: By what the instances know this tensor from others.
-
-    Raises:
-      ValueError: There is no such instance.
-      tf.errors.OpError: See `ipu.distributed.broadcast`.
-    """
+    """Gives all instances the tensor of one of them."""
     return distributed.broadcast(tensor, root_rank, name)
 
 
 def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) -> tf.Operation | None:
-    """Assigns variables the values that they have on one instance.
-
-    Args:
-      variables: In the same order on all instances.
-      root_rank: The instance whose values they get.
-
-    Returns:
-      Nothing; in a graph, the operation that does it.
-
-    Raises:
-      ValueError: There is no such instance.
-      tf.errors.OpError: See `ipu.distributed.broadcast`.
-    """
+    """Assigns variables the values that they have on one instance."""
     done: list[Any] = []
     for index, variable in enumerate(variables):
         # One after the other, in a session too.
@@ -182,11 +125,7 @@ def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) ->
 
 
 def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
-    """Likewise, of all variables of a graph of TensorFlow 1.
-
-    Raises:
-      RuntimeError: There is no graph.
-    """
+    """Likewise, of all variables of a graph of TensorFlow 1."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "`broadcast_global_variables` is for graphs of TensorFlow 1; call `broadcast_variables(variables)`"

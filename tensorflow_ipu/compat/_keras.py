@@ -34,18 +34,7 @@ _ACCUMULATING = (
 
 
 def for_keras(optimizer: object) -> Any:
-    """The Keras optimizer for a model that is compiled with `optimizer`.
-
-    Args:
-      optimizer: What `compile` was given.
-
-    Returns:
-      A new Keras optimizer with the same hyperparameters and the same updates for one of TensorFlow 1; the argument
-      itself for all else.
-
-    Raises:
-      ValueError: Keras has no equal of this optimizer of TensorFlow 1, or cannot follow one of its hyperparameters.
-    """
+    """The Keras optimizer for a model that is compiled with `optimizer`."""
     if isinstance(optimizer, old_keras.Optimizer):
         raise ValueError(
             f"`compile` takes optimizers of Keras 3, and `{type(optimizer).__name__}` is one of"
@@ -148,11 +137,7 @@ _EQUALS: dict[type, Callable[[tf.compat.v1.train.Optimizer], keras.optimizers.Op
 
 
 def _number(optimizer: tf.compat.v1.train.Optimizer, name: str) -> float:
-    """A hyperparameter, which TensorFlow 1 keeps as it was given.
-
-    Raises:
-      ValueError: It is neither a number nor a tensor whose value is known.
-    """
+    """A hyperparameter, which TensorFlow 1 keeps as it was given."""
     given = setting(optimizer, name)
     value = None if callable(given) or isinstance(given, (tf.Variable, keras.Variable)) else tf.get_static_value(given)
     if value is None:

@@ -22,12 +22,7 @@ class OldModule(ModuleType):
     """A module whose names are those of its row in the table."""
 
     def __getattr__(self, name: str) -> Any:
-        """Finds a name.
-
-        Raises:
-          AttributeError: There is no such name.
-          ImportError: There is no such name, and a `from ... import` asks for it.
-        """
+        """Finds a name."""
         if name == "__all__":
             return _names.existing(self.__name__)
         message = None if name.startswith("__") else _names.missing_name(self.__name__, name)
@@ -71,11 +66,7 @@ class OldModuleFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Gives the spec of an old module or of a second name of one of Keras; None for what is not the tables' to say.
-
-        Raises:
-          ModuleNotFoundError: It is, and there is no such module.
-        """
+        """Gives the spec of an old module or of a second name of one of Keras; None for what is not the tables' to say."""
         del path, target
         if (
             fullname.partition(".")[0] in _names.YIELDING

@@ -17,10 +17,6 @@ def init() -> None:
     """Joins all instances, if there are several; a second call does nothing.
 
     To be called before TensorFlow's runtime starts, by a first tensor or variable.
-
-    Raises:
-      ClusterError: The instances did not come together, which the error says in detail; or the runtime had started.
-      ValueError: `TF_CONFIG` is malformed.
     """
     if getNumInstances() > 1:
         hosts.join()
@@ -36,11 +32,7 @@ def isBackendInitialized() -> bool:  # noqa: N802
 
 
 def synchronize() -> None:
-    """Waits for all instances that take part.
-
-    Raises:
-      tf.errors.OpError: One of them is lost, or did not come in time.
-    """
+    """Waits for all instances that take part."""
     distributed.allreduce(0, "SUM", "popdist.synchronize")
 
 
@@ -101,14 +93,7 @@ def checkNumIpusPerReplica(ipusPerReplica: int) -> bool:  # noqa: N802, N803
 
 
 def getDeviceId(ipusPerReplica: int = 0) -> int:  # noqa: N802, N803
-    """The id, for `IPUConfig.select_ipus`, of a device with room for all replicas of this instance.
-
-    Args:
-      ipusPerReplica: How many IPUs a replica has; 0 for `getNumIpusPerReplica()`.
-
-    Raises:
-      ValueError: There is no such device: the number of IPUs is no power of two, or the machine has fewer.
-    """
+    """The id, for `IPUConfig.select_ipus`, of a device with room for all replicas of this instance."""
     wanted = getNumLocalReplicas() * (ipusPerReplica or getNumIpusPerReplica())
     machine = _environment.ipu_count()
     size = wanted.bit_length() - 1
@@ -124,19 +109,6 @@ def execute_on_instances(instances: Collection[int], func: Callable[..., _T], *a
     """Calls a function on some instances alone.
 
     What it exchanges by `ipu.distributed` and `horovod`, it exchanges among those.
-
-    Args:
-      instances: The numbers of those that take part.
-      func: The function.
-      *args: Its arguments.
-      **kwargs: And those by name.
-
-    Returns:
-      What the function returns; None on all other instances.
-
-    Raises:
-      ValueError: There is no such instance, or none was named.
-      TypeError: `instances` are no numbers.
     """
     chosen = host_collectives.checked(instances, "instances")
     if getInstanceIndex() not in chosen:
@@ -149,18 +121,6 @@ def set_ipu_config(config: IPUConfig, ipus_per_replica: int | None = None, confi
     """Puts this instance's place among all into a configuration.
 
     Sets `experimental.multi_replica_distribution`, and `auto_select_ipus` to the IPUs of all replicas of the instance.
-
-    Args:
-      config: The configuration, which is changed.
-      ipus_per_replica: How many IPUs a replica has. None: `getNumIpusPerReplica()`.
-      configure_device: Whether to select IPUs.
-
-    Returns:
-      The same configuration.
-
-    Raises:
-      ValueError: `ipus_per_replica` is not what `run` was told; or below 1.
-      TypeError: An argument is of a wrong type.
     """
     if not isinstance(config, IPUConfig):
         raise TypeError(f"`config` must be an `IPUConfig`, but is {config!r}")

@@ -143,15 +143,6 @@ def instrument(obj: object, methods: Iterable[str], channel: TraceChannel) -> No
 
     A method that Python calls by itself, such as `__len__`, is marked where it is called by its name alone, as Python looks
     for it in the object's class.
-
-    Args:
-      obj: The object; it gets methods of its own in the place of those of its class.
-      methods: Their names.
-      channel: The track of the trace.
-
-    Raises:
-      TypeError: `channel` is none, `methods` are no names, or what is called so is no method.
-      AttributeError: The object has no such method.
     """
     _check(channel)
     names = [methods] if isinstance(methods, str) else list(methods)
@@ -200,11 +191,7 @@ class HeatmapDouble:
     _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
     def __init__(self, name: str, edges: Sequence[float], unit: str = "") -> None:
-        """Takes the name, the edges of the bins in increasing order, and the unit of the values.
-
-        Raises:
-          ValueError: There are fewer than two edges, or they do not increase.
-        """
+        """Takes the name, the edges of the bins in increasing order, and the unit of the values."""
         self._edges = [float(edge) for edge in edges]
         if len(self._edges) < 2 or any(a >= b for a, b in itertools.pairwise(self._edges)):
             raise ValueError(f"`edges` must be two or more numbers in increasing order, but is {list(edges)!r}")

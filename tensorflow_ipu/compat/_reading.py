@@ -337,12 +337,7 @@ class Project:
     """The files, read; names lead through all of them, up to modules that are none of theirs."""
 
     def __init__(self, script: Path, folders: Sequence[Path]) -> None:
-        """Reads them. A file that does not parse is left out: running it will tell.
-
-        Args:
-          script: The file to begin with.
-          folders: Where it finds the modules that are read too.
-        """
+        """Reads them. A file that does not parse is left out: running it will tell."""
         self.files: dict[Path, Reading] = {}  # In the order of imports.
         self._modules: dict[str, Reading] = {}
         queue, seen = [(script, "", _MAIN)], set[Path]()
@@ -472,25 +467,12 @@ def scan(script: Path) -> list[Found]:
 
     What stands in a `try` that catches the error, or below a question by `hasattr`, is left out. So are uses of a name
     that its scope also binds otherwise than by an import or a renaming, since they may mean the other thing.
-
-    Args:
-      script: The file.
-
-    Returns:
-      What is missing, each thing once a line, in order, file by file as they are imported.
     """
     return list(_found(Project(script, [script.parent]), _missing))
 
 
 def scan_all(paths: Iterable[Path]) -> tuple[list[Found], list[Found]]:
-    """Reads scripts, and all Python files of folders, each with what it imports of its own folder and of those.
-
-    Args:
-      paths: Files and folders.
-
-    Returns:
-      What is missing; and the names in use that change no result here. Each in order, once a line.
-    """
+    """Reads scripts, and all Python files of folders, each with what it imports of its own folder and of those."""
     given = list(paths)
     folders = [path for path in given if path.is_dir()]
     files = [file for path in given for file in (sorted(path.rglob("*.py")) if path in folders else [path])]

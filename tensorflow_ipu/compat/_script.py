@@ -65,18 +65,7 @@ _INTERRUPTED = 130
 
 
 def run(script: Path, arguments: Sequence[str]) -> int:
-    """Runs a script as the main module of this process, which is given over to it.
-
-    Args:
-      script: The file.
-      arguments: What the script finds in `sys.argv` behind its own name.
-
-    Returns:
-      The exit status for the process: 0, or 1 where the script ended with an exception, whose traceback was printed.
-
-    Raises:
-      SystemExit: The script ended itself so.
-    """
+    """Runs a script as the main module of this process, which is given over to it."""
     install()
     sys.argv = [str(script), *arguments]
     if not getattr(sys.flags, "safe_path", False):  # As of Python 3.11.

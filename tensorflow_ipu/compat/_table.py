@@ -50,12 +50,7 @@ def absent(*names: str, reason: str = NOT_YET) -> dict[str, Target]:
 
 
 def resolve(target: str) -> Any:
-    """Imports what a target names: a name of a module, or a module where it has no colon.
-
-    Raises:
-      ImportError: There is no such module.
-      AttributeError: The module has no such name.
-    """
+    """Imports what a target names: a name of a module, or a module where it has no colon."""
     module, _, name = target.partition(":")
     found = importlib.import_module(module)
     return getattr(found, name) if name else found

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_host_device(device: object) -> None:
-    """Checks the name of the host device.
-
-    Raises:
-      TypeError: It is no string.
-    """
+    """Checks the name of the host device."""
     if not isinstance(device, str):
         raise TypeError(f'`device` must be the name of a host device such as `"cpu"`, and `{device!r}` is no string')
 
@@ -31,11 +27,6 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
     """Checks a configuration and gives what each device will have.
 
     A number alone in `auto_select_ipus` or `select_ipus` becomes a list in place, as programs for IPUs expect.
-
-    Raises:
-      TypeError: A list or dictionary holds values of the wrong type.
-      ValueError: Attributes contradict each other or hold values that make no sense.
-      DeviceLimitError: More IPUs or devices are asked for than there are.
     """
     _check_types(config)
     if isinstance(config.auto_select_ipus, int):
@@ -56,12 +47,7 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
 
 
 def check_values(config: IPUConfig) -> None:
-    """Checks what can be said of each attribute alone, whatever the others say and whatever machine there is.
-
-    Raises:
-      TypeError: A list or dictionary holds values of the wrong type.
-      ValueError: An attribute holds a value that makes no sense.
-    """
+    """Checks what can be said of each attribute alone, whatever the others say and whatever machine there is."""
     _check_types(config)
     faults = Faults()
     _check_values(config, faults)

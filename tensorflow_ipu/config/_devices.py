@@ -13,16 +13,7 @@ def device_name(ordinal: int) -> str:
 
 
 def device_ordinal(name: str, argument: str = "device") -> int:
-    """The number of an IPU device.
-
-    Args:
-      name: Its name, short (`IPU:1`), usual (`/device:IPU:1`) or full (`/job:.../device:IPU:1`); without a number, 0.
-      argument: What the caller calls it, for messages.
-
-    Raises:
-      TypeError: `name` is no string.
-      ValueError: `name` names no IPU device.
-    """
+    """The number of an IPU device."""
     if not isinstance(name, str):
         raise TypeError(f"`{argument}` must be a string such as `/device:IPU:0`, and `{name!r}` is not")
     found = _NAME.fullmatch(name)

@@ -23,12 +23,7 @@ class Effect(Enum):
 
 
 def conforms(value: object, hint: object) -> bool:
-    """Whether `value` has exactly the type `hint`: subclasses do not count, so `True` is no `int`.
-
-    Args:
-      value: Anything.
-      hint: A class, a union of hints, `list[X]` or `tuple[X, ...]`.
-    """
+    """Whether `value` has exactly the type `hint`: subclasses do not count, so `True` is no `int`."""
     if isinstance(hint, types.UnionType):
         return any(conforms(value, option) for option in get_args(hint))
     container = get_origin(hint)

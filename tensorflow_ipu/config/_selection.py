@@ -20,13 +20,6 @@ def multi_ipu(index: int, machine: int) -> range | None:
 
         id    0  1  2  3    4     5      6
         IPUs  0  1  2  3   0 1   2 3   0 1 2 3
-
-    Args:
-      index: The id.
-      machine: How many IPUs the machine has.
-
-    Returns:
-      The numbers of the IPUs; `None` if the machine has no such id.
     """
     size = 1
     while index >= 0 and size <= machine:

@@ -100,11 +100,7 @@ class ConfiguredSystem:
         return self._ipus  # Without the lock: each run asks.
 
     def ipus_of_device(self, ordinal: int) -> int:
-        """How many IPUs the device has.
-
-        Raises:
-          NotConfiguredError: There is no such device.
-        """
+        """How many IPUs the device has."""
         return _of_device(self._ipus, ordinal)
 
     def options_of_device(self, ordinal: int) -> Mapping[str, Any] | None:
@@ -113,19 +109,11 @@ class ConfiguredSystem:
         return records[ordinal].options if ordinal < len(records) else None
 
     def connection_type(self, ordinal: int) -> DeviceConnectionType:
-        """How the device is connected.
-
-        Raises:
-          NotConfiguredError: There is no such device.
-        """
+        """How the device is connected."""
         return _of_device(self._connections, ordinal)  # Without the lock: each run asks.
 
     def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
-        """Records the seed of a device; a reset of the configuration forgets it.
-
-        Raises:
-          NotConfiguredError: There is no such device.
-        """
+        """Records the seed of a device; a reset of the configuration forgets it."""
         with self._lock:
             _of_device(_ipus(self._records), ordinal)
             self._seeds[ordinal] = seed
@@ -133,11 +121,7 @@ class ConfiguredSystem:
             self._seed_listener(ordinal, seed)
 
     def device_seed(self, ordinal: int) -> DeviceSeed | None:
-        """The seed of a device; `None` if none was set since the system was configured.
-
-        Raises:
-          NotConfiguredError: There is no such device.
-        """
+        """The seed of a device; `None` if none was set since the system was configured."""
         with self._lock:
             _of_device(_ipus(self._records), ordinal)
             return self._seeds.get(ordinal)

@@ -27,19 +27,7 @@ class UnknownAttributeError(ValueError, AttributeError):
 
 
 class Option(Generic[T]):
-    """One typed attribute: a descriptor that checks each assignment.
-
-    Args:
-      default: The value of a new configuration; its type is the type of the attribute, unless `hint` says otherwise.
-      doc: What the attribute means, with its unit.
-      effect: What the emulator does with it.
-      hint: The type hint that values must have exactly.
-      canonical: Maps values that mean the same to one, for comparisons.
-      at_least: The lowest value that makes sense, checked when the system is configured.
-      at_most: The highest value that makes sense, checked when the system is configured.
-      choices: The only values that make sense, checked when the system is configured.
-      deprecated: What to use instead, if the attribute should no longer be used.
-    """
+    """One typed attribute: a descriptor that checks each assignment."""
 
     def __init__(
         self,

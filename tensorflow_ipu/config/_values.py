@@ -17,16 +17,7 @@ def encode(value: object) -> Any:
 
 
 def decode(name: str, value: object, hint: object) -> Any:
-    """The value of attribute `name` that `encode` wrote as `value`.
-
-    Args:
-      name: Full name of the attribute, for messages.
-      value: Plain data, or a value of the attribute as it is. An enumerator may be written with its class or without.
-      hint: The type hint of the attribute.
-
-    Raises:
-      ValueError: `value` is a string that names no enumerator of `hint`.
-    """
+    """The value of attribute `name` that `encode` wrote as `value`."""
     if not (isinstance(hint, type) and issubclass(hint, Enum) and type(value) is str):
         return copy.deepcopy(value)
     spelled = value.removeprefix(f"{hint.__name__}.")
@@ -37,12 +28,7 @@ def decode(name: str, value: object, hint: object) -> Any:
 
 
 def did_you_mean(name: str, known: dict[str, str]) -> str:
-    """The end of a message about the unknown `name`.
-
-    Args:
-      name: What was written.
-      known: What could have been written, with what to show for it.
-    """
+    """The end of a message about the unknown `name`."""
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         return f"; did you mean `{known[nearest[0]]}`?"

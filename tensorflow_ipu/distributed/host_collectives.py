@@ -54,16 +54,7 @@ def group_key() -> int:
 
 
 def checked(chosen: Collection[int], name: str) -> tuple[int, ...]:
-    """A choice of instances, in order.
-
-    Args:
-      chosen: Their numbers.
-      name: What the caller calls them.
-
-    Raises:
-      ValueError: There is none, or one does not exist or does not take part now.
-      TypeError: They are no numbers.
-    """
+    """A choice of instances, in order."""
     if isinstance(chosen, str) or not isinstance(chosen, Collection):
         raise TypeError(f"`{name}` must be a set of numbers of instances, but is {chosen!r}")
     numbers = [as_int(one) for one in chosen]
@@ -112,25 +103,7 @@ class Agreed:
 def agree(
     world: World, kind: str, tensor: tf.Tensor, option: int, name: str, in_order: bool, rows_differ: bool = False
 ) -> Agreed:
-    """Compares what instances give to an exchange.
-
-    Args:
-      world: The workers.
-      kind: What they are to do: `allreduce`, `allgather` or `broadcast`.
-      tensor: What this one gives.
-      option: A number that all have to give.
-      name: By what the instances know this exchange from others.
-      in_order: Whether all instances exchange in one order; else several exchanges may be under way.
-      rows_differ: Whether the first axis may be of another length on each.
-
-    Returns:
-      Where they meet, and the lengths of their first axes.
-
-    Raises:
-      tf.errors.InvalidArgumentError: They give different things. In a graph, when it runs.
-      tf.errors.OpError: An instance is lost, or did not call in time.
-      ValueError: The tensor has too many axes.
-    """
+    """Compares what instances give to an exchange."""
     if tensor.shape.rank is None or tensor.shape.rank > _MOST_AXES:
         raise ValueError(f"`{kind}` takes tensors of up to {_MOST_AXES} axes, and {name} has the shape {tensor.shape}")
     meeting = exchange.CollectiveKeys(group_key(), _number("agree" if in_order else f"agree {name}"), len(current()))

@@ -82,18 +82,7 @@ class Application:
 
 
 def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str], frozen: bool) -> Application:
-    """Compiles a program, and takes all that a file has to hold.
-
-    Args:
-      prepared: The program and its flat inputs.
-      device: The IPU device.
-      ipus: How many IPUs it has.
-      names: The names of the function's arguments.
-      frozen: Whether the weights go with it.
-
-    Raises:
-      ValueError: The program has no infeed or no outfeed, or uses what only this process has.
-    """
+    """Compiles a program, and takes all that a file has to hold."""
     program, inputs = prepared
     variables = {id(variable.handle): variable for variable in program.variables}
     arguments: list[dict[str, Any]] = []
@@ -163,12 +152,7 @@ def save(application: Application, path: str) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Application:
-    """Reads a file.
-
-    Raises:
-      FileNotFoundError: There is none.
-      ValueError: It is none of ours, damaged, or of another release.
-    """
+    """Reads a file."""
     try:
         with zipfile.ZipFile(path) as file:
             manifest = json.loads(file.read(_MANIFEST))

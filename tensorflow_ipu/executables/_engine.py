@@ -54,18 +54,7 @@ class Engine:
     def __init__(
         self, application: Application, values: Sequence[tf.Tensor], device: str, ipus: int, timeout_us: int
     ) -> None:
-        """Starts it.
-
-        Args:
-          application: The program.
-          values: What it is started with: `application.inputs`.
-          device: The IPU device.
-          ipus: How many IPUs it has.
-          timeout_us: How long a pipeline waits for the next call before it goes on without, in microseconds.
-
-        Raises:
-          RuntimeError: Other applications have the device's IPUs.
-        """
+        """Starts it."""
         self._application = application
         self._device = device
         self._timeout = timeout_us / 1e6
@@ -94,11 +83,7 @@ class Engine:
         _engines.add(self)
 
     def call(self, values: list[np.ndarray]) -> Future:
-        """Hands an element over; the answer comes in the future, as a list of arrays.
-
-        Raises:
-          RuntimeError: The engine was stopped.
-        """
+        """Hands an element over; the answer comes in the future, as a list of arrays."""
         future: Future = Future()
         with self._condition:
             if self._stopped:

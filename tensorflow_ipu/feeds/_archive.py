@@ -27,19 +27,7 @@ _VERSION = 1
 
 
 def write(filename: str, tensors: Mapping[str, np.ndarray], **entries: Any) -> int:
-    """Writes a file. One that is there is replaced once the new one is whole.
-
-    Args:
-      filename: Its path, used as it is.
-      tensors: The arrays by name.
-      **entries: More entries of the metadata, of values that JSON can carry.
-
-    Returns:
-      The size of all arrays in bytes.
-
-    Raises:
-      OSError: The file cannot be written.
-    """
+    """Writes a file. One that is there is replaced once the new one is whole."""
     described = {
         name: {"dtype": tf.as_dtype(array.dtype).name, "shape": list(array.shape)} for name, array in tensors.items()
     }
@@ -60,12 +48,7 @@ def write(filename: str, tensors: Mapping[str, np.ndarray], **entries: Any) -> i
 
 
 def read(filename: str) -> dict[str, np.ndarray]:
-    """Reads the tensors of a file by name.
-
-    Raises:
-      FileNotFoundError: There is no such file.
-      ValueError: The file is not of this format.
-    """
+    """Reads the tensors of a file by name."""
     try:
         with open(filename, "rb") as file, np.load(file, allow_pickle=False) as archive:
             metadata = json.loads(str(archive[METADATA]))

@@ -19,18 +19,7 @@ ALL_ELEMENTS = 2**63 - 1
 
 
 def device_of(device_ordinal: int | None) -> str:
-    """The IPU device of a queue.
-
-    Args:
-      device_ordinal: The device's number; None for that of the strategy in whose scope this is called, else 0.
-
-    Returns:
-      The device's name, for instance `"/device:IPU:0"`.
-
-    Raises:
-      ValueError: `device_ordinal` is no int, or negative.
-      DeviceLimitError: It is above those of the devices that TensorFlow knows.
-    """
+    """The IPU device of a queue."""
     if device_ordinal is None:
         device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
     if not is_int(device_ordinal):
@@ -48,12 +37,7 @@ def device_of(device_ordinal: int | None) -> str:
 
 
 def check_max_elements(most: object) -> None:
-    """Refuses what is neither None nor a number of elements that a dequeue can be asked for.
-
-    Raises:
-      TypeError: `most` is no whole number.
-      ValueError: It is below 1, or has more than 63 bits.
-    """
+    """Refuses what is neither None nor a number of elements that a dequeue can be asked for."""
     count = None if most is None else as_int(most)
     if count is None and most is not None:
         raise TypeError(f"`max_elements` must be an integer or None, but is {most!r}")
@@ -62,15 +46,7 @@ def check_max_elements(most: object) -> None:
 
 
 def check_same_device(queue: Queue, device: str) -> None:
-    """Refuses a queue in a program that is being traced for another device.
-
-    Args:
-      queue: The queue, for the message.
-      device: Its device.
-
-    Raises:
-      ValueError: The strategy that runs the program has another device.
-    """
+    """Refuses a queue in a program that is being traced for another device."""
     ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", None)
     if ordinal is not None and device != device_of(ordinal):
         raise ValueError(

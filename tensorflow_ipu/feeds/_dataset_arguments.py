@@ -14,22 +14,13 @@ if TYPE_CHECKING:
 
 
 def check_dataset(argument: str, value: object) -> None:
-    """Refuses what is no dataset.
-
-    Raises:
-      TypeError: `value` is no `tf.data.Dataset`.
-    """
+    """Refuses what is no dataset."""
     if not isinstance(value, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
         raise TypeError(f"`{argument}` must be a `tf.data.Dataset`, but is {value!r}")
 
 
 def check_count(argument: str, value: object) -> None:
-    """Refuses what is no whole number above 0 that TensorFlow can hold.
-
-    Raises:
-      TypeError: `value` is no int.
-      ValueError: `value` is below 1, or has more than 63 bits.
-    """
+    """Refuses what is no whole number above 0 that TensorFlow can hold."""
     count = as_int(value)
     if count is None:
         raise TypeError(f"`{argument}` must be an int, but is {value!r}")
@@ -40,11 +31,7 @@ def check_count(argument: str, value: object) -> None:
 
 
 def check_elements(dataset: tf.data.Dataset) -> None:
-    """Refuses a dataset whose elements are not dense tensors of numbers.
-
-    Raises:
-      TypeError: An element holds something else; all of it is named.
-    """
+    """Refuses a dataset whose elements are not dense tensors of numbers."""
     specs = tf.nest.flatten(dataset.element_spec)
     others = [
         str(spec)
@@ -59,11 +46,7 @@ def check_elements(dataset: tf.data.Dataset) -> None:
 
 
 def check_sizes(dataset: tf.data.Dataset) -> None:
-    """Refuses a dataset whose elements no feed could carry, since they hold nothing.
-
-    Raises:
-      tf.errors.InvalidArgumentError: A dimension has size 0.
-    """
+    """Refuses a dataset whose elements no feed could carry, since they hold nothing."""
     specs = tf.nest.flatten(dataset.element_spec)
     empty = [str(spec) for spec in specs if 0 in (spec.shape.as_list() if spec.shape.rank is not None else [])]
     if empty:
@@ -76,12 +59,7 @@ def check_sizes(dataset: tf.data.Dataset) -> None:
 
 
 def dataset_of(argument: str, infeed_queue: object) -> tf.data.Dataset:
-    """The dataset of an infeed queue.
-
-    Raises:
-      TypeError: `infeed_queue` is no `IPUInfeedQueue`.
-      ValueError: It is an argument of a program that is being traced, and stands for any queue.
-    """
+    """The dataset of an infeed queue."""
     if not isinstance(infeed_queue, IPUInfeedQueue):
         raise TypeError(f"`{argument}` must be an `IPUInfeedQueue`, but is {infeed_queue!r}")
     if infeed_queue._dataset is None:

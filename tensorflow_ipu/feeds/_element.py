@@ -27,11 +27,7 @@ class ElementSpec:
     """
 
     def __init__(self, nested: Nested) -> None:
-        """Takes a dataset's `element_spec`.
-
-        Raises:
-          ValueError: It has a list or tuple inside of it, or a shape that is not fully defined.
-        """
+        """Takes a dataset's `element_spec`."""
         self.nested = nested
         faults = _faults(nested)
         if faults:
@@ -40,11 +36,7 @@ class ElementSpec:
         self.shapes: list[tf.TensorShape] = [spec.shape for spec in tf.nest.flatten(nested)]
 
     def check_types(self) -> None:
-        """Checks what the contract has checked when the queue starts.
-
-        Raises:
-          tf.errors.FailedPreconditionError: A dtype is none that an IPU takes.
-        """
+        """Checks what the contract has checked when the queue starts."""
         for index, dtype in enumerate(self.types):
             if dtype not in DTYPES:
                 names = ", ".join(known.name for known in DTYPES)

@@ -35,14 +35,7 @@ class Feed:
     def __init__(
         self, number: int, drop: Callable[[int], object], keep: object = None, *, per_step: bool = False
     ) -> None:
-        """Takes a native feed over.
-
-        Args:
-          number: The feed's number.
-          drop: Ends the native feed.
-          keep: What must live as long as the feed does.
-          per_step: Whether the state is another one in each step of a session.
-        """
+        """Takes a native feed over."""
         self.number = number
         self.keep = keep
         self.queue: weakref.ref[Queue] | None = None  # Set by the queue that it is of.
@@ -61,14 +54,7 @@ class Feed:
             self._drop(self.number)
 
     def state(self, device: str, lane: int = 0, lanes: int = 1) -> tf.Tensor:
-        """The resource that names this feed to a program on `device`, for the graph being built or eager execution.
-
-        Args:
-          device: The IPU device.
-          lane: Which replica of the program gets the resource.
-          lanes: How many replicas there are. With more than one: for eager execution alone, and to run with, in the place
-            of the resource of a single replica that the program captured. That one keeps the feed alive, and none of these.
-        """
+        """The resource that names this feed to a program on `device`, for the graph being built or eager execution."""
         if lanes > 1:
             return self._twin(device, lane, lanes)
         with tf.init_scope():

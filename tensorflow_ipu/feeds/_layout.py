@@ -22,9 +22,6 @@ def describe(nested: Nested) -> str:
     """Describes a structure: its containers by their types, its tensors by dtype and shape.
 
     Dicts are equal in whatever order they were filled. A named tuple is no tuple, though Python has the two be equal.
-
-    Args:
-      nested: A structure of `tf.TensorSpec`.
     """
     if isinstance(nested, tf.TensorSpec):
         return f"{nested.dtype.name}{nested.shape}"
@@ -77,15 +74,7 @@ class ElementLayout:
 
 
 def of(tensors: Nested) -> tuple[ElementLayout, list[tf.Tensor]]:
-    """The layout of an element that is being enqueued, and its flat tensors.
-
-    Args:
-      tensors: A structure of tensors and what converts to them.
-
-    Raises:
-      TypeError: Something in it is no dense tensor of a type that an IPU can hand to the host.
-      ValueError: A shape is not fully defined, or there is no tensor at all.
-    """
+    """The layout of an element that is being enqueued, and its flat tensors."""
     flat = []
     for index, value in enumerate(tf.nest.flatten(tensors)):
         if value is None or (isinstance(value, tf.__internal__.CompositeTensor) and not isinstance(value, tf.Variable)):

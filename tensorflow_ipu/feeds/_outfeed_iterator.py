@@ -58,11 +58,7 @@ class Unread:
         return len(self._elements)
 
     def fill(self, elements: Sequence[list[tf.Tensor]]) -> None:
-        """Takes a chunk in place of what there is.
-
-        Args:
-          elements: A tensor for each leaf of each.
-        """
+        """Takes a chunk in place of what there is."""
         self._elements = deque(elements)
 
     def pop(self) -> list[tf.Tensor]:
@@ -70,16 +66,7 @@ class Unread:
         return self._elements.popleft()
 
     def pop_before(self, take: Callable[[int | None], list[tf.Tensor]], most: int | None) -> list[tf.Tensor]:
-        """Takes elements from here first, then a chunk, and returns all together.
-
-        Args:
-          take: Takes a chunk of so many elements at most, or of all.
-          most: How many elements to return at most; None for all.
-
-        Raises:
-          tf.errors.ResourceExhaustedError: There is no memory for that. What was here is here still, and so is what was
-            taken.
-        """
+        """Takes elements from here first, then a chunk, and returns all together."""
         here = len(self)
         if here == 0:
             return take(most)
@@ -104,9 +91,5 @@ class Unread:
 
 
 def rows_of(chunk: list[tf.Tensor]) -> list[list[tf.Tensor]]:
-    """The elements of a chunk, in its own memory as far as TensorFlow can: there may be none left for others.
-
-    Args:
-      chunk: A tensor for each leaf, whose rows the elements are.
-    """
+    """The elements of a chunk, in its own memory as far as TensorFlow can: there may be none left for others."""
     return [[leaf[i] for leaf in chunk] for i in range(len(chunk[0]))]

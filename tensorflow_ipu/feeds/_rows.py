@@ -85,14 +85,7 @@ class RowReader:
         shapes: list[tf.TensorShape],
         pack: Callable[[list[tf.Tensor]], Nested],
     ) -> None:
-        """Describes a layout as the library wants it.
-
-        Args:
-          number: The layout's.
-          types: Of each leaf, those that `serves` says yes to.
-          shapes: Of each leaf, fully defined.
-          pack: Puts an element together.
-        """
+        """Describes a layout as the library wants it."""
         codes = [_TYPES[type_] for type_ in types]
         numbers = (
             [code | bits << 8 for code, bits in codes],
@@ -112,19 +105,7 @@ class RowReader:
         return all(type_ in _TYPES for type_ in types)
 
     def take(self, number: int, patience_us: int, most: int, ahead: Ahead) -> Taken | None:
-        """Takes the first elements of a queue.
-
-        Args:
-          number: The queue's.
-          patience_us: How long to wait for one where there is none. Then it is made before the wait, but for its values.
-            Behind it the processor's caches are cold, and whatever is done there takes several times as long.
-          most: How many to take at most.
-          ahead: The queue's, always the same one.
-
-        Returns:
-          The elements; None where the queue is gone, or has elements of another layout or of another number of replicas
-          than before, or there is no memory: the operation that dequeues says which.
-        """
+        """Takes the first elements of a queue."""
         most = min(most, MOST)
         if patience_us and (place := self._place(number, ahead)):
             first = (place.lanes, place.values)
@@ -144,17 +125,7 @@ class RowReader:
         return (self._pack(rows[0]), rows[1:]) if rows else (None, ())
 
     def take_stacked(self, number: int, patience_us: int, most: int) -> list[tf.Tensor] | None:
-        """Takes the first elements of a queue, for each leaf a tensor whose rows they are.
-
-        Args:
-          number: The queue's.
-          patience_us: How long to wait for one where there is none.
-          most: How many to take at most.
-
-        Returns:
-          A tensor for each leaf, of shape [n] + ([R] for R > 1 replicas) + the leaf's. None where the queue is gone, or has
-          elements of another layout, or there is no memory: the operation that dequeues says which.
-        """
+        """Takes the first elements of a queue, for each leaf a tensor whose rows they are."""
         found = (ctypes.c_void_p * self._leaves)()
         if native.ipu_outfeed_stacked(number, patience_us, self._at, most, found) < 0:
             return None

@@ -364,11 +364,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             return ops.ipu_outfeed_delete(self._feed.number)
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
-        """Iterates over the elements that are there.
-
-        Raises:
-          RuntimeError: The call is not eager, or the mode is not `ALL`.
-        """
+        """Iterates over the elements that are there."""
         return IPUOutfeedQueueIterator(self)
 
     def __repr__(self) -> str:

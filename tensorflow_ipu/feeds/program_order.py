@@ -34,9 +34,6 @@ def of(device: str) -> list[tf.Tensor]:
     """What an op that uses a feed takes for its input `order`: nothing, or the order of the program being traced.
 
     Nothing in the condition of a loop, where XLA lets nobody assign, and in a block of `apart`.
-
-    Args:
-      device: The IPU device of the program.
     """
     if replicas.in_condition() or getattr(_thread, "apart", False):
         return []
@@ -66,11 +63,7 @@ def apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined(*queues: _feed.Queue | None) -> Iterator[None]:
-    """A block of `apart`: all before it comes before the uses of these queues in it, and they before all behind it.
-
-    Args:
-      *queues: Infeeds and outfeeds; None stands for none.
-    """
+    """A block of `apart`: all before it comes before the uses of these queues in it, and they before all behind it."""
     used = [queue for queue in queues if queue is not None]
     _join(used)
     with apart():

@@ -56,12 +56,7 @@ class StoredResults:
     """
 
     def __init__(self, description: Mapping[str, Any], device: str) -> None:
-        """Makes the queue.
-
-        Args:
-          description: What `described` said of the program's own.
-          device: The IPU device.
-        """
+        """Makes the queue."""
         self._queue = IPUOutfeedQueue(device_ordinal=tf.DeviceSpec.from_string(device).device_index)
         assert self._queue._feed is not None
         self._number = self._queue._feed.number

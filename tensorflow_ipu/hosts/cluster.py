@@ -152,11 +152,7 @@ def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Li
 
 @contextlib.contextmanager
 def _on_own_address(own: Identity) -> Iterator[None]:
-    """A block that starts TensorFlow's server, which would listen on all interfaces, on the worker's address alone.
-
-    Raises:
-      ClusterError: TensorFlow's libraries are not as they are known, so that it listens elsewhere.
-    """
+    """A block that starts TensorFlow's server, which would listen on all interfaces, on the worker's address alone."""
     host, port = address_of(own, everywhere=False)[:2]
     way_out = f"Set `{_worker_environment.LISTEN_VARIABLE}=all` if it may, where no stranger can reach this machine"
     if not native.ipu_bind_alone(str(host).encode(), str(port).encode()):
@@ -200,18 +196,7 @@ def deals(dataset: tf.data.Dataset) -> bool:
 
 
 def share_of(dataset: tf.data.Dataset, world: World, replicas: int) -> tf.data.Dataset:
-    """The share of a worker.
-
-    Args:
-      dataset: What all workers have, in the same order.
-      world: The workers.
-      replicas: How many replicas each worker has.
-
-    Returns:
-      The dataset where there is one worker. Else, by the policy of its options: `AUTO` and `DATA`: the elements k with
-      `k // replicas % workers == worker`, of as many rounds as are whole where their number is known; `FILE` and `HINT`:
-      what TensorFlow makes of them; `OFF`: all.
-    """
+    """The share of a worker."""
     policy = _policy(dataset)
     if world.workers == 1 or policy is _Policy.OFF:
         return dataset

@@ -63,18 +63,7 @@ class CollectiveKeys:
 
 
 def reduce_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool, what: str) -> tf.Tensor:
-    """The sum of what the workers have, or their mean.
-
-    Args:
-      world: The workers.
-      keys: The keys of the exchange.
-      tensor: Numbers, of the same type and shape on all of them. Those of 16 bits are added in float32.
-      mean: Whether to divide by the number of workers. A mean of integers is cut to one.
-      what: What the tensor is, for messages.
-
-    Raises:
-      tf.errors.OpError: A worker is lost, or did not call in time.
-    """
+    """The sum of what the workers have, or their mean."""
     dtype = tensor.dtype
     if dtype.is_complex:
         carried = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
@@ -99,18 +88,7 @@ def reduce_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool,
 
 
 def gather_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, what: str) -> tf.Tensor:
-    """What the workers have, in their order along the first axis.
-
-    Args:
-      world: The workers.
-      keys: The keys of the exchange.
-      tensor: Of any type but text, with one axis at least, of the same type and shape on all of them.
-      what: What the tensor is, for messages.
-
-    Raises:
-      tf.errors.OpError: A worker is lost, or did not call in time.
-      TypeError: The tensor holds text.
-    """
+    """What the workers have, in their order along the first axis."""
     carried = _carried(tensor, what)
     with on_host(world, keys, what):
         done = _limited(
@@ -127,19 +105,7 @@ def gather_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, what: str) 
 
 
 def broadcast_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, root: int, what: str) -> tf.Tensor:
-    """What worker `root` has.
-
-    Args:
-      world: The workers.
-      keys: The keys of the exchange.
-      tensor: Of any type but text, of the same type and shape on all of them.
-      root: The number of the worker whose tensor it is.
-      what: What the tensor is, for messages.
-
-    Raises:
-      tf.errors.OpError: A worker is lost, or did not call in time.
-      TypeError: The tensor holds text.
-    """
+    """What worker `root` has."""
     carried = _carried(tensor, what)
     shared = _shared(keys)
 
@@ -224,9 +190,6 @@ def announced(what: str) -> Iterator[None]:
 
     Exchanges are numbered, alike on all workers. Those in graphs, and on threads other than the main one, have no number,
     since they come in no order that all workers share.
-
-    Args:
-      what: What they exchange, in words.
     """
     if not tf.executing_eagerly() or threading.current_thread() is not threading.main_thread():
         yield
@@ -251,18 +214,7 @@ _known: dict[tuple[object, ...], int] = {}
 
 
 def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.Tensor:
-    """The value that worker `root` has, on all workers.
-
-    Args:
-      world: The workers.
-      value: A tensor of any type but text, of the same type and shape on all of them.
-      what: What the value is, for messages.
-      root: Whose value it is.
-
-    Raises:
-      tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
-      TypeError: The value holds text.
-    """
+    """The value that worker `root` has, on all workers."""
     tensor = tf.convert_to_tensor(value)
     kind = f"broadcast from worker {root}"
     words = _words(kind, tensor, what)
@@ -270,17 +222,7 @@ def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.T
 
 
 def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
-    """The sum of what all workers have, or their mean.
-
-    Args:
-      world: The workers.
-      value: A tensor of numbers, of the same type and shape on all of them.
-      mean: Whether to divide by the number of workers.
-      what: What the value is, for messages.
-
-    Raises:
-      tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
-    """
+    """The sum of what all workers have, or their mean."""
     tensor = tf.convert_to_tensor(value)
     kind = "mean" if mean else "sum"
     words = _words(kind, tensor, what)
@@ -288,16 +230,7 @@ def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Ten
 
 
 def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
-    """What all workers have, one behind the other along the first axis.
-
-    Args:
-      world: The workers.
-      value: A tensor of numbers with one axis at least, of the same type and shape on all of them.
-      what: What the value is, for messages.
-
-    Raises:
-      tf.errors.OpError: A worker is lost, did not call in time, or has another shape.
-    """
+    """What all workers have, one behind the other along the first axis."""
     tensor = tf.convert_to_tensor(value)
     words = _words("gather", tensor, what)
     return gather_at(world, _keys(world, "gather", tensor, words), tensor, words)
@@ -329,13 +262,7 @@ def _key(world: World, kind: str, tensor: tf.Tensor, words: str) -> int:
 
 
 def _compare(world: World, number: int, words: str) -> None:
-    """Has worker 0 compare what all workers are about to exchange: TensorFlow would wait for what does not fit.
-
-    Raises:
-      tf.errors.DeadlineExceededError: A worker did not come within the limit.
-      tf.errors.InvalidArgumentError: A worker is about to exchange something else.
-      tf.errors.UnavailableError: Worker 0 is lost.
-    """
+    """Has worker 0 compare what all workers are about to exchange: TensorFlow would wait for what does not fit."""
     with announced(words):
         said = _said_by_worker_0(world, f"tensorflow_ipu/exchange/{number}", words)
     if said:
@@ -344,11 +271,7 @@ def _compare(world: World, number: int, words: str) -> None:
 
 
 def _said_by_worker_0(world: World, place: str, text: str) -> str:
-    """What worker 0 makes of what all workers are about to exchange; empty for nothing wrong.
-
-    Raises:
-      tf.errors.OpError: Worker 0 is lost.
-    """
+    """What worker 0 makes of what all workers are about to exchange; empty for nothing wrong."""
     verdict = f"{place}/verdict"
     if world.worker == 0:
         found = _verdict(world, place, text)

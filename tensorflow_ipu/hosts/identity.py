@@ -31,12 +31,7 @@ class Identity:
     addresses: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Checks the attributes.
-
-        Raises:
-          ValueError: An address is malformed or there twice; or there is no such worker.
-          TypeError: `worker` is no int, or `addresses` are no strings.
-        """
+        """Checks the attributes."""
         faults = Faults()
         addresses = _checked_addresses("addresses", self.addresses, faults)
         worker = as_int(self.worker)
@@ -102,11 +97,7 @@ def _of_tf_config(text: str | None) -> Identity | None:
 
 
 def _parsed(text: str | None) -> dict[str, Any] | None:
-    """What `TF_CONFIG` says; None for nothing.
-
-    Raises:
-      ValueError: It is no JSON object, or a part of it is none.
-    """
+    """What `TF_CONFIG` says; None for nothing."""
     if text is None:
         return None
     config = _variables.json_object(_VARIABLE, text, _EXAMPLE)
@@ -127,11 +118,7 @@ def _check_protocol(source: str, protocol: str | None) -> None:
 
 
 def _of_jobs(source: str, cluster: Mapping[str, Any], task_type: object, task: object) -> Identity | None:
-    """The identity of a task of a cluster; the chief is worker 0, and the tasks of `worker` come behind it.
-
-    Raises:
-      ValueError: The cluster or the task is malformed.
-    """
+    """The identity of a task of a cluster; the chief is worker 0, and the tasks of `worker` come behind it."""
     if not cluster:
         return None
     faults = Faults()

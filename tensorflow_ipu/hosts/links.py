@@ -45,11 +45,7 @@ _STRANGERS = 16
 
 @contextlib.contextmanager
 def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket | None]:
-    """A socket where workers with higher numbers connect; None where messages go by TensorFlow's server.
-
-    Raises:
-      ClusterError: The port that `TENSORFLOW_IPU_DATA_PORT` asks for cannot be had.
-    """
+    """A socket where workers with higher numbers connect; None where messages go by TensorFlow's server."""
     if _worker_environment.transport() != "sockets":
         yield None
         return
@@ -98,14 +94,7 @@ class Links:
             connection.close()
 
     def make(self, identity: Identity, listener: socket.socket | None, agreed: Muster, seconds: float) -> None:
-        """Connects this worker with all others, if it can; else a warning in the log says why.
-
-        Args:
-          identity: Which worker this process is.
-          listener: Where it listens.
-          agreed: The token, and where the others listen.
-          seconds: How long to wait for them, at most.
-        """
+        """Connects this worker with all others, if it can; else a warning in the log says why."""
         self._workers = identity.workers
         without = [worker for worker, port in enumerate(agreed.ports) if port == 0]
         if listener is None or without:
@@ -128,11 +117,7 @@ class Links:
         return [self._sockets[one].detach() if one in self._sockets else -1 for one in range(self._workers)]
 
     def _accept(self, identity: Identity, listener: socket.socket, token: str, end: float) -> None:
-        """Waits for those with higher numbers.
-
-        Raises:
-          _NoLinkError: Some did not connect in time.
-        """
+        """Waits for those with higher numbers."""
         missing = set(range(identity.worker + 1, identity.workers))
         unread: dict[socket.socket, bytes] = {}
         try:
@@ -167,11 +152,7 @@ class _NoLinkError(Exception):
 
 
 def _called(identity: Identity, worker: int, agreed: Muster, end: float) -> socket.socket:
-    """A connection to a worker that listens.
-
-    Raises:
-      _NoLinkError: There can be none.
-    """
+    """A connection to a worker that listens."""
     host, _ = split(identity.addresses[worker])
     try:
         connection = socket.create_connection((host, agreed.ports[worker]), timeout=max(0.001, end - time.monotonic()))
@@ -209,14 +190,6 @@ def connect(world: World, links: Links) -> None:
 
     All workers have to call this, since they meet in a collective of TensorFlow's: only after that does its runtime know
     the devices of all.
-
-    Args:
-      world: The cluster that this process has joined.
-      links: The connections to the other workers, which the kernels take over. Where a worker lacks one, messages of all
-        go by TensorFlow's server.
-
-    Raises:
-      tf.errors.OpError: Another worker did not come, or is gone.
     """
     global _connected  # noqa: PLW0603  (As the kernels are: a process is connected or not.)
     keys = exchange.CollectiveKeys(_KEY, _KEY, world.workers)

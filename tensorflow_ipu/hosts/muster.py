@@ -40,17 +40,7 @@ class Muster(NamedTuple):
 
 
 def muster(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Muster:
-    """Returns when all workers are there.
-
-    Args:
-      identity: Which worker this process is.
-      seconds: How long to wait for the others.
-      everywhere: Whether the worker listens on all interfaces.
-      port: Where this worker waits for connections of the others, which are told; 0: nowhere.
-
-    Raises:
-      ClusterError: A worker is missing, was started twice, or knows of other workers; or this one cannot listen.
-    """
+    """Returns when all workers are there."""
     deadline = time.monotonic() + seconds
     with _listening(identity, everywhere) as listener:
         if identity.worker == 0:
@@ -77,11 +67,7 @@ def names_of(workers: _Addressed, numbers: Iterable[int]) -> str:
 
 @contextlib.contextmanager
 def _listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
-    """A socket where the worker's server is going to listen: whether it can is known early.
-
-    Raises:
-      ClusterError: The port is taken, or the address is another machine's.
-    """
+    """A socket where the worker's server is going to listen: whether it can is known early."""
     address = address_of(identity, everywhere)
     family = socket.AF_INET6 if len(address) == 4 else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -96,11 +82,7 @@ def _listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
 
 
 def address_of(identity: Identity, everywhere: bool) -> tuple[Any, ...]:
-    """Where this worker listens, as sockets take it: the address in digits, the port, and two more numbers for IPv6.
-
-    Raises:
-      ClusterError: The host is not known.
-    """
+    """Where this worker listens, as sockets take it: the address in digits, the port, and two more numbers for IPv6."""
     host, port = split(identity.address)
     try:
         found = socket.getaddrinfo(None if everywhere else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -147,11 +129,7 @@ class _Caller(NamedTuple):
 
 
 def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Muster:
-    """Worker 0: waits for all others, then lets them go on.
-
-    Raises:
-      ClusterError: Some did not come, or one that came knows of other workers.
-    """
+    """Worker 0: waits for all others, then lets them go on."""
     callers: dict[int, _Caller] = {}
     unread: dict[socket.socket, bytes] = {}
     failed: str | None = None
@@ -268,11 +246,7 @@ def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
 
 
 def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Muster:
-    """Another worker: calls worker 0 until it answers, and waits for its word.
-
-    Raises:
-      ClusterError: Worker 0 does not answer, or refuses this worker.
-    """
+    """Another worker: calls worker 0 until it answers, and waits for its word."""
     hello = {
         "magic": _MAGIC,
         "worker": identity.worker,

@@ -92,9 +92,6 @@ def input_specs(model: keras.Model) -> list[Any]:
     """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`.
 
     `Model.inputs` is of functional models alone. When it is gone: the spec of the data that the model was fit with.
-
-    Raises:
-      AttributeError, ValueError: It was not called.
     """
     return keras.tree.flatten(get_input_signature(model))
 

@@ -13,14 +13,7 @@ FIRST, END = ((3, 12), (3, 13)) if sys.version_info < (3, 11) else ((3, 15), (3,
 
 
 def check(version: str | None) -> None:
-    """Compares the installed Keras with those that are known.
-
-    Args:
-      version: Its version; None where there is none, which a program without models need not have.
-
-    Raises:
-      LibraryError: It is another one.
-    """
+    """Compares the installed Keras with those that are known."""
     if version is None:
         return
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

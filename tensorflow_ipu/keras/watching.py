@@ -60,15 +60,7 @@ def strategy_of_model(model: keras.Model) -> IPUStrategyV1 | None:
 def watched_step(
     model: keras.Model, batch: Nested, half: bool, scale: float = 1.0, single: Sequence[str] = ()
 ) -> WatchedStep:
-    """A step of training in float32 or float16, without its update. It is called where a function is traced.
-
-    Args:
-      model: A built model.
-      batch: `(x, y)` or `(x, y, sample_weight)`.
-      half: Whether layers compute in float16.
-      scale: What the loss is multiplied by before it is differentiated.
-      single: The names of layers that compute in float32 all the same.
-    """
+    """A step of training in float32 or float16, without its update. It is called where a function is traced."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     with _computing_in(model, "mixed_float16" if half else "float32", single), _watched(model) as found:
         with tf.GradientTape() as tape:
@@ -84,11 +76,7 @@ def watched_step(
 
 
 def build(model: keras.Model, batch: Nested) -> None:
-    """Builds a model and its optimizer for such batches.
-
-    Raises:
-      ValueError: The model was not compiled.
-    """
+    """Builds a model and its optimizer for such batches."""
     internals.check_compiled(model, "precision_report")
     with contextlib.ExitStack() as stack:
         strategy = strategy_of_model(model)
@@ -98,12 +86,7 @@ def build(model: keras.Model, batch: Nested) -> None:
 
 
 def update(model: keras.Model, gradients: Sequence[tf.Tensor | None]) -> None:
-    """Has the model's optimizer update the weights.
-
-    Args:
-      model: The model.
-      gradients: Those of the loss as it is, for an optimizer that scales losses too.
-    """
+    """Has the model's optimizer update the weights."""
     optimizer: Any = model.optimizer
     factor = optimizer.scale_loss(tf.constant(1.0))
     scaled = [None if one is None else one * tf.cast(factor, one.dtype) for one in gradients]

@@ -23,23 +23,14 @@ _logger = logging.getLogger(__name__)
 
 
 def note_while_version(use_while_v1: bool) -> None:
-    """Checks the argument that picks one of TensorFlow 1's kinds of loop, and logs the choice that is no more.
-
-    Raises:
-      TypeError: It is no bool.
-    """
+    """Checks the argument that picks one of TensorFlow 1's kinds of loop, and logs the choice that is no more."""
     check_bool("use_while_v1", use_while_v1)
     if not use_while_v1:
         _logger.warning("`use_while_v1=False` makes no difference: loops of a `tf.function` are of version 2.")
 
 
 def iterations(argument: str, value: TensorLike, most: int = tf.int64.max) -> tf.Tensor:
-    """A number of iterations, which may be as high as `most`, as an integer scalar.
-
-    Raises:
-      TypeError: `value` is no whole number.
-      ValueError: `value` is no scalar, or too high.
-    """
+    """A number of iterations, which may be as high as `most`, as an integer scalar."""
     if value is None or isinstance(value, (bool, float)):
         raise TypeError(f"`{argument}` must be a whole number of iterations, but is {value!r}")
     if isinstance(value, (int, np.integer)) and not tf.int64.min <= value <= most:
@@ -70,11 +61,7 @@ def limit(count: tf.Tensor) -> int | None:
 
 
 def truth(value: TensorLike) -> tf.Tensor:
-    """What a loop's condition returned, as a bool scalar.
-
-    Raises:
-      TypeError: It is none.
-    """
+    """What a loop's condition returned, as a bool scalar."""
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype != tf.bool or tensor.shape.rank not in (0, None):
         raise TypeError(
@@ -85,11 +72,7 @@ def truth(value: TensorLike) -> tf.Tensor:
 
 
 def check_queue(infeed_queue: object) -> None:
-    """Refuses what is no infeed queue.
-
-    Raises:
-      TypeError: It is something else.
-    """
+    """Refuses what is no infeed queue."""
     if infeed_queue is not None and not isinstance(infeed_queue, IPUInfeedQueue):
         raise TypeError(
             f"`infeed_queue` must be an `IPUInfeedQueue`, but is {infeed_queue!r}. Wrap a dataset:"
@@ -98,11 +81,7 @@ def check_queue(infeed_queue: object) -> None:
 
 
 def check_condition(condition: Callable[..., TensorLike], carried: int) -> None:
-    """Checks that the condition can be called with the carried values.
-
-    Raises:
-      TypeError: It cannot.
-    """
+    """Checks that the condition can be called with the carried values."""
     needs = _misfit(condition, carried, ())
     if needs is not None:
         raise TypeError(
@@ -112,11 +91,7 @@ def check_condition(condition: Callable[..., TensorLike], carried: int) -> None:
 
 
 def check_body(body: Callable[..., Nested], carried: int, infeed_queue: IPUInfeedQueue | None) -> None:
-    """Checks that the body can be called with the carried values and an element.
-
-    Raises:
-      TypeError: It cannot.
-    """
+    """Checks that the body can be called with the carried values and an element."""
     positional, names = (0, ()) if infeed_queue is None else _element.expected(infeed_queue)
     needs = _misfit(body, carried + positional, names)
     if needs is None:
@@ -165,15 +140,7 @@ class Body:
         self._queue = infeed_queue
 
     def __call__(self, counter: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Runs an iteration.
-
-        Args:
-          counter: A tensor to hand on, which the operations that the body returns are hung on besides.
-          *values: The carried values.
-
-        Returns:
-          `counter`, then the carried values of the next iteration, as many as came in.
-        """
+        """Runs an iteration."""
         positional, named = ([], {}) if self._queue is None else _element.take(self._queue)
         tensors, operations = _split(self._body(*values, *positional, **named))
         if self._types != [tensor.dtype for tensor in tensors]:

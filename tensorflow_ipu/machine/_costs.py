@@ -71,16 +71,6 @@ def best_grid(product: Product, machine: Machine, proportion: float, partial_byt
     `tm * tn * tk / macs` cycles, and the loading of its weights `tn * tk * bytes / weight_bytes`; a tile receives
     `(tm * tk + tk * tn) * bytes` of operands. Where the depth is divided, each tile receives its share of the others'
     partial sums, and adds them.
-
-    Args:
-      product: The product.
-      machine: The IPU.
-      proportion: How much of a tile's memory operands and results may take (`availableMemoryProportion`). Where no
-        grid takes less, the one that takes least is chosen.
-      partial_bytes: What a partial sum takes: 4 in float32, 2 in float16.
-
-    Returns:
-      The grid.
     """
     item = product.item_bytes
     inputs = _OUTPUTS if item <= 2 else _OUTPUTS // 2  # Bytes of a float16.
@@ -218,14 +208,7 @@ _NOTHING = Cost()
 
 
 def cost_of(operation: HloInstruction, machine: Machine, proportion: float, fused: bool = False) -> Cost:
-    """Costs one operation, with its data spread evenly over the tiles.
-
-    Args:
-      operation: The operation, which holds no computation and is no call of the host.
-      machine: The IPU.
-      proportion: `availableMemoryProportion` of products.
-      fused: Whether it runs as a part of the operations that use its result, as one vertex.
-    """
+    """Costs one operation, with its data spread evenly over the tiles."""
     opcode = operation.opcode
     if opcode in FREE or _is_view(operation):
         return _NOTHING
@@ -336,10 +319,6 @@ def fused_operations(operations: Sequence[HloInstruction], root: HloInstruction)
     These are elementwise operations of as many elements: the machine's compiler makes one expression of such a tree,
     and one vertex of the expression. Of a change of type it is also the reductions, which read one type and add in
     another.
-
-    Args:
-      operations: Those of a computation.
-      root: The one whose result is the computation's.
     """
     kept = {root}
     for operation in operations:
@@ -399,11 +378,6 @@ def collective_seconds(operation: HloInstruction, system: System, replicas: int)
 
     Of `n` replicas each sends `2 * (n - 1) / n` of an all-reduce's bytes, in `2 * (n - 1)` steps, each of which takes a
     link's latency. More replicas than the links join go over the gateways besides.
-
-    Args:
-      operation: The call.
-      system: The machine.
-      replicas: How many replicas the program has.
     """
     attributes = operation.attributes
     ranks = min(attributes.get("group_size", 0) or replicas, replicas)

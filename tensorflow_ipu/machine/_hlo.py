@@ -199,18 +199,7 @@ def _convolution(operation: HloInstruction) -> Product:
 
 
 def read(serialized: bytes, halved: bool = False) -> Computation:
-    """Reads a program from a serialized `HloModuleProto`.
-
-    Args:
-      serialized: What `experimental_get_compiler_ir(...)(stage="hlo_serialized")` gives.
-      halved: Whether to take float16 for each float32, as if it had been written so.
-
-    Returns:
-      Its entry computation.
-
-    Raises:
-      ValueError: The bytes are no program.
-    """
+    """Reads a program from a serialized `HloModuleProto`."""
     from tensorflow_ipu._tensorflow.xla import HloModuleProto  # TensorFlow: saved reports are read without it.
 
     module = HloModuleProto()

@@ -25,12 +25,6 @@ def frugal_order(computation: Computation) -> tuple[HloInstruction, ...]:
     that comes first in the order in which the results are needed, longest chains first. So what is computed again for
     a backward pass is computed when the pass comes to it, and the gradients of a layer's weights are added to their
     sums before the pass goes on to the layer before.
-
-    Args:
-      computation: The computation.
-
-    Returns:
-      All its operations, each after its operands.
     """
     return _Scheduler(computation).order()
 
@@ -215,13 +209,6 @@ def peak_of(
 
     Parameters are not counted: who calls holds them. A loop works on its operands in place, elementwise operations on
     an operand that nobody uses later, a branch on what another branch hands on.
-
-    Args:
-      computation: The computation.
-      machine: The IPU.
-      proportion: `availableMemoryProportion` of products.
-      placement: Where operations run, if not all on one IPU.
-      ipu: Of whose memory it is then.
     """
     return _Liveness(machine, proportion, placement, ipu).peak(computation)
 

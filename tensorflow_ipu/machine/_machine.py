@@ -56,12 +56,7 @@ class Machine:
     io_tiles: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the fields.
-
-        Raises:
-          TypeError: A field is of a wrong type.
-          ValueError: A number is not positive and finite, or `io_tiles` leaves no tile to compute.
-        """
+        """Checks the fields."""
         faults = Faults()
         for field in fields(self):
             value = getattr(self, field.name)
@@ -162,11 +157,7 @@ class System:
     streaming_bytes_per_second: float
 
     def __post_init__(self) -> None:
-        """Checks the number of IPUs.
-
-        Raises:
-          ValueError: It is not above 0.
-        """
+        """Checks the number of IPUs."""
         if not is_int(self.ipus) or self.ipus < 1:
             raise ValueError(f"`ipus` must be 1 or more, but is {self.ipus!r}")
 

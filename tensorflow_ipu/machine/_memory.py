@@ -101,15 +101,7 @@ class Memory:
 def memory_of(
     program: Computation, system: System, proportion: float, placement: Placement | None = None, ipu: int = 0
 ) -> Memory:
-    """The memory that one IPU needs for a program, or for its part of one.
-
-    Args:
-      program: The program.
-      system: The machine.
-      proportion: `availableMemoryProportion` of products.
-      placement: Where operations run, if not all on one IPU.
-      ipu: Whose memory it is then.
-    """
+    """The memory that one IPU needs for a program, or for its part of one."""
 
     def is_here(operation: HloInstruction) -> bool:
         return placement is None or ipu in placement.of(operation)

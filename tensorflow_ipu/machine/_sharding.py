@@ -23,14 +23,7 @@ class Placement:
     """
 
     def __init__(self, program: Computation, ipus: int, shards: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Places the operations of a program.
-
-        Args:
-          program: The program.
-          ipus: How many IPUs a replica has.
-          shards: For names of TensorFlow operations, their IPUs: of instructions that nothing is said of. A name that ends
-            with a slash is that of all operations whose names begin so.
-        """
+        """Places the operations of a program."""
         self._ipus = ipus
         self._shards = shards or {}
         self._of: dict[HloInstruction, tuple[int, ...]] = {}

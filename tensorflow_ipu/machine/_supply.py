@@ -43,15 +43,7 @@ class SupplyAndDemand:
 
 
 def balance_of(report: Report, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
-    """Compares what a program takes with what `dataset_benchmark` measured.
-
-    Args:
-      report: The report.
-      benchmark: What `dataset_benchmark` or `infeed_benchmark` returned, its JSON or what that holds. The last epoch counts.
-
-    Raises:
-      ValueError: It is no such thing, or the program reads no infeed.
-    """
+    """Compares what a program takes with what `dataset_benchmark` measured."""
     rows = [each for each in report.operations if each.kind == "infeed"]
     if not rows:
         raise ValueError(f"`{report.program}` reads no infeed, so no dataset can keep it waiting")

@@ -154,15 +154,7 @@ def _step(body: Frame, element: int) -> int | None:
 
 
 def trip_count(loop: HloInstruction, frame: Frame) -> int | None:
-    """How often a `while` runs its body; at most, where a part of its condition is not known before it runs.
-
-    Args:
-      loop: The operation.
-      frame: The frame that it is in.
-
-    Returns:
-      The count; None where only running the program tells.
-    """
+    """How often a `while` runs its body; at most, where a part of its condition is not known before it runs."""
     body, condition = (frame.enter(loop, called) for called in loop.called)
     return _bound(condition.computation.root, condition, body)
 
@@ -263,17 +255,7 @@ class Walk:
         lines: Mapping[str, str] | None = None,
         placement: Placement | None = None,
     ) -> None:
-        """Prepares a walk.
-
-        Args:
-          system: The machine.
-          replicas: How many replicas run the program.
-          proportion: `availableMemoryProportion` of products.
-          trip_counts: For loops whose number of iterations only running them tells: the name scope of the loop, and
-            the number; `*` stands for all.
-          lines: For the name of a TensorFlow operation, the user's line behind it.
-          placement: Where operations run, if not all on one IPU.
-        """
+        """Prepares a walk."""
         self._system = system
         self._replicas = replicas
         self._proportion = proportion

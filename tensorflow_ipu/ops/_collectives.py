@@ -45,20 +45,6 @@ def all_reduce(
     """Reduces each tensor over the replicas of a group, in the order of the replicas.
 
     float16 and bfloat16 accumulate in float32. The mean of integers is rounded toward zero.
-
-    Args:
-      function: What the user called, for messages.
-      values: Tensors of any types and shapes.
-      reduction: One of the values of `REDUCTIONS`.
-      groups: The groups.
-      name: A name for the operation.
-
-    Returns:
-      Tensors of the same types and shapes, equal on all replicas of a group.
-
-    Raises:
-      RuntimeError: No program is being traced.
-      TypeError: A tensor is of a type that cannot be reduced so.
     """
     check_types(function, values, reduction)
     return _meet(ops.ipu_all_reduce, function, values, groups, name, reduction=reduction)
@@ -104,22 +90,14 @@ def broadcast(
 
 
 def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Tensor:
-    """The rank of this replica in its group, an int32 scalar.
-
-    Raises:
-      RuntimeError: No program is being traced.
-    """
+    """The rank of this replica in its group, an int32 scalar."""
     return _sites.in_a_program(
         function, lambda: ops.ipu_replica_index(_sites.identity(function), name=name, **_attributes(groups)), []
     )
 
 
 def as_tensors(x: TensorLike) -> list[tf.Tensor]:
-    """The tensors of an argument that is one, or a list of them.
-
-    Raises:
-      ValueError: The list is empty.
-    """
+    """The tensors of an argument that is one, or a list of them."""
     values = [tf.convert_to_tensor(value) for value in (x if isinstance(x, (list, tuple)) else [x])]
     if not values:
         raise ValueError(f"`x` must hold at least one tensor, but is {x!r}")
@@ -127,11 +105,7 @@ def as_tensors(x: TensorLike) -> list[tf.Tensor]:
 
 
 def check_types(function: str, values: Sequence[tf.Tensor], reduction: str | None = None) -> None:
-    """Refuses tensors that replicas cannot exchange, or cannot reduce so.
-
-    Raises:
-      TypeError: There is such a tensor.
-    """
+    """Refuses tensors that replicas cannot exchange, or cannot reduce so."""
     for value in values:
         if value.dtype not in _MOVED:
             raise TypeError(
@@ -148,15 +122,7 @@ def check_types(function: str, values: Sequence[tf.Tensor], reduction: str | Non
 
 
 def reduction_of(op: str, known: Sequence[str]) -> str:
-    """The kernels' name of a reduction that a user named.
-
-    Args:
-      op: What the user passed.
-      known: The names that the operation takes, of the keys of `REDUCTIONS`.
-
-    Raises:
-      ValueError: `op` is none of them.
-    """
+    """The kernels' name of a reduction that a user named."""
     if op not in known:
         raise ValueError(f"`op` must be one of {', '.join(known)}, but is {op!r}")
     return REDUCTIONS[op]
@@ -198,12 +164,7 @@ def _attributes(groups: ReplicaGroups) -> dict[str, int | bool]:
 
 
 def optional(argument: str, value: int | ReplicaGroups | None) -> ReplicaGroups:
-    """The groups of an argument that is a group size, a `ReplicaGroups`, or None or 0 for all replicas.
-
-    Raises:
-      TypeError: It is something else.
-      ValueError: The size is negative.
-    """
+    """The groups of an argument that is a group size, a `ReplicaGroups`, or None or 0 for all replicas."""
     if isinstance(value, ReplicaGroups):
         return value
     if value == 0 and type(value) is int:
@@ -213,12 +174,7 @@ def optional(argument: str, value: int | ReplicaGroups | None) -> ReplicaGroups:
 
 
 def sized(argument: str, value: int | ReplicaGroups) -> tuple[ReplicaGroups, int]:
-    """The groups of an argument that decides the shape of a result, and their size, which must be known.
-
-    Raises:
-      TypeError: It is neither a group size nor a `ReplicaGroups` with a size.
-      ValueError: The size is below 1.
-    """
+    """The groups of an argument that decides the shape of a result, and their size, which must be known."""
     size = value.size if isinstance(value, ReplicaGroups) else value
     check_size(argument, size, optional=False)
     assert size is not None

@@ -60,11 +60,7 @@ def ctc_loss_with_log_probs(
 
 
 def blank_class(blank_index: int, classes: int) -> int:
-    """The number of the class that means nothing, counted from the first.
-
-    Raises:
-      ValueError: There is no such class.
-    """
+    """The number of the class that means nothing, counted from the first."""
     if not -classes <= blank_index < classes:
         raise ValueError(f"`blank_index={blank_index}` is out of range: there are {classes} classes")
     return blank_index % classes

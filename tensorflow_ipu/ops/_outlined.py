@@ -42,12 +42,7 @@ class GradientGraph(graphs.FunctionGraph):
     """
 
     def __init__(self, name: str, forward: graphs.FunctionGraph) -> None:
-        """Begins with nothing.
-
-        Args:
-          name: The name of its function.
-          forward: The graph of the forward pass.
-        """
+        """Begins with nothing."""
         super().__init__(name)
         self._forward = forward
         self._copies: dict[str, tf.Tensor] = {}
@@ -113,13 +108,7 @@ _IGNORED = frozenset({"_gradient_op_type", "_class", "_output_shapes", "_num_ori
 
 
 def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
-    """The digest of what a graph computes from its inputs to its outputs, and of its side effects.
-
-    Args:
-      graph: The graph.
-      inputs: Its placeholders, in order.
-      outputs: Its results, in order.
-    """
+    """The digest of what a graph computes from its inputs to its outputs, and of its side effects."""
     found = hashlib.sha256()
     # By number: names count on from graph to graph.
     names = {one.op.name: f"input {at}" for at, one in enumerate(inputs)}
@@ -352,15 +341,7 @@ def _says_more(upstream: Gradient | None) -> bool:
 
 
 def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
-    """A function of the same graph whose backward pass takes the gradients of all that the function returns.
-
-    Args:
-      code: The function.
-      inputs: How many inputs its calls have.
-
-    Returns:
-      The function, and what it captures more.
-    """
+    """A function of the same graph whose backward pass takes the gradients of all that the function returns."""
     code.graph.outputs = list(code.results)
     name = "again"
     again = _Code(name, code.graph)

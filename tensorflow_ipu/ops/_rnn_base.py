@@ -206,14 +206,7 @@ Step = Callable[[tf.Tensor, "tf.Tensor | None", States], States]
 
 
 def lstm_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: Function) -> Step:
-    """A step of long short-term memory; the states are the output and the memory.
-
-    Args:
-      kernel: Of shape [size + units, 4 * units], the gates in the order forget, input, candidate, output.
-      biases: Of shape [4, units].
-      activation: The activation of the candidate and the output.
-      gate: That of the gates.
-    """
+    """A step of long short-term memory; the states are the output and the memory."""
 
     def step(inputs: tf.Tensor, _: tf.Tensor | None, states: States) -> States:
         output, memory = states
@@ -226,15 +219,7 @@ def lstm_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: 
 
 
 def gru_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: Function, reset_after: bool) -> Step:
-    """A step of gated recurrent units; the state is the output. With attention, that much less of the state is kept.
-
-    Args:
-      kernel: Of shape [size + units, 3 * units], the gates in the order reset, update, candidate.
-      biases: Of shape [3, units]; with `reset_after` [3, 2, units], for the inputs and for the state.
-      activation: The activation of the candidate.
-      gate: That of the gates.
-      reset_after: Whether the state is reset after its product with the kernel.
-    """
+    """A step of gated recurrent units; the state is the output. With attention, that much less of the state is kept."""
     units = known_size(biases, -1)
     size = known_size(kernel, 0) - units
     of_inputs, of_state = kernel[:size], kernel[size:]
@@ -262,18 +247,7 @@ def gru_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: F
 def run(
     step: Step, inputs: tf.Tensor, states: States, lengths: TensorLike | None, attention: tf.Tensor | None
 ) -> tuple[tf.Tensor, States]:
-    """Runs a layer over all steps of time.
-
-    Args:
-      step: What computes a step.
-      inputs: Of shape [time, batch, size], the first of them known.
-      states: The states to start from.
-      lengths: How many steps each sequence has, [batch]: then its states stay, and its outputs are zeros. None for all.
-      attention: Of shape [time, batch], or None.
-
-    Returns:
-      The outputs [time, batch, units], and the last states.
-    """
+    """Runs a layer over all steps of time."""
     time = known_size(inputs, 0)
 
     def body(at: tf.Tensor, outputs: tf.TensorArray, states: States) -> tuple[tf.Tensor, tf.TensorArray, States]:

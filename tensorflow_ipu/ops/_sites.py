@@ -31,15 +31,6 @@ def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.
     """The resource that names a new call site to the program being traced, and the order of the program there.
 
     The replicas of a program meet where they use the same resource. Each call has one of its own.
-
-    Args:
-      function: What the user called, for messages.
-      name: A name for the site, for messages.
-      what: What is done there, in words of one line: workers of a program compare it.
-      groups: The groups that meet there.
-
-    Raises:
-      RuntimeError: No program is being traced.
     """
     device = _device(function)
     graph = tf.compat.v1.get_default_graph()
@@ -49,16 +40,7 @@ def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.
 
 
 def in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
-    """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own.
-
-    Args:
-      function: What the user called, for messages.
-      collective: From tensors to tensors.
-      values: Its tensors.
-
-    Raises:
-      RuntimeError: The call is eager.
-    """
+    """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own."""
     if not replicas.in_plain_graph() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type != "IPU":
         return collective(*values)
     device = _device(function)
@@ -67,14 +49,7 @@ def in_a_program(function: str, collective: Callable[..., _Result], values: Sequ
 
 
 def identity(function: str) -> tf.Tensor:
-    """The resource that tells the program being traced which replica it is.
-
-    Args:
-      function: What the user called, for messages.
-
-    Raises:
-      RuntimeError: No program is being traced.
-    """
+    """The resource that tells the program being traced which replica it is."""
     return replicas.in_function(shared("identity", _device(function)).state(_device(function)))
 
 

@@ -48,11 +48,7 @@ class Emulation:
         inputs: Sequence[tf.Tensor],
         attributes: str,
     ) -> list[Gradient | None]:
-        """Calls the Python function of gradients: one for each input.
-
-        Raises:
-          ValueError: It returns more or less of them.
-        """
+        """Calls the Python function of gradients: one for each input."""
         assert self.gradient is not None
         found = _as_list(_called(self.gradient, [list(gradients), list(outputs), list(inputs)], attributes))
         if len(found) != len(inputs):
@@ -115,11 +111,7 @@ def register_user_op_emulation(
 
 
 def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulation:
-    """What was registered for an operation.
-
-    Raises:
-      NotImplementedError: Nothing was.
-    """
+    """What was registered for an operation."""
     library = Path(library_path).name
     found = _registered.get((op_name, library)) or _registered.get((op_name, None))
     if found is not None:

@@ -51,11 +51,7 @@ class _ResultsV3(NamedTuple):
 
 
 def group_size() -> int:
-    """How many consecutive replicas of the program that is being traced share statistics; 1 where none is traced.
-
-    Raises:
-      ValueError: The IPUs of the device cannot be in such groups.
-    """
+    """How many consecutive replicas of the program that is being traced share statistics; 1 where none is traced."""
     if not replicas.is_tracing():
         return 1
     options = _state.options_of_device(getattr(tf.distribute.get_strategy().extended, "ordinal", 0))
@@ -73,14 +69,6 @@ def shared_moments(x: tf.Tensor, axes: Sequence[int], size: int) -> tuple[tf.Ten
     """The mean and variance over some dimensions of what all replicas of a group have.
 
     Their gradients are sums over the group, as is right for the sum of the replicas' losses.
-
-    Args:
-      x: A tensor of float32, as large on each replica.
-      axes: The dimensions.
-      size: How many consecutive replicas are a group. It divides their number.
-
-    Returns:
-      Two tensors of the shape of the other dimensions, equal on the replicas of a group.
     """
     own = tf.nn.moments(x, list(axes))
     means, variances = _collectives.all_gather("batch_norm", own, ReplicaGroups(size))

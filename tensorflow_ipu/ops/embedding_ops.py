@@ -81,12 +81,7 @@ def embedding_lookup(
 
 
 def checked_factor(serialization_factor: SupportsIndex) -> int:
-    """The number of parts that a user asks for.
-
-    Raises:
-      ValueError: It is below 1.
-      TypeError: It is no whole number.
-    """
+    """The number of parts that a user asks for."""
     try:
         factor = operator.index(serialization_factor)
     except TypeError as exc:

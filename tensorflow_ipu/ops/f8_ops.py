@@ -22,13 +22,7 @@ _ATTRIBUTE = "ipu_f8"
 
 
 def encode(values: tf.Tensor, metadata: tf.Tensor, nan_on_overflow: bool = False) -> tf.Tensor:
-    """The bits of float32 numbers, uint8. NaN stays NaN.
-
-    Args:
-      values: The numbers.
-      metadata: The format and the scale.
-      nan_on_overflow: What is too large becomes NaN, and not the largest number.
-    """
+    """The bits of float32 numbers, uint8. NaN stays NaN."""
     bits, lowest, scale = _parameters(metadata)
     magnitude = tf.abs(values) * _power(-scale)
     exponent = tf.maximum(exponent_of(magnitude), lowest)

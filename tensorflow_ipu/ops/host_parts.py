@@ -60,11 +60,7 @@ class HostPart(graphs.FunctionGraph):
     """
 
     def __init__(self, name: str) -> None:
-        """Makes the graph, in the program that is being traced.
-
-        Args:
-          name: A name for it.
-        """
+        """Makes the graph, in the program that is being traced."""
         self.program = tf.compat.v1.get_default_graph()
         self.call: Any = None
         self._device = _sites._device(name)
@@ -170,11 +166,7 @@ class HostPart(graphs.FunctionGraph):
         _pending.parts.append(weakref.ref(self))
 
     def result(self, tensor: tf.Tensor) -> tf.Tensor:
-        """What a tensor of the part is in the program.
-
-        Raises:
-          ValueError: The program cannot hold it.
-        """
+        """What a tensor of the part is in the program."""
         known = self._results.get(id(tensor))
         if known is not None:
             return known
@@ -238,11 +230,7 @@ class _PartFeed(_feed.Feed):
             return ops.ipu_feed_state(initial)
 
     def define(self, function: Any) -> None:
-        """Gives the host a function; one of more results takes the place of one that it had.
-
-        Args:
-          function: The function of TensorFlow's.
-        """
+        """Gives the host a function; one of more results takes the place of one that it had."""
         with tf.init_scope():
             if tf.executing_eagerly():
                 with tf.device(_HOST):
@@ -258,11 +246,7 @@ class host_part:  # noqa: N801  (A context manager; a class, so that the frame a
     """A block of a program that the host runs; as a context manager, it gives the `HostPart`."""
 
     def __init__(self, name: str) -> None:
-        """Prepares the block.
-
-        Args:
-          name: The name of the call in the program.
-        """
+        """Prepares the block."""
         self._name = name
         self._stack = contextlib.ExitStack()
 

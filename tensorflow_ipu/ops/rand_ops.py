@@ -66,21 +66,12 @@ def dropout(
 
 
 def check_reference(ref: object) -> None:
-    """Checks the argument `ref` of dropout.
-
-    Raises:
-      TypeError: It is no bool.
-    """
+    """Checks the argument `ref` of dropout."""
     check_bool("ref", ref)
 
 
 def _pair(seed: TensorLike) -> tf.Tensor:
-    """The pair of integers that a user gave as a seed, as a tensor.
-
-    Raises:
-      ValueError: It is no pair, or does not fit into 64 bits.
-      TypeError: It holds no integers.
-    """
+    """The pair of integers that a user gave as a seed, as a tensor."""
     for each in tf.nest.flatten(seed):
         if isinstance(each, int) and not tf.int64.min <= each <= tf.int64.max:
             raise ValueError(f"`seed` must be two integers of 64 bits, but is {seed!r}")

@@ -137,14 +137,7 @@ def _in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]
 
 
 def on_host(value: tf.Tensor) -> tf.Tensor:
-    """The same value for the host to compute: random numbers in it are those of plain TensorFlow.
-
-    Args:
-      value: A tensor that was made in a program, such as the initial value of a variable.
-
-    Returns:
-      A tensor of the same graph: `value` itself where nothing random is in it.
-    """
+    """The same value for the host to compute: random numbers in it are those of plain TensorFlow."""
     graph = value.graph
     drawn: dict[str, functools.partial[tf.Tensor]] = getattr(graph, _DRAWN, {})
     operations: dict[str, tf.Operation] = {}  # Those between the random numbers and the value.

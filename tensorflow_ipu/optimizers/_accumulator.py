@@ -59,12 +59,6 @@ def weights(method: GradientAccumulationReductionMethod, index: Number, count: N
     than what the rounding to a narrower type adds: 2^-11 for float16, 2^-8 for bfloat16. In float16 itself, n + 1 would
     be n from 2048 on, and infinite from 65520 on; in bfloat16, n + 1 would be n from 256 on. The mean would then go
     wrong without a word.
-
-    Args:
-      method: How gradients become one.
-      index: The number of the gradient, from 0: an integer, or an integer scalar.
-      count: N, likewise.
-      dtype: The type of the total.
     """
     wide = tf.float64 if dtype == tf.float64 else tf.float32
     if method is GradientAccumulationReductionMethod.SUM:
@@ -78,15 +72,7 @@ def weights(method: GradientAccumulationReductionMethod, index: Number, count: N
 def accumulated(
     total: tf.Tensor, gradient: tf.Tensor, index: Number, count: Number, method: GradientAccumulationReductionMethod
 ) -> tf.Tensor:
-    """What has accumulated after one more gradient.
-
-    Args:
-      total: What had accumulated before: a tensor, zeros before the first gradient.
-      gradient: A dense tensor of the same shape. It is rounded to the type of `total` first.
-      index: The number of the gradient, from 0: an integer, or an integer scalar.
-      count: How many there are in all, likewise.
-      method: How gradients become one; `weights` has the formulas.
-    """
+    """What has accumulated after one more gradient."""
     keep, scale = weights(method, index, count, total.dtype)
     value = tf.cast(gradient, total.dtype)
     return (total if keep is None else total * keep) + (value if scale is None else value * scale)
@@ -105,14 +91,7 @@ class Accumulator:
         number: int,
         reduction: GradientAccumulationReductionMethod,
     ) -> None:
-        """Uses variables, all of them zero at first.
-
-        Args:
-          counter: An int32 scalar: the mini-batches since the last update.
-          totals: A variable for each gradient, of its shape.
-          number: How many mini-batches make an update.
-          reduction: How their gradients become one.
-        """
+        """Uses variables, all of them zero at first."""
         self._counter = counter
         self._totals = list(totals)
         self._number = number
@@ -124,15 +103,7 @@ class Accumulator:
         return self._totals
 
     def step(self, gradients: Sequence[Gradient], update: Callable[[list[tf.Tensor]], Nested]) -> tf.Operation:
-        """Adds the gradients of a mini-batch, and updates if it is the last one.
-
-        Args:
-          gradients: One for each total: tensors or `tf.IndexedSlices`.
-          update: Called once, while the program is traced, with the reduced gradients, each of the type of its total.
-
-        Returns:
-          An operation that runs after all of this.
-        """
+        """Adds the gradients of a mini-batch, and updates if it is the last one."""
         done = [self._add(total, gradient) for total, gradient in zip(self._totals, gradients, strict=True)]
         with tf.control_dependencies(done):
             count = self._counter.assign_add(1, read_value=True)

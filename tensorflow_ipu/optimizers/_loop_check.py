@@ -191,15 +191,7 @@ _Demand = tuple[str, int]
 
 
 def note(optimizer: str, num_mini_batches: int) -> None:
-    """Notes in the program being traced that gradients accumulate here; the program is checked as its trace ends.
-
-    Args:
-      optimizer: The name of the optimizer's class, for messages.
-      num_mini_batches: How many mini-batches make an update.
-
-    Raises:
-      tf.errors.FailedPreconditionError: No program is being traced.
-    """
+    """Notes in the program being traced that gradients accumulate here; the program is checked as its trace ends."""
     if tf.executing_eagerly():
         raise _outside((optimizer, num_mini_batches))
     mark = tf.no_op(name=f"{optimizer}_in_loop")

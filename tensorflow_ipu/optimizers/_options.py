@@ -62,13 +62,7 @@ def checked(
     dtype: DTypeOf = None,
     reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
 ) -> AccumulationOptions:
-    """The options of an optimizer, from the arguments of its constructor.
-
-    Raises:
-      ValueError: `num_mini_batches` is below 1 or no int32, `reduction_method` is none, or the state is to be sharded where
-        it is not offloaded.
-      TypeError: An argument is of a wrong type. All faults are reported together.
-    """
+    """The options of an optimizer, from the arguments of its constructor."""
     faults = Faults()
     if not is_int(num_mini_batches):
         faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")

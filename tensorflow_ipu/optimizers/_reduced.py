@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
-    """The means of gradients over all replicas, in one meeting of theirs.
-
-    Args:
-      gradients: Tensors, `tf.IndexedSlices`, which become dense, and None, which stays.
-
-    Raises:
-      RuntimeError: No program is being traced.
-    """
+    """The means of gradients over all replicas, in one meeting of theirs."""
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     reduced = iter(reductions.all_reduce(dense, mean=True))
     return [None if gradient is None else next(reduced) for gradient in gradients]

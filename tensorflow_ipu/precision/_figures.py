@@ -107,13 +107,7 @@ def exponent_of(magnitude: float) -> int | None:
 
 
 def figures_of(single: npt.NDArray[Any], half: npt.NDArray[Any]) -> Figures:
-    """Counts a tensor.
-
-    Args:
-      single: It in float32.
-      half: It in float16, of the same shape: the result of a computation, not `single` rounded. (Gradients of variables of
-        float32 are float16 in float32; they are counted as what they hold.)
-    """
+    """Counts a tensor."""
     wide = np.abs(np.ravel(single).astype(np.float32))
     narrow = np.abs(np.ravel(half).astype(np.float32))
     # What float32 holds, such as the gradient of a variable, is beyond float16 and no overflow.

@@ -66,26 +66,12 @@ class FunctionSteps:
     """Runs steps of a function: those that it would make, and beside each what it computes in float32 and in float16."""
 
     def __init__(self, function: Any, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
-        """Runs steps of `function`.
-
-        Args:
-          function: A `tf.function`.
-          run: Runs a `tf.function` with arguments.
-        """
+        """Runs steps of `function`."""
         self._function = function
         self._run = run
 
     def report(self, batches: Iterable[tuple[Nested, ...]], loss_scale: float, device: str) -> PrecisionReport:
-        """Runs a step for each tuple of arguments, and leaves variables as they were.
-
-        Args:
-          batches: The arguments.
-          loss_scale: The scale of the loss that the function differentiates.
-          device: Where float16 is computed, in words.
-
-        Raises:
-          ValueError: There are no arguments, or the function computes no floating numbers.
-        """
+        """Runs a step for each tuple of arguments, and leaves variables as they were."""
         count, twins, before = Count(), None, []
         for batch in batches:
             arguments = tf.nest.map_structure(tf.convert_to_tensor, batch)
@@ -171,27 +157,13 @@ class ModelSteps:
     """Runs steps of a model: each in float32, which updates the weights, and beside it in float16, which does not."""
 
     def __init__(self, model: keras.Model, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
-        """Runs steps of `model`.
-
-        Args:
-          model: A model that is built and compiled, with its optimizer.
-          run: Runs a `tf.function` with arguments.
-        """
+        """Runs steps of `model`."""
         self._model = model
         self._run = run
         self._functions: dict[object, tuple[Any, list[Key]]] = {}
 
     def report(self, batches: Iterable[Nested], loss_scale: float, device: str) -> PrecisionReport:
-        """Runs a step for each batch, and leaves the model as it was.
-
-        Args:
-          batches: What the steps take: `(x, y)` or `(x, y, sample_weight)` each.
-          loss_scale: The scale of the loss in float16.
-          device: Where float16 is computed, in words.
-
-        Raises:
-          ValueError: There is no batch.
-        """
+        """Runs a step for each batch, and leaves the model as it was."""
         before = state = self._state()
         count, losses = Count(), []
         batch: Nested = None

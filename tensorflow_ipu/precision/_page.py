@@ -19,12 +19,7 @@ _LAST = 15
 
 
 def exponents(rows: Sequence[TensorRow], scale: float | None = None) -> str:
-    """A histogram of exponents for each tensor, over the ranges of float16.
-
-    Args:
-      rows: The tensors.
-      scale: A loss scale with which to draw float16's range as well; None for none.
-    """
+    """A histogram of exponents for each tensor, over the ranges of float16."""
     totals = [row.total for row in rows]
     first, last = _range(totals)
     width, height = _LEFT + _STEP * (last - first + 1) + 12, _ROW * len(rows) + 34

@@ -58,11 +58,7 @@ class Scales:
 
 
 def scales_for(gradients: Sequence[Figures]) -> Scales:
-    """The loss scales that fit.
-
-    Args:
-      gradients: What was counted of each tensor of gradients, of a loss without a scale.
-    """
+    """The loss scales that fit."""
     known = [each for each in gradients if each.largest > 0]
     if not known:
         return Scales(1.0, 1.0, 1.0)
@@ -474,11 +470,6 @@ def trial_of(
 
     What a layer of float32 hands on may be too large for the next one, which only trying shows: such layers are added one
     by one.
-
-    Args:
-      report: The report.
-      single: The tensors of its last step in float32.
-      compute: Computes that step in float16, with a loss scale and layers in float32.
     """
     scales, layers = report.scales, list(report.float32_layers)
     fits = scales.fit and scales.least <= report.loss_scale <= scales.greatest

@@ -15,17 +15,7 @@ _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "out
 
 
 def retyped(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.DType) -> Any:
-    """What computes some operations of a graph, in another type.
-
-    Args:
-      graph: A `GraphDef`.
-      fetches: The names of the operations.
-      source: The type that is replaced.
-      target: What takes its place; `source` to leave all as it is.
-
-    Returns:
-      A `GraphDef` without placeholders: those of `source` are to be replaced by tensors of `target`.
-    """
+    """What computes some operations of a graph, in another type."""
     made = type(graph)()
     made.CopyFrom(graph)
     for node in made.node:  # Order is for side effects, of which there will be none.

@@ -21,14 +21,7 @@ _GENERATED = "__autograph_generated_file"
 
 
 def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
-    """The innermost frame of an operation's making that is no part of TensorFlow, Keras, what it maps with, or this package.
-
-    Args:
-      operation: An operation of a graph.
-
-    Returns:
-      The file and the line; None where no frame is the user's.
-    """
+    """The innermost frame of an operation's making that is no part of TensorFlow, Keras, what it maps with, or this package."""
     for frame in reversed(list(operation.traceback or ())):
         if _is_of_user(frame.filename):
             return frame.filename, frame.lineno
@@ -56,32 +49,13 @@ def stack_level() -> int:
 
 
 def hlo(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bytes:
-    """The program as XLA gets it, before any optimisation; nothing is run.
-
-    Args:
-      program: The concrete function.
-      inputs: Its flat inputs, without those that it captured.
-      device: The full name of the IPU device.
-
-    Returns:
-      A serialized `HloModuleProto`.
-
-    Raises:
-      tf.errors.OpError: The program cannot be compiled.
-    """
+    """The program as XLA gets it, before any optimisation; nothing is run."""
     with tf.device(device):
         return functions.hlo_of(program, inputs, device)
 
 
 def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]:
-    """The innermost line of the user's code behind each operation of a program.
-
-    Args:
-      program: The concrete function, or its graph.
-
-    Returns:
-      For the name of each operation, with the calls that lead to it, as the HLO has it: `file.py:21`.
-    """
+    """The innermost line of the user's code behind each operation of a program."""
     found: dict[str, str] = {}
     lines: dict[int, str | None] = {}  # Of operations by their ids: a function may be called from many places.
     graph: Any = getattr(program, "graph", program)

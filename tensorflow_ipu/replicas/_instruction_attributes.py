@@ -18,12 +18,7 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def functions_of(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[graphs.FunctionGraph]:
-    """The graphs of the functions that an operation calls.
-
-    Args:
-      graph: The operation's graph.
-      operation: The operation.
-    """
+    """The graphs of the functions that an operation calls."""
     names = [operation.type]
     for attribute in _function_attributes(operation.type):
         value = operation.get_attr(attribute)
@@ -39,12 +34,7 @@ def function_of(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph 
 
 
 def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[tuple[str, tf.Operation]]:
-    """All operations of a graph and of the functions that it calls, each by the name that it has in the HLO.
-
-    Args:
-      graph: A graph.
-      prefix: What the names begin with.
-    """
+    """All operations of a graph and of the functions that it calls, each by the name that it has in the HLO."""
     for operation in graph.get_operations():
         yield prefix + operation.name, operation
         for function in functions_of(graph, operation):
@@ -52,12 +42,7 @@ def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[
 
 
 def scope_of_called(operation: tf.Operation, prefix: str) -> str:
-    """What the names begin with in the HLO of the operations of a function.
-
-    Args:
-      operation: What calls the function. Names in loops and branches begin anew: each is compiled by itself.
-      prefix: What the name of the operation begins with.
-    """
+    """What the names begin with in the HLO of the operations of a function."""
     return f"{prefix}{operation.name}/" if operation.type in CALLS else ""
 
 
@@ -88,12 +73,7 @@ def now() -> dict[str, str]:
 
 @contextlib.contextmanager
 def set_to(attributes: Mapping[str, str], after: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A block whose operations say this, besides what they would say without it.
-
-    Args:
-      attributes: Names and values.
-      after: What operations say after the block, where they said nothing of the name before it.
-    """
+    """A block whose operations say this, besides what they would say without it."""
     before = now()
     _set({**before, **attributes})
     try:
@@ -143,9 +123,6 @@ def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
     TensorFlow's bridge to XLA copies attributes to the instructions of most operations, but not of those that it lowers
     by MLIR: `Einsum` and others. Nor do operations inside of a loop or a called function get the
     attributes of the call. `kernels/precision/options.h` reads the entries.
-
-    Args:
-      graph: The program's outermost graph, all of it traced.
     """
     found: dict[str, Mapping[str, str]] = {}
     for name, said in _operations(graph, "", {}):

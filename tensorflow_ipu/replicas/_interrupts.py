@@ -64,9 +64,6 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
 
     Handlers of the user's own run while the program runs. What a handler raises, `KeyboardInterrupt` for one, ends the
     program where it waits for data or is about to use a feed; otherwise it is raised when the program returns.
-
-    Raises:
-      BaseException: What a handler raised.
     """
     if threading.current_thread() is not _MAIN:
         return program()
@@ -130,11 +127,7 @@ class _Beside:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the thread, from another one: a handler that raises in `Thread.start` keeps the thread from its work.
-
-        Raises:
-          tf.errors.ResourceExhaustedError: The system gives this process no further thread.
-        """
+        """Starts the thread, from another one: a handler that raises in `Thread.start` keeps the thread from its work."""
         try:
             _thread.start_new_thread(self._start, ())
         except RuntimeError:

@@ -49,12 +49,7 @@ def is_graph_function(fn: object) -> bool:
 
 
 def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
-    """The function itself if it is compiled whole, else its twin that is.
-
-    Args:
-      fn: A `tf.function` (with any `jit_compile`), a concrete function, or a plain callable, which gets a `tf.function`
-        of its own.
-    """
+    """The function itself if it is compiled whole, else its twin that is."""
     if isinstance(fn, Function):
         if functions.is_compiled(fn):
             return fn
@@ -94,15 +89,6 @@ def find(
 
     It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
     their program, and are to be quick.
-
-    Args:
-      fn: A `tf.function` or concrete function.
-      args: Its positional arguments.
-      kwargs: Its keyword arguments.
-      target: What the program is for.
-
-    Returns:
-      The program and its flat inputs; None where it has to be traced first.
     """
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
@@ -125,15 +111,6 @@ def trace(
 
     This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
     to run it with other inputs.
-
-    Args:
-      fn: A `tf.function`, a concrete function, or a callable.
-      args: Its positional arguments.
-      kwargs: Its keyword arguments.
-      target: What the program is for.
-
-    Returns:
-      The program, and its flat inputs without the captured ones.
     """
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
@@ -181,22 +158,7 @@ def _with_own_orders(captured: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Nested:
-    """Executes a program, or puts its execution into the graph. The caller has entered the device.
-
-    Args:
-      program: The concrete function.
-      inputs: Its flat inputs, without those that it captured.
-      ordinal: The device's number. A device of several IPUs runs the program on replicas; a graph finds out when it runs.
-
-    Returns:
-      What its Python function returned, with tensors for the symbolic ones; on replicas, what that of the first returned.
-
-    Raises:
-      ValueError: The program gets a queue twice.
-      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out. Or
-        `IPUConfig.floating_point_behaviour` has its numbers stop it.
-      tf.errors.OpError: The program failed.
-    """
+    """Executes a program, or puts its execution into the graph. The caller has entered the device."""
     captured = program.captured_inputs
     eager = tf.executing_eagerly()
     if eager and not for_main_thread():
@@ -231,17 +193,7 @@ _passed: dict[int, _Passed] = {}
 
 
 def check(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
-    """Checks a program, once for a device, and what it is called with.
-
-    Args:
-      program: The concrete function.
-      inputs: Its flat inputs of this call, without the captured ones.
-      device: The full name of the IPU device that it is to run on.
-
-    Raises:
-      TypeError: An input or output is float64 or strings, which an IPU does not have.
-      ValueError: The program uses variables or other state of another device. All of it is named.
-    """
+    """Checks a program, once for a device, and what it is called with."""
     known = _passed.get(id(program))
     if known is None or known[0]() is not program or known[1] != device:
         known = _check_program(program, len(inputs), device)

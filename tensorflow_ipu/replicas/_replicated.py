@@ -70,13 +70,6 @@ def call(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], captu
     """Runs the program on all replicas at once, or puts that into the graph, for as many as there are when it runs.
 
     Replicas have their own lanes in feeds, and their own copies of variables; other inputs are the same for all.
-
-    Returns:
-      What replica 0 returned.
-
-    Raises:
-      tf.errors.FailedPreconditionError: The IPUs of a replica do not divide those of the device.
-      tf.errors.OpError: The program failed on a replica, the first of which gives the error.
     """
     graph = tf.compat.v1.get_default_graph()
     if hasattr(graph, "watch_variable"):
@@ -176,23 +169,13 @@ class ReplicaGroups:
     orthogonal: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the attributes.
-
-        Raises:
-          TypeError: `size` is no int, or `orthogonal` no bool.
-          ValueError: `size` is below 1 or above 65536.
-        """
+        """Checks the attributes."""
         check_size("size", self.size, optional=True)
         check_bool("orthogonal", self.orthogonal)
 
 
 def check_size(argument: str, size: object, optional: bool) -> None:
-    """Checks the size of a group of replicas.
-
-    Raises:
-      TypeError: It is no int, nor None where that is allowed.
-      ValueError: It is below 1, or above the most replicas that there can be.
-    """
+    """Checks the size of a group of replicas."""
     if size is None and optional:
         return
     if not is_int(size):

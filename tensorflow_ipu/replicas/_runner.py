@@ -35,16 +35,7 @@ _compiled_with: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
 
 
 def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
-    """Compiles a program; its executable goes where those of the process are kept. The caller has entered the device.
-
-    Args:
-      prepared: The program and its flat inputs, whose values do not matter.
-      folder: Where to keep the executable instead.
-      key: What it depends on besides the program, with a folder.
-
-    Raises:
-      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out.
-    """
+    """Compiles a program; its executable goes where those of the process are kept. The caller has entered the device."""
     program, inputs = prepared
     try:
         ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
@@ -81,14 +72,7 @@ def active() -> bool:
 
 
 def wait_until_idle(timeout: float | None = None) -> bool:
-    """Waits until no program runs.
-
-    Args:
-      timeout: Seconds to wait at the longest; without it, as long as it takes.
-
-    Returns:
-      Whether no program runs.
-    """
+    """Waits until no program runs."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while runs := tuple(under_way):
         left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
@@ -163,22 +147,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
-    """Runs a program, and returns when it has ended. The caller has entered the device.
-
-    Args:
-      prepared: The program and its flat inputs.
-      device: The full name of the IPU device, for messages and checks.
-      ordinal: The device's number.
-
-    Returns:
-      What the program's function returns.
-
-    Raises:
-      ForkedProcessError: This process was forked after TensorFlow started.
-      TypeError: An input or output is float64, or strings.
-      ValueError: The program uses variables of another device.
-      tf.errors.OpError: The program failed: its dataset ended, a queue was closed, and so on.
-    """
+    """Runs a program, and returns when it has ended. The caller has entered the device."""
     if _forked:
         raise ForkedProcessError(
             "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
@@ -219,21 +188,6 @@ def insert(
     The caller has entered the device and the context in which `fn` is to be traced. What depends on the configured
     system, such as the number of replicas, and whether the device runs programs at all, is looked up as the graph runs:
     until then the system may be configured, or configured anew.
-
-    Args:
-      fn: A `tf.function`, a concrete function, or a callable.
-      args: Its positional arguments.
-      kwargs: Its keyword arguments.
-      device: The full name of the IPU device.
-      host_kernels: Whether kernels of the host may compute layers of the program. None: what the environment says.
-
-    Returns:
-      What `fn` returns, with tensors of the graph.
-
-    Raises:
-      TypeError: An input or output is float64, or strings.
-      ValueError: The program uses variables of another device.
-      tf.errors.InvalidArgumentError: XLA cannot compile the program.
     """
     if host_kernels is None:
         host_kernels = _environment.host_kernels()
@@ -258,11 +212,7 @@ def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
 
 
 def insert_operation(fn: Callable[..., tf.Operation], args: Sequence[Nested], device: str) -> tf.Operation:
-    """Puts what makes an operation into the graph as a program of its own; see `insert`.
-
-    Returns:
-      The operation that runs the program.
-    """
+    """Puts what makes an operation into the graph as a program of its own; see `insert`."""
 
     def program(*values: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([fn(*values)]):

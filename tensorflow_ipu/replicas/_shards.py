@@ -43,9 +43,6 @@ def note_shards(index: int) -> None:
 
     The note goes to the function that is being traced and to all around it, since which of them becomes a program is not
     known yet. Outside of a function it goes nowhere.
-
-    Args:
-      index: The number of an IPU within a replica, 0 or more.
     """
     for graph in graphs.being_traced():
         setattr(graph, ATTRIBUTE, max(getattr(graph, ATTRIBUTE, 1), index + 1))
@@ -87,11 +84,7 @@ def placed_by_name(program: functions.ConcreteFunction | tf.Graph) -> dict[str, 
 
 
 def shards_of(program: functions.ConcreteFunction | tf.Graph) -> int:
-    """How many IPUs one replica of a program uses: the highest number noted and 1; 1 where nothing was noted.
-
-    Args:
-      program: A traced function, or its graph. Functions that it calls count, traced with it or before.
-    """
+    """How many IPUs one replica of a program uses: the highest number noted and 1; 1 where nothing was noted."""
     return max(getattr(graph, ATTRIBUTE, 1) for graph in graphs.graphs_of(program))
 
 

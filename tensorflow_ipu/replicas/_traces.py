@@ -40,14 +40,7 @@ _made_of: weakref.WeakKeyDictionary[types.CodeType, weakref.ref[Function]] = wea
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
-    """Notes a trace that has just ended, and why there was one; warns where only shapes or numbers have differed before.
-
-    Args:
-      function: What was traced.
-      program: What it was traced to.
-      target: What for.
-      begin: When the trace began, by `time.monotonic_ns`.
-    """
+    """Notes a trace that has just ended, and why there was one; warns where only shapes or numbers have differed before."""
     duration = _metrics.trace_times.add(begin)
     new = _Known(functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
@@ -72,13 +65,7 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
 
 
 def warn(function: str, count: int, difference: str) -> None:
-    """Warns that a function was compiled for so many shapes.
-
-    Args:
-      function: Which, in words.
-      count: How many shapes.
-      difference: How the last two of them differ.
-    """
+    """Warns that a function was compiled for so many shapes."""
     warnings.warn(
         f"`{function}` was traced for {count} different shapes, and each is a program that XLA compiles. The latest:"
         f" {difference}. Give it one shape: pad what is shorter, or leave the last, smaller batch out"
@@ -108,12 +95,7 @@ class ShapesOfData:
         self._warned = False
 
     def note(self, step: str, spec: object) -> None:
-        """Notes that a program is made; warns where only shapes have differed, twice before.
-
-        Args:
-          step: What the programs do, for the message.
-          spec: The structure of their data, of `tf.TensorSpec`.
-        """
+        """Notes that a program is made; warns where only shapes have differed, twice before."""
         new = functions.leaves_of_spec("data", spec)
         if new in self._known:
             return

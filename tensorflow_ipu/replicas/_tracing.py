@@ -26,9 +26,6 @@ def leave_out(graph: graphs.FunctionGraph) -> None:
     `for _ in tf.range(n)` becomes a loop over numbers, and leaves the tensor of `tf.range` behind. XLA has to know the
     length of a tensor when it compiles: with that tensor, a program would be compiled once for each value of `n`, and not
     at all where a loop around computes `n`.
-
-    Args:
-      graph: The `FuncGraph` of a traced function.
     """
     if any(map(_is_left_over, graph.get_operations())):
         # TensorFlow deletes no operation of a graph, and makes the function of those that the graph names.
@@ -116,14 +113,7 @@ def tracing_program(
     placed: bool = True,
     numbers: _numbers.Numbers = _numbers.PLAIN,
 ) -> Iterator[None]:
-    """A block that traces a program; one inside of another is part of that program.
-
-    Args:
-      ipus: How many IPUs the device has; None where that is known when the program runs, and not before.
-      host_kernels: Whether kernels of the host may compute layers of the program. None: what the environment says.
-      placed: Whether all of it is on an IPU device. Else it is a program of those operations that name one.
-      numbers: What is asked of its numbers.
-    """
+    """A block that traces a program; one inside of another is part of that program."""
     if is_tracing():
         yield
         return
@@ -176,11 +166,7 @@ def numbers_now() -> _numbers.Numbers:
 
 
 def wants_host_kernels(type_: tf.DType | None = None) -> bool:
-    """Whether what is called now becomes a part of a program whose layers kernels of the host may compute.
-
-    Args:
-      type_: The type of the layer. Kernels of the host round float16 themselves, to the nearest number.
-    """
+    """Whether what is called now becomes a part of a program whose layers kernels of the host may compute."""
     kind = _kind_of_program()
     return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.numbers.are_plain)
 

@@ -41,14 +41,7 @@ class _Found(NamedTuple):
 
 
 def refuse(program: functions.ConcreteFunction) -> None:
-    """Refuses a program that is to go into a graph, where its compilation would fail far from here.
-
-    Args:
-      program: The concrete function.
-
-    Raises:
-      tf.errors.InvalidArgumentError: XLA cannot compile it. What is pruned or folded before that does not count.
-    """
+    """Refuses a program that is to go into a graph, where its compilation would fail far from here."""
     if next(_all(program.graph, ()), None) is None:  # As for most programs, for which this look is to be quick.
         return
     found = list(_needed(program.graph, program.outputs, ()))
@@ -57,15 +50,7 @@ def refuse(program: functions.ConcreteFunction) -> None:
 
 
 def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
-    """What of a program XLA could not compile.
-
-    Args:
-      program: The concrete function, whose run failed.
-      error: The message of the failure.
-
-    Returns:
-      The message for the user; None if it failed for another reason.
-    """
+    """What of a program XLA could not compile."""
     found = list(_needed(program.graph, program.outputs, ()))
     if not found:
         # What XLA stumbled over, though no result needs it.
@@ -272,15 +257,7 @@ _FAULT = re.compile(
 
 
 def why_stopped(program: functions.ConcreteFunction | None, error: str) -> str | None:
-    """What stopped a program, with the user's line.
-
-    Args:
-      program: The concrete function, whose run failed; None where it was traced elsewhere, and no line is known.
-      error: The message of the failure.
-
-    Returns:
-      The message for the user; None if something else stopped it.
-    """
+    """What stopped a program, with the user's line."""
     found = _FAULT.search(error)
     if found is None:
         return None

@@ -29,20 +29,7 @@ def of_steps(
     preprocessing_step_signature: Signature | None,
     constants: int = 0,
 ) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """The signature of requests, and that of the step which predicts; without a step before it, they are the same.
-
-    Args:
-      predict_step: The step that predicts.
-      predict_step_signature: Its signature, if given.
-      input_dataset: A dataset of requests, if given.
-      preprocessing_step: The step before it, if there is one.
-      preprocessing_step_signature: Its signature, if given.
-      constants: How many of the first arguments of the step that predicts no request brings.
-
-    Raises:
-      TypeError: A signature is of a wrong kind, or `input_dataset` is no dataset.
-      ValueError: A signature cannot be inferred, is given twice, or does not fit the function's arguments.
-    """
+    """The signature of requests, and that of the step which predicts; without a step before it, they are the same."""
     first = "predict_step" if preprocessing_step is None else "preprocessing_step"
     given = predict_step_signature if preprocessing_step is None else preprocessing_step_signature
     if input_dataset is not None:

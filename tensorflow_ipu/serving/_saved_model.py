@@ -29,26 +29,7 @@ def write(
     postprocessing_step_signature: Sequence[tf.TensorSpec] | None,
     purge_export_dir: bool,
 ) -> Callable[..., dict[str, tf.Tensor]]:
-    """Writes a SavedModel of one signature, and reads it back.
-
-    Args:
-      predict: From what requests bring to the model's outputs.
-      steps: The functions before and behind it, or None for each.
-      requests: The signature of requests.
-      of_predict: That of `predict`.
-      export_dir: The folder.
-      output_names: The names of outputs.
-      postprocessing_step_signature: What the last step takes, to be checked; None for anything.
-      purge_export_dir: Whether to empty the folder.
-
-    Returns:
-      The function that is served, as those who load the model have it.
-
-    Raises:
-      RuntimeError: A graph of TensorFlow 1 is being built.
-      TypeError: `output_names` is no string or list of them.
-      ValueError: Steps, outputs and names do not fit together, or the model uses what plain TensorFlow has not.
-    """
+    """Writes a SavedModel of one signature, and reads it back."""
     if not tf.executing_eagerly():
         raise RuntimeError("models are exported in eager execution, and a graph is being built: export outside of it")
     before, behind = steps

@@ -55,13 +55,7 @@ def add_waits(chrome: Chrome, times: Mapping[str, Sequence[Sample]]) -> None:
 
 
 def add_profile(chrome: Chrome, events: Iterable[Measured], ahead: float) -> None:
-    """Adds the operations of programs, by the thread that ran them, and the reads of pumps.
-
-    Args:
-      chrome: The trace.
-      events: What the profiler has measured.
-      ahead: How far its clock is ahead of the monotonic one, in nanoseconds.
-    """
+    """Adds the operations of programs, by the thread that ran them, and the reads of pumps."""
     seen: Counter[tuple[str, str]] = Counter()
     numbers: dict[tuple[str, int], int] = {}
     running: dict[
@@ -89,11 +83,6 @@ def _begin_beside(ends: list[float], begin: float, end: float) -> float:
 
     Some end a few nanoseconds after the next one of their thread has begun, as both look at the clock, and viewers drop what
     overlaps so.
-
-    Args:
-      ends: When the operations end that are under way on the thread, the latest first; it is brought up to date.
-      begin: When it begins, as it was measured.
-      end: When it ends.
     """
     while ends and ends[-1] < end:
         begin = max(begin, min(ends.pop(), end))
@@ -138,13 +127,7 @@ def process_of(report: Report) -> str:
 
 
 def add(chrome: Chrome, report: Report, recording: Recording) -> None:
-    """Adds a predicted run, which begins where the first measured one does.
-
-    Args:
-      chrome: The trace.
-      report: The prediction.
-      recording: The runs that were measured.
-    """
+    """Adds a predicted run, which begins where the first measured one does."""
     process = process_of(report)
     runs = [span for span in recording.spans if span.channel == PROGRAMS and span.name.startswith("run of ")]
     if not runs:

@@ -24,12 +24,7 @@ class Chrome:
     """A trace that is being made: processes of tracks of slices, and counters. Times are in nanoseconds."""
 
     def __init__(self, begin: int, processes: Sequence[str] = ()) -> None:
-        """Makes an empty trace.
-
-        Args:
-          begin: The moment that is 0 in the trace, by the monotonic clock.
-          processes: The groups of tracks in the order in which they are shown; others stand below.
-        """
+        """Makes an empty trace."""
         self._begin = begin
         self._order = {name: number for number, name in enumerate(processes)}
         self._processes: dict[str, int] = {}
@@ -50,18 +45,7 @@ class Chrome:
         colour: str = "",
         details: Mapping[str, object] | None = None,
     ) -> None:
-        """Adds a slice.
-
-        Args:
-          process: The group of tracks that it is in.
-          track: Its track.
-          name: What it shows.
-          begin: When it begins, by the monotonic clock.
-          duration: How long it is.
-          kind: Its category.
-          colour: A name of Chrome's colours. Perfetto colours slices by their names.
-          details: What a click on it shows.
-        """
+        """Adds a slice."""
         process_id = self._process(process)
         at, end = self._at(begin), self._at(begin + duration)
         event = {"ph": "X", "pid": process_id, "tid": self._track(process, track), "ts": at}

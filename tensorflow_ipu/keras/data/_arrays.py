@@ -30,11 +30,6 @@ def made_by(maker: functions.ConcreteFunction, arguments: Sequence[tf.Tensor], s
 
     One call of a function takes a third of the time of one of the operations by itself: those TensorFlow has as functions
     of their own, which it optimizes and instantiates at each call.
-
-    Args:
-      maker: The function.
-      arguments: Its arguments.
-      spec: The structure of an element, of `tf.TensorSpec`.
     """
     dataset = tf.data.experimental.from_variant(maker(*arguments), spec)
     dataset._ipu_maker = maker  # Its functions live as long.
@@ -46,10 +41,6 @@ def as_it_is(variant: tf.Tensor, elements: Specs) -> tf.Tensor:
 
     These are the search for a better form of the dataset, and threads: a pool of as many as there are processors begins
     and ends with each iteration, where these datasets run one function at a time.
-
-    Args:
-      variant: The dataset, in a function that is being traced.
-      elements: The tensors of an element.
     """
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
@@ -70,15 +61,7 @@ _ops = tf.raw_ops
 def shuffled_dataset_of(
     arrays: Nested, batches: int, size: int, within_batches: bool, order: int | None = None
 ) -> tf.data.Dataset:
-    """Makes the dataset. Each pass over it draws its order.
-
-    Args:
-      arrays: A structure of tensors, of `batches * size` examples each.
-      batches: How many batches there are.
-      size: How many examples a batch has.
-      within_batches: Whether each batch keeps its examples, and these alone change places.
-      order: A number that says the order of all batches, in each pass and process the same; None for one that is drawn.
-    """
+    """Makes the dataset. Each pass over it draws its order."""
     parts = tf.nest.flatten(arrays)
     specs = tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts)
     # What is traced keeps the seed of that moment.
@@ -192,11 +175,7 @@ def _batches_at_once(elements: list[tf.TensorSpec]) -> int:
 
 
 def ordered_dataset_of(batches: Nested) -> tf.data.Dataset:
-    """Makes the dataset.
-
-    Args:
-      batches: A structure of tensors, all of one first dimension, which counts the batches.
-    """
+    """Makes the dataset."""
     parts = tf.nest.flatten(batches)
     elements = tuple(tf.TensorSpec(part.shape[1:], part.dtype) for part in parts)
     maker = _maker(tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts), elements)
@@ -225,10 +204,6 @@ def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.D
 
     Keras gathers each batch by its indices. Here batches in order are views of the arrays, and shuffled ones are gathered
     some at a time; types that no IPU has are converted once.
-
-    Args:
-      adapter: Keras's view of the arrays. Its order is kept: shuffled, by batch, or as they are.
-      order: A number that says the random order, the same for everybody; None for one that is drawn.
     """
     inputs = internals.arrays_of(adapter)
     inputs = keras.tree.lists_to_tuples(inputs)

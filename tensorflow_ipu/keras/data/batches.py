@@ -20,19 +20,7 @@ _OF_OTHER_SHAPES = frozenset({"ctc", "CTC"})
 
 
 def given_batch(spec: Nested, batch_size: int | None) -> Nested:
-    """A batch as the user describes it.
-
-    Args:
-      spec: A dataset of batches, or a structure of `tf.TensorSpec`, tensors or arrays: `x`, `(x, y)` or `(x, y, weights)`.
-      batch_size: The size of first dimensions that are not known.
-
-    Returns:
-      A structure of `tf.TensorSpec`, all of known shapes.
-
-    Raises:
-      ValueError: A shape is not known, or its first dimension is another than `batch_size`.
-      TypeError: A part has no shape.
-    """
+    """A batch as the user describes it."""
     structure: Any = spec.element_spec if isinstance(spec, tf.data.Dataset) else spec
     return tf.nest.map_structure(lambda leaf: _filled(_spec_of(leaf), batch_size, "spec"), structure)
 
@@ -58,18 +46,7 @@ def _spec_of(leaf: Any) -> tf.TensorSpec:
 
 
 def inputs_of(model: keras.Model, batch_size: int | None) -> Nested:
-    """The inputs of a model in a batch, of which `keras.Input` or `build` have told.
-
-    Args:
-      model: The model.
-      batch_size: The size of first dimensions that are not known.
-
-    Returns:
-      A structure of `tf.TensorSpec`.
-
-    Raises:
-      ValueError: Nothing tells, or another dimension is not known, or the first is another than `batch_size`.
-    """
+    """The inputs of a model in a batch, of which `keras.Input` or `build` have told."""
     symbols = _symbols(model)
     if symbols is None:
         raise ValueError(
@@ -117,18 +94,7 @@ def _filled(spec: tf.TensorSpec, batch_size: int | None, source: str) -> tf.Tens
 
 
 def labels_of(model: keras.Model, inputs: Nested) -> Nested:
-    """The labels of a batch, as the losses that a model was compiled with want them.
-
-    Args:
-      model: The model; it is built where it was not yet.
-      inputs: Its inputs: a structure of `tf.TensorSpec`.
-
-    Returns:
-      A structure of `tf.TensorSpec`; None for a model without a loss.
-
-    Raises:
-      ValueError: A loss is none of Keras's, so that nothing tells.
-    """
+    """The labels of a batch, as the losses that a model was compiled with want them."""
     losses: Any = model.loss
     if losses is None:
         return None

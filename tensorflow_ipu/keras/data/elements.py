@@ -42,11 +42,7 @@ class Elements:
     """
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
-        """Takes the user's dataset.
-
-        Raises:
-          ValueError: An element has a shape that is not fully defined, or holds something other than dense tensors.
-        """
+        """Takes the user's dataset."""
         given = dataset.element_spec
         leaves = tf.nest.flatten(given)
         carried = [at for at, leaf in enumerate(leaves) if not _is_missing(leaf)]

@@ -43,15 +43,7 @@ class Share:
         dataset: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset] | None,
     ) -> None:
-        """Takes the data.
-
-        Args:
-          world: The workers.
-          batches: How many batches the data makes, where that is known.
-          replicas: How many replicas each worker has.
-          dataset: The data, which all workers have in the same order.
-          make: Makes it in the order of a number, where each pass is to have another one.
-        """
+        """Takes the data."""
         self._world = world
         self._replicas = replicas
         self._make = make
@@ -77,11 +69,7 @@ class Share:
         return cluster.share_of(dataset, self._world, self._replicas)
 
     def agreed(self, steps: int) -> int:
-        """How many steps each worker runs, of those that its data makes.
-
-        Raises:
-          ValueError: Workers have data of other sizes, or batches of other shapes or types, though they are to share it.
-        """
+        """How many steps each worker runs, of those that its data makes."""
         form = str(self._dataset.element_spec)
         own = tf.constant([[steps, zlib.crc32(form.encode())]], tf.int64)
         counts, forms = exchange.all_gather(self._world, own, "how many steps the data makes").numpy().T
@@ -189,22 +177,7 @@ class FedData(DataAdapter):
         for_prediction: bool,
         world: World | None = None,
     ) -> None:
-        """Checks the data.
-
-        Args:
-          adapter: The data, as Keras adapts it.
-          steps: The user's number of batches an epoch, over all replicas, if any.
-          steps_argument: The name of the argument that this came in, for messages.
-          steps_per_execution: What the model was compiled with.
-          replicas_for: Says how many replicas run, by the spec of a batch.
-          ordinal: The number of the IPU device.
-          infeed_options: What the queues are made with.
-          for_prediction: Whether `predict` takes the data.
-          world: The workers that share the data; None for this process alone.
-
-        Raises:
-          ValueError: The data is of a kind, shape or size that the device cannot run; or workers have other data.
-        """
+        """Checks the data."""
         _check_kind(adapter)
         _check_full(adapter)
         self._adapter = adapter
@@ -311,11 +284,7 @@ def adapt(
     shuffle: bool | str,
     class_weight: Mapping[int, float] | None,
 ) -> DataAdapter:
-    """Has Keras adapt what a user gave as data.
-
-    Raises:
-      ValueError: There is no data, or it is of no kind that Keras takes.
-    """
+    """Has Keras adapt what a user gave as data."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
     return internals.adapter_for(
@@ -378,11 +347,7 @@ def _check_enough(batches: int | None, steps: int | None, argument: str, replica
 
 
 def _executed_at_once(wanted: int, steps: int) -> int:
-    """How many steps an execution has, of those that the user wants.
-
-    Raises:
-      ValueError: They do not divide the number of steps.
-    """
+    """How many steps an execution has, of those that the user wants."""
     if wanted > steps:
         warnings.warn(
             f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all", stacklevel=5

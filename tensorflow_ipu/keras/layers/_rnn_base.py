@@ -91,14 +91,7 @@ class Popnn(keras.layers.RNN):
         options: Mapping[str, object],
         **fixed: object,
     ) -> None:
-        """Refuses what the layer does not have, all at once.
-
-        Args:
-          partials_dtype: The type of partial sums.
-          time_major: Whether time comes first.
-          options: Options for hardware, by the names of their arguments.
-          **fixed: Arguments that have one value alone, that in `_FIXED`.
-        """
+        """Refuses what the layer does not have, all at once."""
         faults = Faults()
         for name, value in fixed.items():
             if value != _FIXED[name]:

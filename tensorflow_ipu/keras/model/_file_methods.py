@@ -47,13 +47,7 @@ _ENUMS: dict[str, type[enum.Enum]] = {
 
 
 def save(options: Options, stages: StageAssignment, folder: str) -> None:
-    """Writes the options that differ from the defaults, and the stages; nothing where there are none.
-
-    Args:
-      options: The options.
-      stages: The pipeline stages.
-      folder: An existing folder.
-    """
+    """Writes the options that differ from the defaults, and the stages; nothing where there are none."""
     written: dict[str, object] = {}
     for group, values in options.groups():
         changed = {name: _encode(name, value) for name, value in values.changed().items()}
@@ -68,15 +62,7 @@ def save(options: Options, stages: StageAssignment, folder: str) -> None:
 
 
 def load(stages: StageAssignment, folder: str | None) -> Options:
-    """The options that `save` wrote to the folder; the defaults where it wrote none.
-
-    Args:
-      stages: Gets the pipeline stages that it wrote.
-      folder: The folder; None where the file has none for the model.
-
-    Raises:
-      ValueError: What the file has is no such thing, or the method that sets an option would refuse it.
-    """
+    """The options that `save` wrote to the folder; the defaults where it wrote none."""
     path = Path(folder or "", _FILE)
     if not folder or not path.exists():
         return Options()
@@ -146,11 +132,7 @@ def _encode(name: str, value: object) -> object:
 
 
 def _decode(name: str, value: object) -> Any:
-    """The value of an option that `_encode` wrote.
-
-    Raises:
-      ValueError: It wrote no such thing.
-    """
+    """The value of an option that `_encode` wrote."""
     if isinstance(value, list):
         return [_decode(name, part) for part in value]
     if not isinstance(value, dict):
@@ -214,12 +196,7 @@ def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
 
 
 def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
-    """The specs of the model's flat inputs, with static shapes.
-
-    Raises:
-      RuntimeError: The model has not said what its inputs are.
-      ValueError: A dimension is not known.
-    """
+    """The specs of the model's flat inputs, with static shapes."""
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
     try:

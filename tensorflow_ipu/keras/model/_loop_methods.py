@@ -124,11 +124,7 @@ class LoopMethods:
 
 
 def _steps(given: Any) -> int:
-    """`steps_per_execution` as a number: users give the size of a dataset, which is a tensor.
-
-    Raises:
-      ValueError: It is no positive integer, or no int32.
-    """
+    """`steps_per_execution` as a number: users give the size of a dataset, which is a tensor."""
     try:
         steps = operator.index(given.numpy() if tf.is_tensor(given) else given)
     except TypeError as exc:

@@ -164,14 +164,6 @@ def pieces_of(
     """The pieces of a model: a pipeline of all of them, on one IPU, is traced and read.
 
     The stages and options that the model has are as before in the end.
-
-    Args:
-      extension: The model's.
-      machine: As for `predicted_stage_costs`.
-      described: Makes the training program of the model as it is when this is called.
-
-    Raises:
-      ValueError: The model has fewer than two layers.
     """
     stages, options = extension.stages, extension.options
     names = stages.leaf_names()

@@ -36,13 +36,7 @@ class AsynchronousCallbacks(CallbackList):
         per_step: int,
         **kwargs: Any,
     ) -> None:
-        """Takes the user's callbacks.
-
-        Args:
-          callbacks: A callback, a list of them, a `CallbackList`, or None.
-          per_step: How many replicas run.
-          **kwargs: As `CallbackList` takes them.
-        """
+        """Takes the user's callbacks."""
         if isinstance(callbacks, CallbackList):
             callbacks = callbacks.callbacks
         super().__init__(callbacks, **kwargs)
@@ -52,12 +46,7 @@ class AsynchronousCallbacks(CallbackList):
         self._next = 0
 
     def report(self, mode: str, logs: Logs) -> None:
-        """Tells all callbacks that a step of one replica has ended.
-
-        Args:
-          mode: `"train"`, `"test"` or `"predict"`.
-          logs: What the step returned.
-        """
+        """Tells all callbacks that a step of one replica has ended."""
         index = self._next
         self._next += 1
         for callback in self.callbacks:
@@ -98,13 +87,7 @@ class Reader:
     """A thread that hands each element of an outfeed to a function, until it has handed on so many."""
 
     def __init__(self, outfeed: IPUOutfeedQueue, count: int, handle: Callable[[Nested], None]) -> None:
-        """Starts to read.
-
-        Args:
-          outfeed: The queue.
-          count: How many elements a run of the program makes.
-          handle: Called with each element.
-        """
+        """Starts to read."""
         self._outfeed = outfeed
         self._left = count
         self._handle = handle
@@ -123,11 +106,7 @@ class Reader:
             self._error = exc
 
     def join(self) -> None:
-        """Waits until all elements were handled.
-
-        Raises:
-          BaseException: What `handle` raised.
-        """
+        """Waits until all elements were handled."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -148,12 +127,7 @@ _HOOKS = [name for name in vars(keras.callbacks.Callback) if name.startswith("on
 
 
 def written_once(callbacks: Nested, strategy: IPUStrategyV1) -> Nested:
-    """The callbacks that `fit` is given, those of Keras that write files in a form that writes on worker 0 alone.
-
-    Args:
-      callbacks: A callback, a list of them, a `CallbackList`, or None.
-      strategy: The strategy of the workers.
-    """
+    """The callbacks that `fit` is given, those of Keras that write files in a form that writes on worker 0 alone."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks = [_of_workers(one, strategy) for one in callbacks.callbacks]
         return callbacks

@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 
 
 def of_all_workers(world: World, element: Nested, replicas: int) -> Nested:
-    """What the replicas of all workers have left in their outfeeds, one behind the other along the first axis.
-
-    Args:
-      world: The workers.
-      element: What this worker's replicas have left: a structure of tensors, with the replicas along the first axis where
-        there are several.
-      replicas: How many these are.
-    """
+    """What the replicas of all workers have left in their outfeeds, one behind the other along the first axis."""
     parts = [np.asarray(part) for part in tf.nest.flatten(element)]
     rows = [part if replicas > 1 else part[None] for part in parts]
     gathered: list[Any] = [None] * len(rows)
@@ -76,15 +69,7 @@ class Execution:
         self._replicas = 1
 
     def __call__(self, source: Nested) -> Nested:
-        """Runs an execution.
-
-        Args:
-          source: The pass over the data; or, for `..._on_batch`, what yields single batches. For `predict`, a list of
-            what that yielded.
-
-        Returns:
-          The logs of the last step, or the predictions of all.
-        """
+        """Runs an execution."""
         fed = source[0] if isinstance(source, list) and source else source
         if not isinstance(fed, fed_data.Pass):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)

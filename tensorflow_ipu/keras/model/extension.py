@@ -41,17 +41,7 @@ if TYPE_CHECKING:
 
 
 def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
-    """How many replicas fit into a device.
-
-    Args:
-      ipus: How many IPUs the device has.
-      needed: How many one replica has.
-      model: The model, for messages.
-      where: What is on these IPUs, for messages.
-
-    Raises:
-      ValueError: The replicas do not fill the device.
-    """
+    """How many replicas fit into a device."""
     if ipus % needed:
         raise ValueError(
             f"Current device has {ipus} IPUs attached, however the current model `{model.name}` requires a multiple of"
@@ -73,13 +63,7 @@ class Look(NamedTuple):
 
 
 def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> Look:
-    """Calls a model with symbols, to see which scopes its layers enter.
-
-    Args:
-      model: The model.
-      strategy: Its strategy.
-      spec: A batch: a structure of `tf.TensorSpec`.
-    """
+    """Calls a model with symbols, to see which scopes its layers enter."""
     graph = graphs.FunctionGraph("look_at")
     before = entered()
     # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
@@ -89,15 +73,7 @@ def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> Look:
 
 
 def check_traced(model: keras.Model, expected: int) -> None:
-    """Checks that the program being traced uses as many IPUs as the model's layers.
-
-    Args:
-      model: The model.
-      expected: How many IPUs its layers are on.
-
-    Raises:
-      ValueError: It does not.
-    """
+    """Checks that the program being traced uses as many IPUs as the model's layers."""
     graph: tf.Graph = tf.compat.v1.get_default_graph()
     found = replicas.power_of_2(replicas.shards_of(graph))
     if found != expected:
@@ -156,14 +132,7 @@ class Extension:
         return self.strategy.extended.world if self.strategy.extended.workers > 1 else None
 
     def replicas_for(self, spec: Nested) -> int:
-        """How many replicas run a program of the model.
-
-        Args:
-          spec: The batches that they take: a structure of `tf.TensorSpec`.
-
-        Raises:
-          ValueError: They do not fill the device.
-        """
+        """How many replicas run a program of the model."""
         ipus = _state.ipus_of_device(self.ordinal)
         if not self.stages.has_graph and self._look(spec).has_stages:
             self.stages.trace(symbols_of(spec))
@@ -175,14 +144,7 @@ class Extension:
         return fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
 
     def check_traced(self, spec: Nested) -> None:
-        """Checks that the program being traced has as many replicas as it was taken to have.
-
-        Args:
-          spec: The batches that it takes.
-
-        Raises:
-          ValueError: It has another number of them.
-        """
+        """Checks that the program being traced has as many replicas as it was taken to have."""
         if _state.ipus_of_device(self.ordinal) > 1:
             check_traced(self.model, self._look(spec).ipus)
 
@@ -214,17 +176,7 @@ class Extension:
     def feed(
         self, adapter: DataAdapter, steps: int | None, argument: str, for_prediction: bool = False
     ) -> fed_data.FedData:
-        """Makes data that Keras adapted into data that the device is fed with.
-
-        Args:
-          adapter: The data.
-          steps: How many batches the user wants in an epoch, if they said so.
-          argument: The name of the argument they said it in.
-          for_prediction: Whether `predict` takes the data.
-
-        Raises:
-          ValueError: The device cannot run it.
-        """
+        """Makes data that Keras adapted into data that the device is fed with."""
         return fed_data.FedData(
             adapter,
             steps=steps,
@@ -244,11 +196,7 @@ class Extension:
 
     @property
     def steps_per_update(self) -> int:
-        """How many steps make one update of the weights.
-
-        Raises:
-          ValueError: The model has pipeline stages, and nobody said so.
-        """
+        """How many steps make one update of the weights."""
         if not self.stages.is_pipelined:
             return self.options.accumulation.gradient_accumulation_steps_per_replica or 1
         steps = self.options.pipelining.gradient_accumulation_steps_per_replica
@@ -318,15 +266,7 @@ class Extension:
         return Execution(self, mode, loop)
 
     def loop(self, mode: str) -> Loop:
-        """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet.
-
-        Args:
-          mode: Which of them.
-
-        Raises:
-          ValueError: The optimizer cannot be run so.
-          RuntimeError: The model asks for what no program does.
-        """
+        """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet."""
         model = self.model
         if mode == "train" and self.gathers and any(hasattr(one, "minimize") for one in chain(model.optimizer)):
             raise ValueError(

@@ -41,16 +41,7 @@ class Loop:
         accumulation: StepAccumulation | None = None,
         pipelined: PipelinedModel | None = None,
     ) -> None:
-        """Makes programs of `step`.
-
-        Args:
-          model: The model that steps.
-          strategy: Its strategy.
-          name: What reports call the programs.
-          step: What a step does with a batch. It is traced with Keras's `autograph` rules: as it stands.
-          accumulation: How the gradients of several steps become one update of the weights; None for an update a step.
-          pipelined: What runs the steps of a model with pipeline stages, instead of `step` and `accumulation`.
-        """
+        """Makes programs of `step`."""
         self._strategy = strategy
         self._name = name
         self._programs: dict[tuple[str, int], Callable[..., None]] = {}
@@ -76,11 +67,7 @@ class Loop:
         return self._specs[elements.key]
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
-        """Runs steps on the device, each with the next batch of `infeed`; what they return goes to `outfeed`.
-
-        Raises:
-          tf.errors.OpError: The program failed: the data ended, or reading it failed.
-        """
+        """Runs steps on the device, each with the next batch of `infeed`; what they return goes to `outfeed`."""
         self._note_shapes(elements)
         if self._pipelined is not None:
             self._run_pipelined(self._pipelined, elements, infeed, outfeed, steps)

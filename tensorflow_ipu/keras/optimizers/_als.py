@@ -50,12 +50,7 @@ class ALSSettings:
         lpf_alpha: float,
         histogram_bin_edge: float,
     ) -> None:
-        """Checks and keeps them.
-
-        Raises:
-          ValueError: A value is out of range. All faults are reported together.
-          TypeError: A value is of a wrong type.
-        """
+        """Checks and keeps them."""
         self.values: dict[str, float] = {}
         faults = Faults()
         self.values = {
@@ -73,12 +68,7 @@ class ALSSettings:
         faults.raise_any()
 
     def change(self, name: str, value: float) -> None:
-        """Changes one setting.
-
-        Raises:
-          ValueError: The value is out of range, or does not go with the other settings, which then stay as they were.
-          TypeError: The value is of a wrong type.
-        """
+        """Changes one setting."""
         changed = {**self.values, name: value}
         faults = Faults()
         _check(changed, faults)
@@ -114,11 +104,7 @@ class read_only(property):  # noqa: N801
     """A property that says so where it is set."""
 
     def __set__(self, instance: object, value: object) -> None:
-        """Refuses.
-
-        Raises:
-          ValueError: Always.
-        """
+        """Refuses."""
         assert self.fget is not None
         raise ValueError(
             f"`{self.fget.__name__}` is a read-only property: it follows from the training and the settings"

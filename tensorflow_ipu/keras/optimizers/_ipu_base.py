@@ -29,12 +29,7 @@ class Attributes:
     """
 
     def __init__(self, changeable: Iterable[str], variable: Iterable[str]) -> None:
-        """Takes the names that can be marked, and those that are.
-
-        Raises:
-          ValueError: One that cannot be is.
-          TypeError: `variable` is no list of names.
-        """
+        """Takes the names that can be marked, and those that are."""
         self.changeable = frozenset(changeable)
         self.variable: set[str] = set()
         self.values: dict[str, keras.Variable] = {}
@@ -46,12 +41,7 @@ class Attributes:
         self.mark("variable_attributes", variable, is_variable=True)
 
     def mark(self, argument: str, names: Iterable[str], is_variable: bool) -> None:
-        """Marks attributes as variable or constant.
-
-        Raises:
-          ValueError: One is none that can be marked.
-          RuntimeError: The optimizer is built.
-        """
+        """Marks attributes as variable or constant."""
         for name in names:
             if name == "learning_rate":
                 if is_variable:
@@ -70,11 +60,7 @@ class Attributes:
             (self.variable.add if is_variable else self.variable.discard)(name)
 
     def check_set(self, name: str, before: object, value: object) -> None:
-        """Refuses a new value for what programs have as a constant.
-
-        Raises:
-          ValueError: They have, and it is another one.
-        """
+        """Refuses a new value for what programs have as a constant."""
         if name in self.compiled and before != value:
             way = (
                 f"the optimizer with `variable_attributes=[{name!r}]`"
@@ -92,12 +78,7 @@ class Attributes:
 
 
 def number(name: str, value: object) -> float:
-    """The number that an attribute is to be.
-
-    Raises:
-      TypeError: It is none.
-      ValueError: It is infinite or no number at all.
-    """
+    """The number that an attribute is to be."""
     if not is_number(value):
         raise TypeError(f"`{name}` is a variable of programs, and must be a number, but is {value!r}")
     if not math.isfinite(value):
@@ -217,12 +198,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         return name in self._state.attributes.variable or bool(getattr(self, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute: of a variable one the value that the next run reads.
-
-        Raises:
-          ValueError: Programs have the attribute as a constant of another value.
-          TypeError: A variable attribute is to be no number.
-        """
+        """Sets an attribute: of a variable one the value that the next run reads."""
         state: _State | None = self.__dict__.get("_state")
         if state is None:
             super().__setattr__(name, value)
@@ -310,11 +286,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
 
 
 def slot_type(argument: str, dtype: DTypeLike | None) -> tf.DType | None:
-    """The type of slots that a constructor was given, None for that of each variable.
-
-    Raises:
-      ValueError: It is no floating-point type.
-    """
+    """The type of slots that a constructor was given, None for that of each variable."""
     if dtype is None:
         return None
     try:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def all_finite(gradients: Sequence[Gradient | None]) -> tf.Tensor:
-    """Whether all gradients are finite on all replicas: a bool scalar, equal on all of them.
-
-    Args:
-      gradients: Tensors, `tf.IndexedSlices`, and None, which counts as finite.
-    """
+    """Whether all gradients are finite on all replicas: a bool scalar, equal on all of them."""
     values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
     counts = [tf.reduce_sum(tf.cast(~tf.math.is_finite(value), tf.float32)) for value in values]
     return _none_on_any_replica(tf.add_n(counts) if counts else tf.constant(0.0))
@@ -59,9 +55,6 @@ def agree_on_finite(optimizer: object) -> None:
     """Has Keras's own loss scaling skip on all replicas what it skips on any of them.
 
     The optimizer keeps its class, which files name: the check goes into the object.
-
-    Args:
-      optimizer: A Keras optimizer that may be, or wrap, Keras's `LossScaleOptimizer`; None for none.
     """
     one: Any
     for one in chain(optimizer):

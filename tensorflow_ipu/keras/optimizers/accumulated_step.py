@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 def handing_on(
     optimizer: keras.optimizers.Optimizer, take: Callable[[dict[str, list[tf.Tensor]]], None] | None = None
 ) -> Iterator[None]:
-    """A block in which `apply_gradients` gets what was captured since its beginning, unless it is given something.
-
-    Args:
-      optimizer: A Keras optimizer; nothing is captured for one whose `supports_captured_grads` is not there or not true.
-      take: What gets the captured gradients instead, just before. None for `apply_gradients`, as `captured_grads`.
-    """
+    """A block in which `apply_gradients` gets what was captured since its beginning, unless it is given something."""
     if not getattr(optimizer, "supports_captured_grads", False):
         yield
         return
@@ -83,13 +78,7 @@ class StepAccumulation:
 def accumulated_step(
     model: keras.Model, step: Callable[[], None], accumulation: StepAccumulation
 ) -> Callable[[], None]:
-    """Makes a function, to be traced, that runs `step` several times and then updates the weights once.
-
-    Args:
-      model: The model. In `step` its optimizer applies nothing: what it is given is accumulated.
-      step: One step.
-      accumulation: How gradients are accumulated.
-    """
+    """Makes a function, to be traced, that runs `step` several times and then updates the weights once."""
 
     def update() -> None:
         weights = list(model.trainable_variables)

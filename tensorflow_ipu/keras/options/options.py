@@ -30,27 +30,14 @@ if TYPE_CHECKING:
 
 
 def print_text(text: str, print_fn: Callable[[str], object] | None) -> None:
-    """Prints a text by one call, as `model.summary` does.
-
-    Args:
-      text: The text, of one line or several.
-      print_fn: What prints; `print` if None.
-
-    Raises:
-      TypeError: `print_fn` cannot be called.
-    """
+    """Prints a text by one call, as `model.summary` does."""
     if print_fn is not None and not callable(print_fn):
         raise TypeError(f"`print_fn` must be a function of a text, such as `print`, or None, but is {print_fn!r}")
     (print_fn or print)(text)
 
 
 def assignments(heading: str, rows: Iterable[tuple[str, object, str]]) -> str:
-    """A heading, and a line for each value, one below the other.
-
-    Args:
-      heading: The first line.
-      rows: For each value its name, itself, and a remark; an empty one for none.
-    """
+    """A heading, and a line for each value, one below the other."""
     rows = list(rows)
     width = max(len(name) for name, _, _ in rows)
     lines = [f"  {name:{width}} = {typed(value)}{f'  # {remark}' * bool(remark)}" for name, value, remark in rows]
@@ -96,25 +83,12 @@ class OptionGroup:
 
     @classmethod
     def checked(cls, *args: Any, **kwargs: Any) -> Self:
-        """The options that the arguments of the method that sets them say; each group has a method of its own.
-
-        Raises:
-          ValueError: One of them is out of range, or set elsewhere.
-          TypeError: One of them is unknown, or of a wrong kind.
-        """
+        """The options that the arguments of the method that sets them say; each group has a method of its own."""
         raise NotImplementedError
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The group in which these options are set, checked as the method that sets them does.
-
-        Args:
-          given: Options by name. Those that are not there have their defaults.
-
-        Raises:
-          ValueError: One of them is out of range.
-          TypeError: One of them is of a wrong kind.
-        """
+        """The group in which these options are set, checked as the method that sets them does."""
         default = cls()
         explicit = [given.get(name, getattr(default, name)) for name in cls.explicit]
         rest = {name: value for name, value in given.items() if name not in cls.explicit}
@@ -130,11 +104,7 @@ class OptionGroup:
         return {name: getattr(self, name) for name in self.names()}
 
     def text(self, model_name: str) -> str:
-        """The options as lines, each as one would type it.
-
-        Args:
-          model_name: Whose options they are.
-        """
+        """The options as lines, each as one would type it."""
         rows = [
             (name, value, self.unset.get(name, "") if value is None else "") for name, value in self.in_effect().items()
         ]
@@ -183,15 +153,7 @@ def check_flag(name: str, value: object, faults: Faults, *, optional: bool = Fal
 def check_names(
     method: str, given: Iterable[str], known: Iterable[str], refused: Mapping[str, str], faults: Faults
 ) -> None:
-    """Checks which options are given by name.
-
-    Args:
-      method: The name of the method that they are given to.
-      given: Their names.
-      known: The names of the options that it has.
-      refused: Names of options that are set elsewhere, or never, with the reason.
-      faults: Gets what is wrong.
-    """
+    """Checks which options are given by name."""
     for name in given:
         if name in refused:
             faults.add(ValueError, f"`{name}` cannot be set here: {refused[name]}")
@@ -252,12 +214,7 @@ class InfeedOptions(OptionGroup):
 
     @classmethod
     def checked(cls, kwargs: Mapping[str, Any]) -> InfeedOptions:
-        """The options that the arguments of `set_infeed_queue_options` say.
-
-        Raises:
-          ValueError: One of them is out of range, or set by the model.
-          TypeError: One of them is unknown, or of a wrong kind.
-        """
+        """The options that the arguments of `set_infeed_queue_options` say."""
         faults = Faults()
         check_names("set_infeed_queue_options", kwargs, cls.names(), _OF_INFEED, faults)
         check_queue(lambda: _infeed({name: kwargs[name] for name in cls.names() if name in kwargs}), faults)
@@ -276,12 +233,7 @@ class OutfeedOptions(OptionGroup):
 
     @classmethod
     def checked(cls, kwargs: Mapping[str, Any]) -> OutfeedOptions:
-        """The options that the arguments of `set_outfeed_queue_options` say.
-
-        Raises:
-          ValueError: One of them is out of range, or set by the model.
-          TypeError: One of them is unknown, or of a wrong kind.
-        """
+        """The options that the arguments of `set_outfeed_queue_options` say."""
         faults = Faults()
         check_names("set_outfeed_queue_options", kwargs, cls.names(), _OF_OUTFEED, faults)
         given: dict[str, Any] = {name: kwargs[name] for name in cls.names() if name in kwargs}
@@ -341,11 +293,7 @@ class ReplicationOptions(OptionGroup):
 
     @classmethod
     def checked(cls, method: object) -> ReplicationOptions:
-        """The options that the argument of `set_replication_options` says.
-
-        Raises:
-          ValueError: It is no method, and the name of none.
-        """
+        """The options that the argument of `set_replication_options` says."""
         return cls(ReplicatedMetricReductionMethod.parse(method))
 
     @classmethod
@@ -433,12 +381,7 @@ class PipeliningOptions(OptionGroup):
         method: GradientAccumulationReductionMethod | str,
         kwargs: Mapping[str, Any],
     ) -> PipeliningOptions:
-        """The options that the arguments of `set_pipelining_options` say.
-
-        Raises:
-          ValueError: One of them is out of range, or set elsewhere.
-          TypeError: One of them is unknown, or of a wrong kind.
-        """
+        """The options that the arguments of `set_pipelining_options` say."""
         faults = Faults()
         count = check_steps(steps, faults)
         if device_mapping is not None and not (
@@ -514,12 +457,7 @@ class GradientAccumulationOptions(OptionGroup):
         use_v2: bool,
         kwargs: Mapping[str, Any],
     ) -> GradientAccumulationOptions:
-        """The options that the arguments of `set_gradient_accumulation_options` say.
-
-        Raises:
-          ValueError: One of them is out of range, or set by another one.
-          TypeError: One of them is unknown, or of a wrong kind.
-        """
+        """The options that the arguments of `set_gradient_accumulation_options` say."""
         faults = Faults()
         count = check_steps(steps, faults)
         parsed = check_method(method, faults)
@@ -572,14 +510,7 @@ class Options:
         self.accumulation = _reducing_by(group.gradient_accumulation_reduction_method, self.accumulation)
 
     def reset(self, name: str) -> bool:
-        """Puts a group back to its defaults.
-
-        Args:
-          name: Its name.
-
-        Returns:
-          Whether an option changed by it.
-        """
+        """Puts a group back to its defaults."""
         before = replace(self)
         setattr(self, name, type(getattr(self, name))())
         if name == "accumulation":

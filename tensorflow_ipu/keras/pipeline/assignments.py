@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 
 def assignment_of(place: Place, subclassed: bool = False) -> Assignment:
-    """The assignment of a layer or a call of one: what `get_pipeline_stage_assignment` lists.
-
-    Args:
-      place: The layer, or its call.
-      subclassed: Whether it is one of a subclassed model.
-    """
+    """The assignment of a layer or a call of one: what `get_pipeline_stage_assignment` lists."""
     if place.children is None:
         if place.node is None:
             return SequentialLayerPipelineStageAssignment(place.layer, place.stage)
@@ -53,17 +48,7 @@ def _nested_kind(subclassed: bool) -> type[NestedModelPipelineStageAssignment]:
 def read_assignment(
     model: keras.Model, places: list[Place], assignment: object, subclassed: bool = False
 ) -> dict[Key, int]:
-    """The stages that a list of assignments says of a model's places.
-
-    Args:
-      model: The sequential or functional model of the layers.
-      places: Its layers, or their calls, in the order in which they run.
-      assignment: The list.
-      subclassed: Whether the model was traced from a subclassed one.
-
-    Raises:
-      ValueError: The list does not fit the model.
-    """
+    """The stages that a list of assignments says of a model's places."""
     if not isinstance(assignment, list):
         raise ValueError(f"`pipeline_stage_assignment` needs to be a list, but is {assignment!r}")
     sequential = isinstance(model, keras.Sequential)
@@ -183,16 +168,7 @@ def named_stage(place: Place) -> list[Named]:
 
 
 def restore_stages(places: list[Place], named: object, stages: dict[Key, int]) -> None:
-    """Reads stages that `named_stage` told of an equal model.
-
-    Args:
-      places: The layers, or their calls, in the order in which they run.
-      named: What was told of each of them.
-      stages: Where the stages go, by the keys of places.
-
-    Raises:
-      ValueError: The model has other layers, or `named` is no such list.
-    """
+    """Reads stages that `named_stage` told of an equal model."""
     if not isinstance(named, list) or any(not isinstance(one, list) or len(one) != 2 for one in named):
         raise ValueError(
             f"pipeline stages should be a list of pairs of a layer's name and its stage, but are `{named!r}`"

@@ -53,11 +53,7 @@ class StageAssignment:
 
     @property
     def graph(self) -> keras.Model:
-        """The sequential or functional model of the layers: the model itself, or what its `call` was traced to.
-
-        Raises:
-          RuntimeError: It is not known: a subclassed model is not built.
-        """
+        """The sequential or functional model of the layers: the model itself, or what its `call` was traced to."""
         if not self.is_subclassed:
             return self._model
         if self._traced is None:
@@ -65,15 +61,7 @@ class StageAssignment:
         return self._traced
 
     def trace(self, symbols: Nested) -> None:
-        """Finds the layers of a subclassed model, with the stages of the scopes in its `call`.
-
-        Args:
-          symbols: What it is called with: a structure of `keras.KerasTensor`.
-
-        Raises:
-          NotImplementedError: It has no `call`.
-          RuntimeError: Its `call` cannot be cut into stages.
-        """
+        """Finds the layers of a subclassed model, with the stages of the scopes in its `call`."""
         self._traced = places.trace(self._model, self._strategy, symbols)
 
     @property
@@ -91,20 +79,11 @@ class StageAssignment:
         return places_of(self.graph, self._own, functools.partial(_inner, traces=True))
 
     def get(self) -> list[Assignment]:
-        """An assignment for each layer, or call of one, in the order in which they run.
-
-        Raises:
-          RuntimeError: The model is subclassed, and not built.
-        """
+        """An assignment for each layer, or call of one, in the order in which they run."""
         return [assignment_of(place, self.is_subclassed) for place in self.places]
 
     def set(self, assignment: object) -> None:
-        """Assigns stages; see `set_pipeline_stage_assignment`.
-
-        Raises:
-          RuntimeError: The model is subclassed and not built, or a stage has no layer.
-          ValueError: The list does not fit the model, or the stages do not fit together.
-        """
+        """Assigns stages; see `set_pipeline_stage_assignment`."""
         before, self._stages = self._stages, read_assignment(self.graph, self.places, assignment, self.is_subclassed)
         try:
             if self.is_sequential:
@@ -135,33 +114,17 @@ class StageAssignment:
             _clear(place)
 
     def named(self) -> list[Named]:
-        """The names of the layers in the order in which they run, each with its stage: what files hold.
-
-        Returns:
-          Pairs of a layer's name and its stage, or of a nested model's name and such a list.
-        """
+        """The names of the layers in the order in which they run, each with its stage: what files hold."""
         return [named_stage(place) for place in self.places]
 
     def restore(self, named: list[Named]) -> None:
-        """Assigns the stages that `named` returned for an equal model.
-
-        Raises:
-          ValueError: The model has other layers, or `named` is no such list.
-        """
+        """Assigns the stages that `named` returned for an equal model."""
         stages: dict[Key, int] = {}
         restore_stages(self.places, named, stages)
         self._stages = stages
 
     def check(self) -> int:
-        """Checks that the stages make a pipeline.
-
-        Returns:
-          How many there are.
-
-        Raises:
-          ValueError: A layer has no stage, or depends on one of a later stage.
-          RuntimeError: A stage has no layer.
-        """
+        """Checks that the stages make a pipeline."""
         places = self.places
         leaves = self._leaves()
         without = [leaf.layer for leaf in leaves if leaf.stage is None]
@@ -199,16 +162,7 @@ class StageAssignment:
 
 
 def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.Model | None:
-    """The model that a call of a layer expands to: the layer itself, or what its `call` was traced to.
-
-    Args:
-      layer: The layer.
-      node: The call; None in a sequential model.
-      traces: Whether to find out what it is traced to, where that is not known yet.
-
-    Returns:
-      A sequential or functional model; None for what is no model, or whose `call` cannot be cut: it is one layer.
-    """
+    """The model that a call of a layer expands to: the layer itself, or what its `call` was traced to."""
     kind = keras.Sequential if isinstance(layer, keras.Sequential) else Functional
     if isinstance(layer, kind):
         return layer if type(layer).call is kind.call else None
@@ -235,11 +189,7 @@ def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.
 
 
 def _check_sequence(places: list[Place]) -> None:
-    """Checks that the stages of a sequential model's layers count up from 0.
-
-    Raises:
-      ValueError: They do not.
-    """
+    """Checks that the stages of a sequential model's layers count up from 0."""
     last: int | None = None
     for place in places:
         stages = [leaf.stage for leaf in place.leaves() if leaf.stage is not None]

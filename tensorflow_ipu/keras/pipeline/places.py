@@ -100,11 +100,7 @@ def graph_of(model: keras.Model) -> Functional:
 
 
 def calls_of(model: keras.Model, places: list[Place]) -> tuple[list[Call], list[Key], list[Key]]:
-    """The calls of a built model, with each call of a nested model expanded to the calls in it.
-
-    Returns:
-      The calls, and the keys of the model's inputs and outputs.
-    """
+    """The calls of a built model, with each call of a nested model expanded to the calls in it."""
     inputs = [(id(symbol),) for symbol in graph_of(model).inputs]
     calls: list[Call] = []
     return calls, inputs, _link(model, places, (), inputs, calls)
@@ -216,20 +212,7 @@ def _flow(
 
 
 def trace(model: keras.Model, strategy: IPUStrategyV1, symbols: Nested) -> Functional:
-    """Calls a model with symbols, and notes what it does with them.
-
-    Args:
-      model: A subclassed model.
-      strategy: Its strategy.
-      symbols: What it is called with: a structure of `keras.KerasTensor`.
-
-    Returns:
-      A functional model of the same layers.
-
-    Raises:
-      NotImplementedError: The model has no `call`.
-      RuntimeError: Its `call` does not take symbols, or does other things in training.
-    """
+    """Calls a model with symbols, and notes what it does with them."""
     if type(model).call in (keras.Model.call, keras.layers.Layer.call):
         raise NotImplementedError(f"the function `call` for the model {model.name} has not been implemented")
     with strategy.scope():
@@ -250,14 +233,7 @@ def trace(model: keras.Model, strategy: IPUStrategyV1, symbols: Nested) -> Funct
 
 
 def symbols_of_built(model: keras.Model) -> Nested:
-    """What a model was built for, as symbols.
-
-    Args:
-      model: A subclassed model.
-
-    Raises:
-      RuntimeError: It is not built, or was built without shapes.
-    """
+    """What a model was built for, as symbols."""
     shapes = internals.built_shapes(model)
     if not shapes:
         raise RuntimeError(
@@ -306,11 +282,7 @@ def _calls(graph: Functional) -> list[int | str]:
 
 
 def symbols_of(spec: Nested) -> Nested:
-    """The inputs of a model for data of this spec, as symbols.
-
-    Args:
-      spec: A batch: a structure of `tf.TensorSpec`, in which None stands for data that is missing.
-    """
+    """The inputs of a model for data of this spec, as symbols."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
     return keras.tree.map_structure(
         lambda leaf: keras.KerasTensor(leaf.shape, keras.backend.standardize_dtype(leaf.dtype)), x

@@ -35,18 +35,7 @@ class PipelinedModel:
         accumulate_outfeed: bool,
         options: Mapping[str, Any],
     ) -> None:
-        """Plans a pipeline.
-
-        Args:
-          model: A model, built.
-          assignment: The stages of its layers.
-          mode: `"train"`, `"test"` or `"predict"`.
-          micro_batches: How many steps make one update of the weights; None without updates: all of an execution then
-            pass the pipeline at once.
-          device_mapping: The IPU of each stage, if the user has said so.
-          accumulate_outfeed: Whether the outfeed gets results once for these steps: those after the last of them.
-          options: Further arguments of `pipeline`.
-        """
+        """Plans a pipeline."""
         self._model = model
         self._mode = mode
         self._micro_batches = micro_batches
@@ -58,14 +47,7 @@ class PipelinedModel:
         self._flow = calls_of(assignment.graph, assignment.places)
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
-        """Puts the pipeline into the program that is being traced.
-
-        Args:
-          elements: What `infeed` carries.
-          infeed: Where the first stage takes batches from.
-          outfeed: What gets the logs or predictions of each step.
-          steps: How many steps it runs.
-        """
+        """Puts the pipeline into the program that is being traced."""
         trace = _Trace(self._model, self._graph, self._flow, self._mode, elements)
         count = self._micro_batches or steps
         training = {"optimizer_function": self._optimizer} if self._mode == "train" else {}

@@ -14,15 +14,7 @@ __all__ = ["page"]
 
 
 def page(report: Report, before: Report | None = None) -> str:
-    """Writes a report as HTML.
-
-    Args:
-      report: The report.
-      before: Another one, for a panel of what changed from it; None for no such panel.
-
-    Raises:
-      ImportError: matplotlib is missing.
-    """
+    """Writes a report as HTML."""
     title, head = summary(report)
     changes = [] if before is None else [comparison(before, report)]
     return whole.page(title, head, "\n".join([*changes, *panels(report)]), LOOKS, SCRIPT)

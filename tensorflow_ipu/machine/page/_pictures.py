@@ -33,11 +33,7 @@ _NAMED = re.compile(r'(\bid="|"#|url\(#)')
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """An empty figure of so many inches with axes, in the colours of the page.
-
-    Raises:
-      ImportError: matplotlib is missing.
-    """
+    """An empty figure of so many inches with axes, in the colours of the page."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -71,13 +67,7 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def inline(made: Figure, number: int, description: str) -> str:
-    """The figure as an `svg` element of a page.
-
-    Args:
-      made: What `figure` gave, in its block.
-      number: Another for each figure of the page, which has one name space.
-      description: What is to be seen, for those who do not see it.
-    """
+    """The figure as an `svg` element of a page."""
     written = io.StringIO()
     made.savefig(written, format="svg", transparent=True, metadata={"Date": None})
     text = written.getvalue()

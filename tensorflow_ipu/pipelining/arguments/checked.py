@@ -160,16 +160,7 @@ class Arguments:
 
 
 def checked(given: Given) -> Arguments:
-    """Checks the arguments of `pipeline`.
-
-    Args:
-      given: They.
-
-    Raises:
-      ValueError: One is out of range, or two do not go together.
-      TypeError: One is of a wrong kind.
-      NotImplementedError: The schedule cannot do what is asked for.
-    """
+    """Checks the arguments of `pipeline`."""
     faults = Faults()
     training = given.optimizer_function is not None
     count = _count(given.gradient_accumulation_count, faults)

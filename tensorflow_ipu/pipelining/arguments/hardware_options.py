@@ -118,13 +118,7 @@ class PipelineOptions:
 
 
 def checked_options(given: Given, stages: int | None, faults: Faults) -> PipelineOptions:
-    """Records what is wrong with these arguments.
-
-    Args:
-      given: All arguments.
-      stages: How many stages there are, if that is known.
-      faults: Where faults go.
-    """
+    """Records what is wrong with these arguments."""
     lists: dict[str, tuple[PipelineStageOptions, ...] | None] = {}
     for direction in ("forward", "backward"):
         name = f"{direction}_propagation_stages_poplar_options"

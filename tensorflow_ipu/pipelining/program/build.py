@@ -115,12 +115,7 @@ def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
 
 
 def build(given: Given, name: str | None) -> tf.Operation:
-    """The pipeline of these arguments, in the program that is being traced.
-
-    Args:
-      given: The arguments of `pipeline`, but for its name.
-      name: Its name, or None.
-    """
+    """The pipeline of these arguments, in the program that is being traced."""
     arguments = checked(given)
     if tf.executing_eagerly():
         raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")

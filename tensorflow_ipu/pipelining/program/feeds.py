@@ -35,17 +35,7 @@ class PipelineFeeds:
         results: Results,
         accumulate_dtype: DTypeOf,
     ) -> None:
-        """Takes the queues.
-
-        Args:
-          infeed: What the first stage takes elements from, or None.
-          outfeed: What results are enqueued to, or None.
-          result: From the flat outputs of the last stage and the loss to what is enqueued.
-          result_specs: The structure of what is enqueued, as specs.
-          results: What is enqueued of a pass.
-          accumulate_dtype: The type of what is enqueued once a pass: None for that of the result, a dtype, or a function of
-            the result.
-        """
+        """Takes the queues."""
         self._infeed = infeed
         self._result = result
         self._results = Results.EACH if outfeed is None else results
@@ -87,11 +77,7 @@ class PipelineFeeds:
         return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
 
     def give(self, outputs: Sequence[tf.Tensor], loss: tf.Tensor | None, sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Enqueues the result of a micro-batch, or keeps it for the end of the pass.
-
-        Returns:
-          The new sums.
-        """
+        """Enqueues the result of a micro-batch, or keeps it for the end of the pass."""
         if self._enqueue is None:
             return list(sums)
         tensors = flat_tensors(self._result(outputs, loss))

@@ -85,12 +85,7 @@ class Layout:
         return runner.residuals if kind is BufferKind.RECOMPUTED else runner.stash
 
     def incoming_gradients(self, stage: int, part: int | None) -> tuple[Key, tuple[int, ...] | None] | None:
-        """Where the gradients of a part's outputs are, and which of those there.
-
-        Returns:
-          A buffer, or the gradients that the head computes; all of what is there, or some by number. None for a part that
-          computes the loss itself.
-        """
+        """Where the gradients of a part's outputs are, and which of those there."""
         link = self.plan.buffer(BufferKind.BACKWARD_LINK, stage, part)
         if link is not None:
             return link, None
@@ -134,11 +129,7 @@ class Layout:
         return split_outputs([(part, self._parts[stage, part]) for part, _ in self.plan.parts(stage)], numbers)
 
     def kept(self, accumulation: Accumulation) -> dict[Key, tuple[list[tf.TensorSpec], int]]:
-        """What begins a pass as zeros: for each thing its tensors of one micro-batch, and how many places it has.
-
-        Args:
-          accumulation: How gradients are accumulated.
-        """
+        """What begins a pass as zeros: for each thing its tensors of one micro-batch, and how many places it has."""
         captures = [spec for runner in self._parts.values() for specs in runner.captures.values() for spec in specs]
         handed = [spec_of(one) for runner in (*self._parts.values(), self.head) if runner for one in runner.handed]
         found: dict[Key, tuple[list[tf.TensorSpec], int]] = {CAPTURED: (captures, 1), HANDED: (handed, 1)}

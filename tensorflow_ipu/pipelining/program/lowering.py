@@ -51,14 +51,7 @@ class Lowering:
     def __init__(
         self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: rings.Sequencer
     ) -> None:
-        """Takes what a pass is made of.
-
-        Args:
-          layout: The plan, with what it keeps in memory.
-          operations: Makes the operations of its steps.
-          memory: The memory as the pass begins.
-          sequencer: What runs operations one after the other.
-        """
+        """Takes what a pass is made of."""
         self._layout = layout
         self._plan = layout.plan
         self._operations = operations
@@ -66,12 +59,7 @@ class Lowering:
         self._sequencer = sequencer
 
     def run(self, iterations: Number, micro_batches: Number) -> PassResults:
-        """Runs the pass.
-
-        Args:
-          iterations: How often the steady section is run, as a whole number or an int32 scalar.
-          micro_batches: How many micro-batches there are, likewise.
-        """
+        """Runs the pass."""
         steady = self._plan.section("steady")
         ramps = folded_ramps(self._plan)
         if ramps is not None:

@@ -41,13 +41,7 @@ class Overlap:
     """The instructions of one iteration, or of one region of it, in their order."""
 
     def __init__(self, sequencer: Sequencer, window: int, begin: Token | None = None) -> None:
-        """Begins.
-
-        Args:
-          sequencer: What runs the program's instructions one after the other.
-          window: How many instructions may be in flight.
-          begin: In a region that may be skipped, an int32 scalar that is 0, and that nothing may be computed ahead of.
-        """
+        """Begins."""
         self._sequencer = sequencer
         self._window = window
         self._begin: Token = tf.constant(0) if begin is None else begin
@@ -62,13 +56,7 @@ class Overlap:
         before: Sequence[tf.Tensor],
         body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
     ) -> list[tf.Tensor]:
-        """Runs an instruction, as `Sequencer.once` does where nothing is skipped.
-
-        Args:
-          reads: Tensors that `body` uses, other than those that it reads in places of rings.
-          before: What the results take the place of.
-          body: From an int32 scalar that is 0, for reads of rings, `reads` and `before`, to the results.
-        """
+        """Runs an instruction, as `Sequencer.once` does where nothing is skipped."""
         wait: Token = self._fences[-self._window] if len(self._fences) >= self._window else self._begin
         if reads and (self._fences or self._in_region):
             _, reads = self._sequencer.fence(reads, wait)
@@ -119,15 +107,7 @@ class ProgramMemory:
         all_there: bool,
         overlapping: bool = False,
     ) -> None:
-        """Runs the operations of steps.
-
-        Args:
-          steps: For each step its operations, in the order in which they are run.
-          base: What is added to the numbers of their micro-batches.
-          count: How many micro-batches there are.
-          all_there: Whether there is a micro-batch for each operation; else those are skipped that have none.
-          overlapping: Whether operations may overlap; then none may be skipped.
-        """
+        """Runs the operations of steps."""
         every = _flat(steps)
         turns = Turns(every, base, count, () if all_there else (When(each.micro_batch) for each in every))
         self._overlap = Overlap(self._sequencer, self._window) if overlapping else None
@@ -138,13 +118,7 @@ class ProgramMemory:
         self._overlap = None
 
     def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Number, count: Number) -> None:
-        """Runs the operations of steps, two at a time where both have a micro-batch; those that have none are skipped.
-
-        Args:
-          steps: For each step its operations, in the order in which they are run.
-          base: What is added to the numbers of their micro-batches.
-          count: How many micro-batches there are.
-        """
+        """Runs the operations of steps, two at a time where both have a micro-batch; those that have none are skipped."""
         pairs = [[operations[at : at + 2] for at in range(0, len(operations), 2)] for operations in steps]
         turns = Turns(_flat(steps), base, count, (when for pair in _flat(pairs) for _, when in _runs(pair)))
         for of_step in pairs:
@@ -270,14 +244,7 @@ class _MemoryView:
 
 
 def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: rings.Sequencer) -> ProgramMemory:
-    """The memory as a pass begins.
-
-    Args:
-      layout: What it holds.
-      accumulation: How gradients are accumulated.
-      sums: What the outfeed's sums begin with.
-      sequencer: What runs the operations of the pass one after the other.
-    """
+    """The memory as a pass begins."""
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
     contents |= dict(zip(kept, rings.empty(list(kept.values())), strict=True))

@@ -60,13 +60,7 @@ class Model:
     """
 
     def __init__(self, arguments: Arguments, plan: Plan) -> None:
-        """Traces the stages.
-
-        Raises:
-          ValueError: A stage captures a tensor, or stages of different IPUs share a variable.
-          TypeError: A stage cannot be called with what the one before returns, or returns no tensors.
-          RuntimeError: There is no variable to train.
-        """
+        """Traces the stages."""
         self._plan = plan
         self._loss: _Loss | None = (
             None if arguments.optimizer_function is None else _Loss([], arguments.optimizer_function)

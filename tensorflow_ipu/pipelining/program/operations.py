@@ -116,14 +116,7 @@ class Operations:
         feeds: Feeds,
         accumulation: Accumulation,
     ) -> None:
-        """Takes what instructions need.
-
-        Args:
-          layout: The plan, and what its buffers hold.
-          parts: The stages' functions, by stage and part.
-          feeds: The queues.
-          accumulation: How gradients are accumulated.
-        """
+        """Takes what instructions need."""
         self._layout = layout
         self._plan = layout.plan
         self._parts = parts
@@ -206,13 +199,7 @@ class Operations:
         )
 
     def _backward(self, instruction: Backward, begun: frozenset[tuple[int, int, int]]) -> Operation:
-        """The backward pass of a part.
-
-        Args:
-          instruction: The instruction.
-          begun: The gradients, by stage, micro-batch and number of the input, that an earlier operation of the step has
-            written: to these, this one adds.
-        """
+        """The backward pass of a part."""
         stage, part = instruction.stage, instruction.part
         runner = self._parts[stage, part]
         accumulator = self._layout.buffer(BufferKind.ACCUMULATOR, stage, part)

@@ -103,21 +103,7 @@ def passes_of(
     prefetch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
 ) -> Passes:
-    """Reads each pass of a pipeline; nothing is run.
-
-    Args:
-      pipeline: The pipeline, whose program is still there.
-      target: The machine; None for the one that the configuration describes.
-      replica_count: How many replicas run it.
-      prefetch: The `prefetch_depth` of its infeed, where that is known.
-      trip_counts: For loops of passes whose number of iterations only running them tells: the name of the pass and of the
-        loop, such as `stage 0 forward/while`, and the number; `*` stands for all.
-
-    Raises:
-      RuntimeError: The program is gone, or was not traced to its end.
-      TypeError: `target` is no machine.
-      ValueError: There is no such machine, or `trip_counts` names a loop that there is not.
-    """
+    """Reads each pass of a pipeline; nothing is run."""
     parts = pipeline.parts()
     footprint = parts.footprint
     if footprint is None:
@@ -389,13 +375,7 @@ def traced_cost(part: StagePart) -> StageCost:
 
 
 def costs_of_stages(plan: Plan, parts: Mapping[Place, StagePart], cost_of: Callable[[StagePart], StageCost]) -> Costs:
-    """For each stage of a plan its cost, or those of its parts where it was given as a list.
-
-    Args:
-      plan: The plan.
-      parts: The stages' functions, by stage and part.
-      cost_of: Gives the cost of a part.
-    """
+    """For each stage of a plan its cost, or those of its parts where it was given as a list."""
     found: list[StageCost | tuple[StageCost, ...]] = []
     for stage in range(plan.stages):
         costs = tuple(cost_of(parts[stage, part]) for part, _ in plan.parts(stage))

@@ -46,28 +46,12 @@ class Sequencer:
         before: Sequence[tf.Tensor],
         body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
     ) -> list[tf.Tensor]:
-        """Runs `body` after all that was run so far and before all that will be, or skips it.
-
-        Args:
-          runs: A bool scalar: whether it is run. None where it is run in any case.
-          reads: Tensors that `body` uses, other than those that it reads in places of rings.
-          before: What the results take the place of, with their shapes and types: they are made in the same memory. They
-            are the results where it is skipped.
-          body: From an int32 scalar that is 0, for reads and writes of rings, `reads` and `before`, to the results.
-        """
+        """Runs `body` after all that was run so far and before all that will be, or skips it."""
         self.token, results = run_once(tf.constant(True) if runs is None else runs, self.token, reads, before, body)
         return results
 
     def fence(self, values: Sequence[tf.Tensor], behind: Token = 0) -> tuple[Token, list[tf.Tensor]]:
-        """Materialises values: what they were computed from is not read any more where they are used.
-
-        Args:
-          values: Tensors.
-          behind: An int32 scalar that is 0, and that has to be known before.
-
-        Returns:
-          An int32 scalar that is 0, for reads and writes of rings that come behind; the same tensors.
-        """
+        """Materialises values: what they were computed from is not read any more where they are used."""
         passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [*_scalars(behind), list(values)])
         return passed, fenced
 
@@ -78,14 +62,7 @@ def opaque_zero() -> tf.Tensor:
 
 
 def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.Tensor]]:
-    """Zeros, all made at once: so that each has its place from the start, where equal constants are one that is copied.
-
-    Args:
-      kept: For each ring its tensors of one micro-batch, and how many micro-batches it holds.
-
-    Returns:
-      For each its tensors, without the axis of the micro-batches where there is only one.
-    """
+    """Zeros, all made at once: so that each has its place from the start, where equal constants are one that is copied."""
     shapes = [one.shape if depth == 1 else [depth, *one.shape] for specs, depth in kept for one in specs]
     if not shapes:
         return [[] for _ in kept]
@@ -145,14 +122,7 @@ class Turns:
     def __init__(
         self, operations: Iterable[Operation], base: Number, count: Number, asked: Iterable[When] = ()
     ) -> None:
-        """Has them computed.
-
-        Args:
-          operations: The operations of the iteration.
-          base: What is added to the numbers of their micro-batches, as a whole number or an int32 scalar.
-          count: How many micro-batches a pass has, likewise.
-          asked: The conditions that will be asked for.
-        """
+        """Has them computed."""
         operations = list(operations)
         numbers = sorted({operation.micro_batch for operation in operations})
         places = sorted({(one.micro_batch, ring.depth) for one in operations for ring in _rings(one)})

@@ -50,17 +50,7 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line.
-
-    Args:
-      arguments: The words behind `python -m tensorflow_ipu pipeline`.
-
-    Returns:
-      The exit status: 0, or 2 where what was asked for cannot be.
-
-    Raises:
-      SystemExit: The command line is wrong, or asks for help.
-    """
+    """Executes a command line."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

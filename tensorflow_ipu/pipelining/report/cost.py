@@ -67,14 +67,7 @@ class _Amount:
 
 
 def holdings_of(plan: Plan, ipu: int, costs: Costs, size_of: Callable[[Buffer], float]) -> Holdings:
-    """What an IPU has of a plan.
-
-    Args:
-      plan: The plan.
-      ipu: The number of the IPU.
-      costs: What the stages cost.
-      size_of: The bytes of a buffer of the plan, with all its places.
-    """
+    """What an IPU has of a plan."""
     weights, accumulators, state, stash = (_Amount() for _ in range(4))
     links = resting = 0.0
     within = plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved

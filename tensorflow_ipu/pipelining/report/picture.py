@@ -52,17 +52,7 @@ def draw_box(
     inches: float,
     label: str | None = None,
 ) -> None:
-    """Draws a task.
-
-    Args:
-      axes: Where to; x is time, y is rows, downward.
-      instruction: What is run.
-      begin: Where the box begins.
-      end: Where it ends.
-      row: The top of its row.
-      inches: How wide it is in the picture.
-      label: What stands in it; stage and micro-batch if omitted.
-    """
+    """Draws a task."""
     from matplotlib.patches import Rectangle
 
     face, ink = _colours(instruction)

@@ -68,12 +68,7 @@ class StageCost:
     weights_off_chip: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the values.
-
-        Raises:
-          TypeError: A value is no number.
-          ValueError: A value is negative or not finite, or `weight_shards` is below 1.
-        """
+        """Checks the values."""
         faults = Faults()
         note_bool("weights_off_chip", self.weights_off_chip, faults)
         if not is_int(self.weight_shards) or self.weight_shards < 1:
@@ -125,16 +120,7 @@ Costs = dict[tuple[int, int | None], StageCost]
 
 
 def by_place(plan: Plan, stage_costs: StageCosts) -> Costs:
-    """The cost of each part of each stage.
-
-    Args:
-      plan: The plan that has the stages.
-      stage_costs: As for `plan_cost`.
-
-    Raises:
-      TypeError: `stage_costs` is nothing of what that takes.
-      ValueError: It is of the wrong length.
-    """
+    """The cost of each part of each stage."""
     if stage_costs is None:
         stage_costs = StageCost()
     if isinstance(stage_costs, StageCost):
@@ -185,17 +171,7 @@ class Prices:
     """
 
     def __init__(self, plan: Plan, stage_costs: StageCosts, machine: System | Machine | str | None) -> None:
-        """Checks what stages cost.
-
-        Args:
-          plan: The plan.
-          stage_costs: As for `plan_cost`.
-          machine: As for `plan_cost`.
-
-        Raises:
-          TypeError: One of them is nothing of what that takes.
-          ValueError: The costs are of the wrong length, or the machine is not known.
-        """
+        """Checks what stages cost."""
         self._plan = plan
         self.costs = by_place(plan, stage_costs)
         self.system: System | None = None

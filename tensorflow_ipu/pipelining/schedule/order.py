@@ -68,14 +68,7 @@ def order_of(
     training: bool,
     batch_serialization_iterations: int = 1,
 ) -> Order:
-    """The order of a schedule.
-
-    Args:
-      schedule: The schedule.
-      mapping: The IPUs of each stage.
-      training: Whether the stages are visited backward too.
-      batch_serialization_iterations: How many micro-batches go together.
-    """
+    """The order of a schedule."""
     way = [frozenset(ipus) for ipus in mapping]
     if training:
         way += reversed(way)
@@ -117,14 +110,7 @@ def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
 
 
 def folded_ramps(plan: Plan) -> tuple[int, int] | None:
-    """How many iterations of the steady loop the ramps are.
-
-    Args:
-      plan: The plan.
-
-    Returns:
-      The iterations of the ramp up and those of the ramp down; None if a ramp has other steps than such iterations.
-    """
+    """How many iterations of the steady loop the ramps are."""
     steady = plan.section("steady")
     up, down = _contents(plan.section("ramp up").steps), _contents(plan.section("ramp down").steps)
     length = len(_contents(steady.steps))

@@ -167,16 +167,7 @@ def planned_phases(
     repeat_count: int,
     liveness: Liveness,
 ) -> Plan:
-    """Plans phases of numbers that were checked.
-
-    Args:
-      execution: In which order they come onto the chip.
-      full: For each phase its IPUs, and for each phase whether they are those of concurrent parts.
-      micro_batches: How many pass before the weights are updated.
-      training: Whether there are backward phases and an update.
-      repeat_count: How often that is run.
-      liveness: When they leave the chip.
-    """
+    """Plans phases of numbers that were checked."""
     mapping, concurrent = full
     phases = range(len(mapping))
     way = [_Point(Forward, stage) for stage in phases]

@@ -148,18 +148,7 @@ def planned(
     repeat_count: int,
     batch: int,
 ) -> Plan:
-    """Plans a pipeline of numbers that were checked.
-
-    Args:
-      name: The plan's name.
-      full: For each stage its IPUs, and for each stage whether they are those of concurrent parts.
-      micro_batches: How many there are in all, a whole number of cycles of the schedule.
-      schedule: The schedule.
-      training: Whether there are backward passes and an update.
-      mode: The recomputation mode in use, never `Auto`.
-      repeat_count: How often the pass is run.
-      batch: How many micro-batches each stage works through before the next stage does.
-    """
+    """Plans a pipeline of numbers that were checked."""
     mapping, concurrent = full
     work = _Work(schedule, order_of(schedule, mapping, training, batch), mapping, concurrent, training, mode)
     return Plan(

@@ -52,17 +52,7 @@ def checked_product(counts: dict[str, Any], faults: Faults) -> None:
 
 
 def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
-    """Brings a device mapping into its full form.
-
-    Args:
-      name: The argument's name.
-      mapping: For each stage an IPU, or a list of IPUs where the stage has concurrent parts. A stage on all of them, -1, is
-        planned on the first.
-      faults: Where faults go.
-
-    Returns:
-      For each stage its IPUs, and for each stage whether it was given as a list; None if there are faults.
-    """
+    """Brings a device mapping into its full form."""
     if not isinstance(mapping, list | tuple):
         faults.add(TypeError, f"`{name}` must be a list or a tuple, but is {mapping!r}")
         return None
@@ -138,11 +128,7 @@ def checked_schedule(
 
 
 def checked_recomputation(mode: object, schedule: object, training: bool, faults: Faults) -> RecomputationMode | None:
-    """Records a fault where a recomputation mode is none or does not go with the schedule.
-
-    Returns:
-      The mode in use: `Auto` resolved; None in inference, where nothing is recomputed.
-    """
+    """Records a fault where a recomputation mode is none or does not go with the schedule."""
     if mode is None:
         return None
     if not isinstance(mode, RecomputationMode):
@@ -163,11 +149,7 @@ def checked_recomputation(mode: object, schedule: object, training: bool, faults
 
 
 def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapping, training: bool) -> None:
-    """Refuses a number of micro-batches that would leave the last cycle of a pipeline unfinished.
-
-    Raises:
-      FailedPreconditionError: Of `tf.errors`; `micro_batches` is no multiple of the schedule's overlap length.
-    """
+    """Refuses a number of micro-batches that would leave the last cycle of a pipeline unfinished."""
     multiple = order_of(schedule, mapping, training).multiple
     if micro_batches % multiple == 0:
         return

@@ -25,13 +25,7 @@ class GraphFunction:
     """A graph that can be called any number of times, wherever its captured tensors can be used."""
 
     def __init__(self, graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> None:
-        """Makes a function of the graph.
-
-        Args:
-          graph: The graph.
-          inputs: Those of its placeholders that calls give values for.
-          outputs: Those of its tensors that calls return.
-        """
+        """Makes a function of the graph."""
         graph.inputs = [*inputs, *graph.internal_captures]
         graph.outputs = list(outputs)
         self._specs = [tf.TensorSpec(one.shape, one.dtype) for one in outputs]
@@ -116,15 +110,7 @@ class StagePart:
     def forward(
         self, inputs: Sequence[tf.Tensor], micro_batch: Number
     ) -> tuple[list[tf.Tensor], tf.Tensor | None, list[tf.Tensor], list[tf.Tensor]]:
-        """Runs forward.
-
-        Args:
-          inputs: The flat inputs, without the constant ones.
-          micro_batch: The number of the micro-batch in the pass.
-
-        Returns:
-          The flat outputs; the loss, or None; what the update uses; the stash.
-        """
+        """Runs forward."""
         graph = self._trace.graph
         counted = graph.used_micro_batch
         if self._forward is None:
@@ -144,16 +130,7 @@ class StagePart:
     def backward(
         self, residuals: Sequence[tf.Tensor], output_gradients: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-        """Runs backward.
-
-        Args:
-          residuals: What `recompute` gave, or the stash.
-          output_gradients: The gradients of the outputs that `differentiate` was told of, then values of `carried`.
-
-        Returns:
-          The gradients of the inputs in `input_gradients`; those of `variables`; those of `captures`; what `hand_back`
-          was told of.
-        """
+        """Runs backward."""
         backward = self._backward_function()
         if backward is None:
             return [], [], [], []
@@ -163,11 +140,7 @@ class StagePart:
         return of_inputs, of_variables, captures, list(found)
 
     def hand_back(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Has the backward pass give tensors of the graph too, for the backward passes of earlier stages.
-
-        Args:
-          tensors: Those of a stage that has gradients and does not recompute; none for any other.
-        """
+        """Has the backward pass give tensors of the graph too, for the backward passes of earlier stages."""
         if not tensors:
             return
         graph = self._backward_graph
@@ -198,21 +171,7 @@ class StagePart:
         recompute: bool,
         loss: StageTrace | None = None,
     ) -> None:
-        """Makes the backward pass, and decides what is stashed for it.
-
-        Args:
-          output_gradients: The numbers of the flat outputs that have gradients; None for those of the loss instead.
-          variables: The variables to find gradients for.
-          assigned: The ids of the resources that the pipeline changes.
-          pairs_map: What is done with the gradients of a micro-batch before they are accumulated.
-          captured: Gives the gradients that were captured last, by their tags.
-          of_inputs: Whether the gradients of the inputs are wanted too.
-          recompute: Whether the stage recomputes.
-          loss: The stage in which the optimizer function was called, where that is another one.
-
-        Raises:
-          ValueError: A tensor to be stashed has no static shape.
-        """
+        """Makes the backward pass, and decides what is stashed for it."""
         trace = self._trace
         self._assigned = assigned
         ys = (
@@ -265,11 +224,7 @@ class StagePart:
         return next((variable.device for variable in self._trace.variables), "")
 
     def passes(self) -> dict[str, tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]]:
-        """What it runs, as functions of tensors without side effects that can be called outside of the program.
-
-        Returns:
-          For `forward`, and in training for `backward` and `recompute`, the function and the specs of its arguments.
-        """
+        """What it runs, as functions of tensors without side effects that can be called outside of the program."""
         graph = DerivedGraph(f"{self._trace.graph.name}_alone", Sources(self._trace, self._assigned), recompute=True)
         results = [graph.restored(one) for one in self._results]
         forward = GraphFunction(graph, graph.placeholders, results)
@@ -336,12 +291,7 @@ def _can_be_stashed(tensor: tf.Tensor) -> bool:
 def split_outputs(
     parts: Sequence[tuple[int | None, StagePart]], numbers: Sequence[int]
 ) -> list[tuple[int | None, list[int]]]:
-    """Which of the numbered outputs of a stage each of its parts gives.
-
-    Args:
-      parts: The parts, each with its number.
-      numbers: Numbers of outputs, over the outputs of all parts one after the other.
-    """
+    """Which of the numbered outputs of a stage each of its parts gives."""
     found = []
     begin = 0
     for part, runner in parts:

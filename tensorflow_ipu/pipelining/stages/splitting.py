@@ -137,14 +137,7 @@ class DerivedGraph(assembly.CapturingGraph):
     runs_in_loop = True  # As a stage itself does.
 
     def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StageTrace | None = None) -> None:
-        """Makes an empty graph.
-
-        Args:
-          name: Its name.
-          sources: What the stage's tensors depend on.
-          recompute: Whether what can be computed again is not to be stashed.
-          loss: The stage in which the optimizer function was called, where that is another one.
-        """
+        """Makes an empty graph."""
         super().__init__(name)
         self._sources = sources
         self._recompute = recompute

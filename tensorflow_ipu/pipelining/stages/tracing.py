@@ -156,21 +156,7 @@ def trace_stage(
     named: Mapping[str, Nested] | None = None,
     loss_of: Callable[..., tf.Tensor] | None = None,
 ) -> StageTrace:
-    """Traces a stage, or a part of one.
-
-    Args:
-      function: The user's function.
-      name: For messages.
-      ipu: The IPU that it is mapped to; -1 for all.
-      constants: Its first arguments: structures of tensors outside, the same for each micro-batch.
-      positional: Its next arguments, as structures of `tf.TensorSpec`.
-      named: Its arguments by name, likewise.
-      loss_of: From what the function returned, as positional arguments, to the loss.
-
-    Raises:
-      ValueError: The function captures a tensor, other than a small one that was made outside of the program.
-      TypeError: It cannot be called with these arguments, or returns something other than tensors.
-    """
+    """Traces a stage, or a part of one."""
     graph = _StageGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
     body = user_code(function)
 

@@ -31,14 +31,7 @@ def take_over(
     stage: tf.Graph,
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Gives an optimizer that was made in this trace the slots of the one that the trace before made at the same point.
-
-    Args:
-      optimizer: A `tf.compat.v1.train.Optimizer`, with no slots yet if it was made in this trace.
-      function: What made it.
-      stage: The graph of the last stage, where it was made: it uses a tensor of this graph, or is left as it is.
-      variables: What it trains.
-    """
+    """Gives an optimizer that was made in this trace the slots of the one that the trace before made at the same point."""
     # In a graph of TensorFlow 1 each program is traced once, and has variables of its own.
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return
@@ -68,11 +61,7 @@ class Training:
     """
 
     def __init__(self, output: OptimizerFunctionOutput, traces: Sequence[StageTrace]) -> None:
-        """Finds the variables to train.
-
-        Raises:
-          RuntimeError: There are none.
-        """
+        """Finds the variables to train."""
         self._output = output
         self._args, self._kwargs, chosen = _without_var_list(output)
         used = _distinct([variable for trace in traces for variable in trace.variables])
@@ -128,12 +117,7 @@ class Training:
             queue.enqueue(captured)
 
     def prepare(self, function: Callable[..., OptimizerFunctionOutput], stage: tf.Graph) -> None:
-        """Has the optimizer have its variables, ahead of any loop.
-
-        Args:
-          function: The optimizer function.
-          stage: The graph of the stage in which it was called.
-        """
+        """Has the optimizer have its variables, ahead of any loop."""
         optimizer, variables = self._output.opt, self.variables
         if self._output.kind is OptimizerKind.V1:
             take_over(optimizer, function, stage, variables)
@@ -149,11 +133,7 @@ class Training:
         return memory.state_on_chip + memory.state_off_chip
 
     def update(self, gradients: Sequence[tuple[tf.Tensor, tf.Variable]]) -> None:
-        """Updates the variables.
-
-        Args:
-          gradients: Pairs of accumulated gradient and variable; a variable that several stages share comes several times.
-        """
+        """Updates the variables."""
         sums: dict[int, tf.Tensor] = {}
         for gradient, variable in gradients:
             key = id(variable.handle)
@@ -197,14 +177,7 @@ class Accumulation:
         *,
         sum_captured: bool = True,
     ) -> None:
-        """Says how.
-
-        Args:
-          method: How gradients become one.
-          count: How many micro-batches there are, as a whole number or an int32 scalar.
-          dtype: The type of the accumulators: None for that of the variable, a dtype, or a function of the variable.
-          sum_captured: Whether gradients that were captured are summed; else those of the last micro-batch are kept.
-        """
+        """Says how."""
         self._method = method
         self._count = count
         self._dtype = dtype
@@ -219,13 +192,7 @@ class Accumulation:
         return [tf.TensorSpec(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
-        """The accumulators after one more micro-batch.
-
-        Args:
-          sums: The accumulators before.
-          gradients: Its gradients.
-          micro_batch: Its number, from 0.
-        """
+        """The accumulators after one more micro-batch."""
         return [
             parts.accumulated(total, gradient, micro_batch, self._count, self._method)
             for total, gradient in zip(sums, gradients, strict=True)
@@ -278,13 +245,7 @@ class WeightUpdate:
     def __init__(
         self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
     ) -> None:
-        """Traces an update.
-
-        Args:
-          apply: From the accumulated gradients to the operations that update.
-          gradients: Their specs.
-          trace: The stage in which the optimizer was made.
-        """
+        """Traces an update."""
         graph = _UpdateGraph(trace)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
         self.handed = graph.handed
