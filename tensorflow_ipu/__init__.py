@@ -5,9 +5,9 @@ import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from tensorflow_ipu import _logging as _package_logging
+from tensorflow_ipu._base import log as _log
 
-_package_logging.install()
+_log.install()
 
 # Where names are that are no modules.
 _HOLDERS = {
@@ -63,8 +63,8 @@ if _TYPE_CHECKING:
         metric_names,
         metrics_report,
     )
-    from tensorflow_ipu.multi_worker_strategy import IPUMultiWorkerStrategy, IPUMultiWorkerStrategyV1
     from tensorflow_ipu.precision import precision_report
+    from tensorflow_ipu.strategy.workers import IPUMultiWorkerStrategy, IPUMultiWorkerStrategyV1
     from tensorflow_ipu.tracing import trace
 
 __all__ = [

@@ -130,27 +130,27 @@ def _list(arguments: Sequence[str]) -> int:
 
 
 def _pipeline(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.pipelining.report import command  # No TensorFlow, which takes seconds.
+    from tensorflow_ipu.cli import plans  # No TensorFlow, which takes seconds.
 
-    return command.main(arguments)
+    return plans.main(arguments)
 
 
 def _report(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.machine import command  # No TensorFlow either.
+    from tensorflow_ipu.cli import machine  # No TensorFlow either.
 
-    return command.main(arguments)
+    return machine.main(arguments)
 
 
 def _run_all(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu._launcher import command  # Nor here: the processes that it starts have it.
+    from tensorflow_ipu.cli import launcher  # Nor here: the processes that it starts have it.
 
-    return command.main(arguments, _run)
+    return launcher.main(arguments, _run)
 
 
 def _precision(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.precision import command  # No TensorFlow either.
+    from tensorflow_ipu.cli import precision  # No TensorFlow either.
 
-    return command.main(arguments)
+    return precision.main(arguments)
 
 
 def _missing_names(script: Path, missing: list[_reading.Found], forced: bool) -> str:

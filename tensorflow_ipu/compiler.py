@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, _extended, _tracebacks, replicas
+from tensorflow_ipu import replicas
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs
 from tensorflow_ipu.ops import random_streams
+from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.strategy.extended import IPUExtended
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 __all__ = ["compile"]
 
@@ -67,7 +70,7 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
         try:
             program = functions.traced(tuple(flat), {}, options)
         except Exception as exc:
-            raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
+            raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
     return results[-1].packed(_called(program, flat, _device_inside(program) or around, host_kernels))
 
 
@@ -168,14 +171,14 @@ def _device_around() -> str | None:
 def _host_kernels() -> bool:
     """Whether kernels of the host may compute layers: what the strategy around says, or else the environment."""
     of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
-    return _environment.host_kernels() if of_strategy is None else of_strategy
+    return environment.host_kernels() if of_strategy is None else of_strategy
 
 
 def _as_replica() -> contextlib.AbstractContextManager[None]:
     """The context of a replica where a strategy's scope is around, outside of which optimizers refuse to apply gradients."""
-    extended = tf.distribute.get_strategy().extended
-    if tf.distribute.in_cross_replica_context() and isinstance(extended, _extended.IPUExtended):
-        return extended.as_replica()
+    current = tf.distribute.get_strategy().extended
+    if tf.distribute.in_cross_replica_context() and isinstance(current, IPUExtended):
+        return current.as_replica()
     return contextlib.nullcontext()
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from tensorflow_ipu import _metrics
-from tensorflow_ipu._library import native
-from tensorflow_ipu._metrics import KEPT, Sample, Summary
+from tensorflow_ipu._base import counters
+from tensorflow_ipu._base.counters import KEPT, Sample, Summary
+from tensorflow_ipu._native.library import native
 
 __all__ = ["clear_metrics", "counter_names", "counter_value", "metric_data", "metric_names", "metrics_report"]
 
@@ -120,7 +120,7 @@ def metrics_report() -> str:
         value = counter_value(name)
         if value:
             lines += [f"Counter: {name}", f"  Value: {value}"]
-    for trace in list(_metrics.traces):
+    for trace in list(counters.traces):
         if trace.end > _cleared_at:
             lines += [f"Trace: {trace.function}, {_text(trace.duration)}", f"  Reason: {trace.reason}"]
     return "\n".join(lines) or "Nothing was traced or run yet."
@@ -158,7 +158,7 @@ def _text(nanoseconds: int) -> str:
 def _read(samples: int = 0) -> _Snapshot:
     """All there is now, with so many of the latest times of each metric at most."""
     now = _Snapshot()
-    now.metrics["TraceTime"] = _metrics.trace_times.read()
+    now.metrics["TraceTime"] = counters.trace_times.read()
     for kind in _KINDS.values():
         now.counters.update({f"{kind}Elements": 0, f"{kind}Bytes": 0})
     latest: dict[str, list[Sample]] = {}
@@ -180,8 +180,8 @@ def _read(samples: int = 0) -> _Snapshot:
         now.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
     # Runs of graphs are noted where they run; all others, by Python.
     now.graph_runs = now.metrics.pop(_GRAPH_RUNS)
-    now.metrics["RunTime"] = _together(_metrics.run_times.read(), now.graph_runs, samples)
-    now.counters["FailedRuns"] = _metrics.failed_runs.value + now.counters.pop("FailedGraphRuns")
+    now.metrics["RunTime"] = _together(counters.run_times.read(), now.graph_runs, samples)
+    now.counters["FailedRuns"] = counters.failed_runs.value + now.counters.pop("FailedGraphRuns")
     now.counters[_HOST_KERNELS] = sum(count for name, count in now.counters.items() if name.startswith(_HOST_KERNELS))
     return now
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, _poplar_options, replicas
-from tensorflow_ipu._checks import check_bool, is_int, is_number
+from tensorflow_ipu import replicas
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import poplar_options as known_options
+from tensorflow_ipu._base.checks import check_bool, is_int, is_number
 from tensorflow_ipu._tensorflow import old_keras
 from tensorflow_ipu.ops import host_parts
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike
+    from tensorflow_ipu._base.types import DTypeLike
 
 __all__ = [
     "ALL_IPUS",
@@ -147,7 +149,7 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
     ):
         if not isinstance(value, str):
             raise TypeError(f"`{argument}` must be a string, but is {value!r}")
-    option = _poplar_options.option_of(attribute_name)
+    option = known_options.option_of(attribute_name)
     if option is not None:
         _check_options("attribute_value", {option: attribute_value})
     after = None if restore_to is None else {attribute_name: restore_to}
@@ -208,7 +210,7 @@ def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
     if not isinstance(options, Mapping) or not all(isinstance(word, str) for pair in options.items() for word in pair):
         raise TypeError(f"`options` must be a dictionary whose names and values are text, but is {options!r}")
     _check_options("options", options)
-    with replicas.computed_by({_poplar_options.attribute_of(name): each for name, each in options.items()}):
+    with replicas.computed_by({known_options.attribute_of(name): each for name, each in options.items()}):
         yield
 
 
@@ -225,7 +227,7 @@ def available_memory(proportion: float) -> contextlib.AbstractContextManager[Non
     """
     if not is_number(proportion) or not 0 <= proportion <= 1:
         raise ValueError(f"`proportion` must be a number from 0 to 1, but is {proportion!r}")
-    return poplar_options({_poplar_options.PROPORTION: str(proportion)})
+    return poplar_options({known_options.PROPORTION: str(proportion)})
 
 
 def is_on_ipu() -> bool:
@@ -238,7 +240,7 @@ def is_on_ipu() -> bool:
 
 
 def _check_options(argument: str, options: Mapping[str, str]) -> None:
-    faults = list(_poplar_options.faults(argument, options))
+    faults = list(known_options.faults(argument, options))
     if faults:
         raise ValueError("; ".join(faults))
 
@@ -261,9 +263,9 @@ def _shards(index: Any) -> list[int]:
             raise ValueError(
                 f"`index` must not be negative, but is {index!r}: IPUs of a device count from 0, and -1 alone is all of them"
             )
-        if shard >= _environment.MOST_IPUS:
+        if shard >= environment.MOST_IPUS:
             raise ValueError(
-                f"`index` must be below {_environment.MOST_IPUS}, the most IPUs that there can be, but is {index!r}"
+                f"`index` must be below {environment.MOST_IPUS}, the most IPUs that there can be, but is {index!r}"
             )
     if not shards:
         raise ValueError("`index` must name at least one IPU, but is an empty list")

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.config import get_num_of_ipus_in_device, reset_ipu_configuration
 
 
@@ -42,7 +42,7 @@ def exists(ordinal: int) -> bool:
 
 
 def test_registered_devices_are_listed() -> None:
-    count = _environment.registered_devices()
+    count = environment.registered_devices()
     assert [device.name for device in tf.config.list_physical_devices("IPU")] == [
         f"/physical_device:IPU:{i}" for i in range(count)
     ]

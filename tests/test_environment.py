@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensorflow_ipu import _environment, _worker_environment
-from tensorflow_ipu._environment import PoplarFlags, host_kernels, ipu_count, poplar_flags, report_directory
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.environment import PoplarFlags, host_kernels, ipu_count, poplar_flags, report_directory
 
 
 def test_defaults():
@@ -45,30 +45,30 @@ def test_number_above_the_limit_is_refused_with_the_limit(value: str):
 
 def test_number_of_devices_has_a_limit_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENSORFLOW_IPU_DEVICES", "1025")
-    _environment.registered_devices.cache_clear()
+    environment.registered_devices.cache_clear()
     try:
         with pytest.raises(ValueError, match="`TENSORFLOW_IPU_DEVICES=1025` is too high; .* from 1 to 1024"):
-            _environment.registered_devices()
+            environment.registered_devices()
     finally:
-        _environment.registered_devices.cache_clear()
+        environment.registered_devices.cache_clear()
 
 
 def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "4")
-    assert _environment.ipu_count() == 4
+    assert environment.ipu_count() == 4
     monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "5")
-    assert _environment.ipu_count() == 5
+    assert environment.ipu_count() == 5
 
 
 def test_number_of_devices_is_read_once(monkeypatch: pytest.MonkeyPatch):
-    _environment.registered_devices.cache_clear()
+    environment.registered_devices.cache_clear()
     try:
         monkeypatch.setenv("TENSORFLOW_IPU_DEVICES", "3")
-        assert _environment.registered_devices() == 3
+        assert environment.registered_devices() == 3
         monkeypatch.setenv("TENSORFLOW_IPU_DEVICES", "5")
-        assert _environment.registered_devices() == 3
+        assert environment.registered_devices() == 3
     finally:
-        _environment.registered_devices.cache_clear()
+        environment.registered_devices.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_malformed_engine_options_are_refused(text: str, message: str):
 
 
 def test_what_a_launcher_says_is_read():
-    assert (_worker_environment.local_replicas({}), _worker_environment.ipus_per_replica({})) == (None, None)
+    assert (environment.local_replicas({}), environment.ipus_per_replica({})) == (None, None)
     environ = {"TENSORFLOW_IPU_REPLICAS": "2", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "4"}
-    assert [_worker_environment.default_ipus(some) for some in ({}, environ)] == [1, 8]
+    assert [environment.default_ipus(some) for some in ({}, environ)] == [1, 8]
     with pytest.raises(ValueError, match="say 2 replicas of 4 IPUs, and there are 4 IPUs: start the program with"):
-        _worker_environment.default_ipus({**environ, "TENSORFLOW_IPU_COUNT": "4"})
-    assert _worker_environment.local_replicas(environ) == 2
-    assert _worker_environment.ipus_per_replica(environ) == 4
+        environment.default_ipus({**environ, "TENSORFLOW_IPU_COUNT": "4"})
+    assert environment.local_replicas(environ) == 2
+    assert environment.ipus_per_replica(environ) == 4
 
 
 def test_malformed_number_of_replicas_is_refused():
     with pytest.raises(ValueError, match="`TENSORFLOW_IPU_REPLICAS=none` is not .* from 1 to 65536, or unset it$"):
-        _worker_environment.local_replicas({"TENSORFLOW_IPU_REPLICAS": "none"})
+        environment.local_replicas({"TENSORFLOW_IPU_REPLICAS": "none"})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu import _library
+from tensorflow_ipu._native import library as loader
 from tensorflow_ipu.errors import IpuError, LibraryError
 
 
@@ -26,7 +26,7 @@ def build(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_library_of_the_running_tensorflow_is_taken(build: Any) -> None:
-    _library.check_build(*build, "2.21.0")
+    loader.check_build(*build, "2.21.0")
 
 
 def test_a_pre_release_is_the_same_however_pip_and_tensorflow_write_it(build: Any) -> None:
@@ -34,21 +34,21 @@ def test_a_pre_release_is_the_same_however_pip_and_tensorflow_write_it(build: An
     record = json.loads(build[1].read_text())
     for built, running in (("2.22.0.dev20260905", "2.22.0-dev20260905"), ("2.22.0rc1", "2.22.0-rc1")):
         build[1].write_text(json.dumps({**record, "tensorflow": built}))
-        _library.check_build(*build, running)
+        loader.check_build(*build, running)
         with pytest.raises(LibraryError):
-            _library.check_build(*build, running[:-1] + "7")
+            loader.check_build(*build, running[:-1] + "7")
 
 
 def test_library_that_is_loaded_was_built_for_the_running_tensorflow() -> None:
-    built = json.loads(_library.BUILD_INFO.read_text())["tensorflow"]
-    assert _library.plain_version(built) == _library.plain_version(tf.__version__)
-    assert _library.LIBRARY.is_file()
+    built = json.loads(loader.BUILD_INFO.read_text())["tensorflow"]
+    assert loader.plain_version(built) == loader.plain_version(tf.__version__)
+    assert loader.LIBRARY.is_file()
 
 
 @pytest.mark.parametrize("running", ["2.20.0", "2.21.1", "2.22.0-rc0"])
 def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running: str, build: Any) -> None:
     with pytest.raises(LibraryError, match="was built for TensorFlow `2.21.0`") as info:
-        _library.check_build(*build, running)
+        loader.check_build(*build, running)
     for words in (f"TensorFlow `{running}` runs", "pip install", "make build", "tensorflow-cpu==2.21.0"):
         assert words in str(info.value)
     assert isinstance(info.value, IpuError)
@@ -58,7 +58,7 @@ def test_library_that_was_never_built_is_refused_with_how_to_build_it(build: Any
     library, info = build
     library.unlink()
     with pytest.raises(LibraryError, match=r"is missing.*g\+\+.*`make build`") as error:
-        _library.check_build(library, info, "2.21.0")
+        loader.check_build(library, info, "2.21.0")
     assert f"`{library}`" in str(error.value)
 
 
@@ -73,11 +73,11 @@ def _zeroed(content: bytes) -> bytes:
 # One that was cut short ended the process by SIGBUS, and one with a block of zeros was imported in silence.
 @pytest.mark.parametrize("damage", [_cut_short, _zeroed, lambda content: content + b"x", lambda _: b""])
 def test_library_that_was_damaged_is_refused_before_it_is_opened(damage: Any, tmp_path: Path) -> None:
-    library, info = (Path(shutil.copy(path, tmp_path)) for path in (_library.LIBRARY, _library.BUILD_INFO))
-    _library.check_build(library, info, tf.__version__)
+    library, info = (Path(shutil.copy(path, tmp_path)) for path in (loader.LIBRARY, loader.BUILD_INFO))
+    loader.check_build(library, info, tf.__version__)
     library.write_bytes(damage(library.read_bytes()))
     with pytest.raises(LibraryError, match="cut short, overwritten or exchanged.*`pip install --force-rein") as error:
-        _library.check_build(library, info, tf.__version__)
+        loader.check_build(library, info, tf.__version__)
     assert f"`{library}` of {library.stat().st_size} bytes" in str(error.value)
 
 
@@ -89,22 +89,22 @@ def test_record_of_the_build_that_says_nothing_is_refused(text: str | None, buil
     library, info = build
     info.unlink() if text is None else info.write_text(text)
     with pytest.raises(LibraryError, match="which TensorFlow|was built for"):
-        _library.check_build(library, info, "2.21.0")
+        loader.check_build(library, info, "2.21.0")
 
 
 def test_library_that_does_not_load_is_refused_in_words(build: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(_library, "LIBRARY", build[0])
+    monkeypatch.setattr(loader, "LIBRARY", build[0])
     with pytest.raises(LibraryError, match=r"does not load: .*`pip install --force-reinstall"):
-        _library._load_ops()
+        loader._load_ops()
     with pytest.raises(LibraryError, match=r"is not of this version of the package: .*`pip install --force-reinstall"):
-        _library._load_native()
+        loader._load_native()
 
 
 # A library of an older checkout ended the import with an AttributeError of ctypes.
 def test_library_that_lacks_a_function_is_refused_in_words(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_library, "LIBRARY", ctypes.util.find_library("m"))
+    monkeypatch.setattr(loader, "LIBRARY", ctypes.util.find_library("m"))
     with pytest.raises(LibraryError, match=r"is not of this version of the package: .*undefined symbol: ipu_"):
-        _library._load_native()
+        loader._load_native()
 
 
 def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_words(run_script: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorflow_ipu import _environment, _logging
+from tensorflow_ipu._base import environment, log
 
 
 @pytest.mark.parametrize(
@@ -24,28 +24,28 @@ from tensorflow_ipu import _environment, _logging
     ],
 )
 def test_level_is_that_of_the_first_variable_that_says_one(environ: dict[str, str], level: str | None) -> None:
-    assert _environment.log_level(environ) == level
+    assert environment.log_level(environ) == level
 
 
 @pytest.mark.parametrize(("variable", "value"), [("TENSORFLOW_IPU_LOG_LEVEL", "LOUD"), ("TF_POPLAR_VLOG_LEVEL", "-1")])
 def test_malformed_level_is_refused_by_name_and_value(variable: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"`{variable}={value}` is no level; set it to"):
-        _environment.log_level({variable: value})
+        environment.log_level({variable: value})
 
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
     """A logger of the package, which is as it was after the test."""
-    root = logging.getLogger(_logging.ROOT)
+    root = logging.getLogger(log.ROOT)
     before = root.level, root.propagate, root.handlers[:]
-    yield logging.getLogger(f"{_logging.ROOT}.feeds")
+    yield logging.getLogger(f"{log.ROOT}.feeds")
     root.setLevel(before[0])
     root.propagate, root.handlers[:] = before[1], before[2]
 
 
 def test_log_of_the_level_and_above_reaches_stderr(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
-    _logging.install({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
-    logger.log(_logging.TRACE, "one")
+    log.install({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
+    logger.log(log.TRACE, "one")
     logger.debug("two")
     logger.error("three")
     lines = capsys.readouterr().err.splitlines()
@@ -56,7 +56,7 @@ def test_log_of_the_level_and_above_reaches_stderr(logger: logging.Logger, capsy
 
 
 def test_off_lets_nothing_through(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
-    _logging.install({"TENSORFLOW_IPU_LOG_LEVEL": "OFF"})
+    log.install({"TENSORFLOW_IPU_LOG_LEVEL": "OFF"})
     logger.critical("one")
     assert capsys.readouterr().err == ""
 
@@ -64,7 +64,7 @@ def test_off_lets_nothing_through(logger: logging.Logger, capsys: pytest.Capture
 def test_without_a_variable_nothing_is_installed(logger: logging.Logger) -> None:
     assert logger.parent is not None
     before = logger.parent.handlers[:]
-    _logging.install({})
+    log.install({})
     assert logger.parent.handlers == before
 
 
@@ -73,7 +73,7 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptu
 
     import tensorflow_ipu as ipu
 
-    with caplog.at_level(_logging.TRACE, logger=_logging.ROOT):
+    with caplog.at_level(log.TRACE, logger=log.ROOT):
         strategy = replicas(1)
         with strategy.scope():
             iterator = iter(tf.data.Dataset.range(1).map(lambda i: tf.cast(i, tf.float32)))
@@ -85,10 +85,12 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptu
         strategy.run(program, (iterator,))
         with pytest.raises(tf.errors.OutOfRangeError):
             strategy.run(program, (iterator,))
-    log = [(record.levelname, record.getMessage()) for record in caplog.records]
+    logged_lines = [(record.levelname, record.getMessage()) for record in caplog.records]
 
     def logged(level: str, *parts: str) -> int:
-        return next(at for at, (of, text) in enumerate(log) if of == level and all(part in text for part in parts))
+        return next(
+            at for at, (of, text) in enumerate(logged_lines) if of == level and all(part in text for part in parts)
+        )
 
     assert (
         logged("INFO", "configured 1 device(s), of so many IPUs each: [1]")
@@ -99,10 +101,10 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptu
         < logged("TRACE", "`program` ran for ")
         < logged("INFO", "ended with OutOfRangeError: ")
     )
-    name = next(text for _, text in log if "starts to read" in text).split("`")[1]
+    name = next(text for _, text in logged_lines if "starts to read" in text).split("`")[1]
     ended, failed = (
         next(one for one in caplog.records if words in one.getMessage())
         for words in (f"the pump of `{name}` ends: its dataset had 1 elements", "ended with OutOfRangeError")
     )
-    assert (ended.levelname, ended.name) == ("DEBUG", "tensorflow_ipu._journal")
+    assert (ended.levelname, ended.name) == ("DEBUG", "tensorflow_ipu._native.journal")
     assert ended.created <= failed.created  # It is logged with the time when it was.

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.precision import Figures, PrecisionReport, TensorRow, command
+from tensorflow_ipu.cli import precision
+from tensorflow_ipu.precision import Figures, PrecisionReport, TensorRow
 from tensorflow_ipu.precision._figures import figures_of
 from tensorflow_ipu.precision._report import scales_for
 
@@ -328,10 +329,10 @@ def test_command_shows_a_saved_report(
     vanishing: PrecisionReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vanishing.save(tmp_path / "a.json")
-    assert command.main([str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")]) == 0
+    assert precision.main([str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")]) == 0
     assert capsys.readouterr().out == f"{vanishing}\n"
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
-    assert command.main([str(tmp_path / "missing.json")]) == 2
+    assert precision.main([str(tmp_path / "missing.json")]) == 2
     assert "missing.json" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.config import reset_ipu_configuration
 from tensorflow_ipu.errors import DeviceLimitError, IpuError
 
@@ -79,7 +79,7 @@ def test_cpu_device_that_is_none_is_refused(name: Any) -> None:
 
 # Its variables landed on the CPU, and TensorFlow said nothing.
 def test_device_that_is_not_registered_is_refused() -> None:
-    last = _environment.registered_devices() - 1
+    last = environment.registered_devices() - 1
     ipu.IPUStrategy(f"/device:IPU:{last}")
     with pytest.raises(DeviceLimitError, match=rf"`/device:IPU:{last + 1}`.*`TENSORFLOW_IPU_DEVICES={last + 2}`"):
         ipu.IPUStrategy(f"/device:IPU:{last + 1}")

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _tracepoints, compat
-from tensorflow_ipu._metrics import Sample
+from tensorflow_ipu import compat
+from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base.counters import Sample
 from tensorflow_ipu._tensorflow.profiler import Measured
 from tensorflow_ipu.machine import Memory, OperationTime, Report, system_of
 from tensorflow_ipu.tracing import _measured
@@ -94,19 +95,19 @@ def test_wrong_arguments_and_a_trace_within_a_trace_are_refused(tmp_path: Path) 
             pass
     with pytest.raises(TypeError, match="`report` must be what"), ipu.trace("a.json", report="GC200"):  # type: ignore[arg-type]
         pass
-    assert _tracepoints.start() is not None
+    assert tracepoints.start() is not None
     try:
         with pytest.raises(RuntimeError, match="another one is being recorded"), ipu.trace(tmp_path / "a.json"):
             pass
     finally:
-        _tracepoints.stop()
+        tracepoints.stop()
 
 
 def test_trace_of_a_block_that_raises_is_written(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), ipu.trace(tmp_path / "a.json"):
         raise ZeroDivisionError
     assert json.loads((tmp_path / "a.json").read_text())["displayTimeUnit"] == "ms"
-    assert not _tracepoints.is_recording()
+    assert not tracepoints.is_recording()
 
 
 def test_slices_that_overlap_are_on_tracks_of_their_own() -> None:
@@ -135,8 +136,8 @@ def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out() -> None:
     tiny = OperationTime("tiny", "add", "f32[4]", 2, compute=1e-10)
     memory = Memory(0, 0, 0, 0, 0, 2**30)
     report = Report("p", system_of("GC200"), 1, (row, tiny, row), (memory,), (), overlaps_host=False)
-    recording = _tracepoints.Recording()
-    recording.spans.append(_tracepoints.TimedSpan(_tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
+    recording = tracepoints.Recording()
+    recording.spans.append(tracepoints.TimedSpan(tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
     chrome = Chrome(0, ["runs", _measured.process_of(report)])
     add_runs(chrome, recording)
     _measured.add(chrome, report, recording)
@@ -161,7 +162,7 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -
     assert not pvti.checkTraceChannel(channel)
     with pvti.Tracepoint(channel, "unseen"):
         pass
-    recording = _tracepoints.start()
+    recording = tracepoints.start()
     assert recording is not None
     try:
         assert work(1) == 2
@@ -172,7 +173,7 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -
         pvti.Tracepoint.end(channel, "nothing")
         pvti.Tracepoint.event(channel, "now")
     finally:
-        _tracepoints.stop()
+        tracepoints.stop()
     assert [(span.channel, span.name) for span in recording.spans] == [
         ("application", name) for name in ("work", "inner", "outer", "now")
     ]
@@ -180,13 +181,13 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -
     assert outer.begin <= inner.begin <= inner.end <= outer.end <= now.begin == now.end
     pvti.disableTraceChannel(channel)
     assert ["application", False] in pvti.listTraceChannel()
-    assert _tracepoints.start() is not None
+    assert tracepoints.start() is not None
     try:
         assert not pvti.checkTraceChannel(channel)
         pvti.enableTraceChannel(pvti.createTraceChannel("application"))
         assert pvti.checkTraceChannel(channel)
     finally:
-        _tracepoints.stop()
+        tracepoints.stop()
     for call in (lambda: pvti.Tracepoint("application", "a"), lambda: pvti.instrument_fn("application")):
         with pytest.raises(TypeError, match="`channel` must be what `createTraceChannel` made"):
             call()
@@ -201,14 +202,14 @@ def test_methods_of_an_object_are_instrumented_and_heat_maps_are_bands(pvti: Any
     pvti.instrument(loader, ["load"], channel)
     weights = pvti.HeatmapDouble("weights", [-1, 0, 1], "2^x")
     weights.add([5.0])  # Nobody records.
-    recording = _tracepoints.start()
+    recording = tracepoints.start()
     assert recording is not None
     try:
         assert (loader.load(1), Loader().load(1)) == (2, 2)
         weights.add([1.0, -1.0, 0.0, 0.5, 7.0])
         weights.add([])
     finally:
-        _tracepoints.stop()
+        tracepoints.stop()
     call, full, empty = recording.spans
     assert (call.channel, call.name) == ("data", "load")
     assert (full.name, dict(full.details)) == ("5 values", {"-1 to 0": 1, "0 to 1": 3})

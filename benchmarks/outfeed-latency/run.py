@@ -19,7 +19,7 @@ import tensorflow as tf
 from measure import print_table
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu.ops import compile_user_operation
 
 SAMPLES = 1000

@@ -24,7 +24,7 @@ from tensorflow.python.util import tf_stack
 from tensorflow_ipu._tensorflow import graphs
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import ShapeLike
+    from tensorflow_ipu._base.types import ShapeLike
 
 # What an operation takes for one of its inputs: a tensor, or those of a list.
 Input: TypeAlias = "tf.Tensor | Sequence[tf.Tensor]"

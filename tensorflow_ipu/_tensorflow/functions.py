@@ -21,8 +21,8 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 
 if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
-    from tensorflow_ipu._types import Nested
 
     class Function(tf.types.experimental.PolymorphicFunction):
         """What the package uses of `tf.function`'s own class, in public and here."""

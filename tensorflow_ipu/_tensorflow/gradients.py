@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import tensorflow as tf
 
+    from tensorflow_ipu._base.types import Gradient
     from tensorflow_ipu._tensorflow import functions
-    from tensorflow_ipu._types import Gradient
 
 
 def between(

@@ -18,8 +18,8 @@ from tensorflow.python.ops import control_flow_ops, control_flow_util, control_f
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tensorflow_ipu._base.types import Nested, ShapeLike
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction
-    from tensorflow_ipu._types import Nested, ShapeLike
 
     class FunctionGraph(tf.Graph):
         """What the package uses of `FuncGraph`, which is a `tf.Graph` of another module to type checkers."""

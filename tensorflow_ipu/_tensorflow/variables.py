@@ -15,7 +15,7 @@ from tensorflow.python.util import nest
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 # The class of variables on devices. `tf.Variable` is public, and a base class of others. When it is gone:
 # `type(tf.Variable(0)).__mro__` has its heir.

@@ -12,7 +12,7 @@ from tensorflow_ipu.compat import _popdist
 from tensorflow_ipu.distributed import host_collectives
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 # Kinds of reductions, with Horovod's own numbers.
 Average = 0

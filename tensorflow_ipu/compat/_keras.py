@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu import optimizers, strategy
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._tensorflow import old_keras, patches, variables
 from tensorflow_ipu._tensorflow.old_keras import setting
 from tensorflow_ipu._tensorflow.patches import Changes
@@ -21,7 +21,7 @@ from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tensorflow_ipu._types import Gradient, Initializer, LearningRate, Shape, Variable
+    from tensorflow_ipu._base.types import Gradient, Initializer, LearningRate, Shape, Variable
 
 _train: Any = tf.compat.v1.train
 

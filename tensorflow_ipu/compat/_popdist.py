@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from tensorflow_ipu import _environment, _worker_environment, distributed, hosts
-from tensorflow_ipu._checks import as_int, check_bool
+from tensorflow_ipu import distributed, hosts
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import as_int, check_bool
 from tensorflow_ipu.config import IPUConfig, _state
 from tensorflow_ipu.distributed import host_collectives
 
@@ -38,7 +39,7 @@ def synchronize() -> None:
 
 def isPopdistEnvSet() -> bool:  # noqa: N802
     """Whether something says how many instances there are: `TF_CONFIG`, or `python -m tensorflow_ipu run`."""
-    return hosts.identity() is not None or _worker_environment.local_replicas() is not None
+    return hosts.identity() is not None or environment.local_replicas() is not None
 
 
 def getInstanceIndex() -> int:  # noqa: N802
@@ -66,7 +67,7 @@ def getNumLocalReplicas() -> int:  # noqa: N802
     What `TENSORFLOW_IPU_REPLICAS` says, which `run --replicas` sets; else as many as the configured device has room for;
     else 1.
     """
-    said = _worker_environment.local_replicas()
+    said = environment.local_replicas()
     if said is not None:
         return said
     return max(1, _state.ipus_of_device(0) // getNumIpusPerReplica()) if _state.records() else 1
@@ -84,7 +85,7 @@ def getReplicaIndexOffset() -> int:  # noqa: N802
 
 def getNumIpusPerReplica() -> int:  # noqa: N802
     """How many IPUs a replica has: what `TENSORFLOW_IPU_IPUS_PER_REPLICA` says, which `run` sets; 1 where it is unset."""
-    return _worker_environment.ipus_per_replica() or 1
+    return environment.ipus_per_replica() or 1
 
 
 def checkNumIpusPerReplica(ipusPerReplica: int) -> bool:  # noqa: N802, N803
@@ -95,12 +96,12 @@ def checkNumIpusPerReplica(ipusPerReplica: int) -> bool:  # noqa: N802, N803
 def getDeviceId(ipusPerReplica: int = 0) -> int:  # noqa: N802, N803
     """The id, for `IPUConfig.select_ipus`, of a device with room for all replicas of this instance."""
     wanted = getNumLocalReplicas() * (ipusPerReplica or getNumIpusPerReplica())
-    machine = _environment.ipu_count()
+    machine = environment.ipu_count()
     size = wanted.bit_length() - 1
     if wanted != 1 << size or wanted > machine:
         raise ValueError(
             f"no id names a device of {wanted} IPUs in a machine of {machine}; ids name 1, 2, 4, 8 ... of them. Choose such a"
-            f" number of replicas, set `{_environment.COUNT_VARIABLE}`, or use `auto_select_ipus`"
+            f" number of replicas, set `{environment.COUNT_VARIABLE}`, or use `auto_select_ipus`"
         )
     return sum(machine >> smaller for smaller in range(size))  # Behind the ids of all smaller devices.
 
@@ -130,10 +131,10 @@ def set_ipu_config(config: IPUConfig, ipus_per_replica: int | None = None, confi
         raise TypeError(f"`ipus_per_replica` must be a number, but is {ipus_per_replica!r}")
     if ipus < 1:
         raise ValueError(f"`ipus_per_replica` must be 1 or more, but is {ipus_per_replica!r}")
-    said = _worker_environment.ipus_per_replica()
+    said = environment.ipus_per_replica()
     if said not in (None, ipus):
         raise ValueError(
-            f"`ipus_per_replica` is {ipus}, and `{_worker_environment.IPUS_PER_REPLICA_VARIABLE}` says {said}: run with"
+            f"`ipus_per_replica` is {ipus}, and `{environment.IPUS_PER_REPLICA_VARIABLE}` says {said}: run with"
             f" `--ipus-per-replica {ipus}`"
         )
     processes = config.experimental.multi_replica_distribution

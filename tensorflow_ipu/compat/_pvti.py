@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorflow_ipu import _tracepoints
+from tensorflow_ipu._base import tracepoints
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,7 +31,7 @@ class TraceChannel:
     def mark(self, label: str, begin: int, end: int | None = None) -> None:
         """Records a span of this thread, if a trace is being recorded and the channel is not disabled."""
         if self.enabled:
-            _tracepoints.mark(self.name, label, begin, end)
+            tracepoints.mark(self.name, label, begin, end)
 
 
 _channels: dict[str, TraceChannel] = {}  # In the order in which they were made.
@@ -67,7 +67,7 @@ def listTraceChannel() -> list[list[str | bool]]:  # noqa: N802
 def checkTraceChannel(channel: TraceChannel) -> bool:  # noqa: N802
     """Whether what is marked in the channel is recorded now."""
     _check(channel)
-    return channel.enabled and _tracepoints.is_recording()
+    return channel.enabled and tracepoints.is_recording()
 
 
 class Tracepoint:
@@ -166,7 +166,7 @@ class GraphSeries:
 
     def add(self, value: float) -> None:
         """Notes what the number is now."""
-        _tracepoints.note_value(self._graph, self._name, float(value))
+        tracepoints.note_value(self._graph, self._name, float(value))
 
 
 class Graph:
@@ -199,12 +199,12 @@ class HeatmapDouble:
 
     def add(self, values: Iterable[float]) -> None:
         """Notes what the values are now. Those outside of all bins are in none."""
-        if not _tracepoints.is_recording():
+        if not tracepoints.is_recording():
             return
         found = sorted(float(value) for value in values)
         for share in self._QUANTILES if found else ():
             # Viewers order the numbers of a counter by name.
-            _tracepoints.note_value(self._name, f"{share:04.0%}", found[round(share * (len(found) - 1))])
+            tracepoints.note_value(self._name, f"{share:04.0%}", found[round(share * (len(found) - 1))])
         places = [bisect.bisect_left(found, edge) for edge in self._edges]
         places[-1] = bisect.bisect_right(found, self._edges[-1])  # The last bin has both of its edges.
         bins = {
@@ -214,7 +214,7 @@ class HeatmapDouble:
             )
         }
         now = time.monotonic_ns()
-        _tracepoints.mark(self._name, f"{len(found)} values", now, now, bins)
+        tracepoints.mark(self._name, f"{len(found)} values", now, now, bins)
 
 
 def _check(channel: object) -> None:

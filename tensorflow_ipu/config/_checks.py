@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu import _environment, _poplar_options, _worker_environment
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base import environment, poplar_options
+from tensorflow_ipu._base.checks import Faults
 from tensorflow_ipu.config import _selection
 from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
 from tensorflow_ipu.config._options import IpuOptions
@@ -33,7 +33,7 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
         config.auto_select_ipus = [config.auto_select_ipus]
     if isinstance(config.select_ipus, int):
         config.select_ipus = [config.select_ipus]
-    on_model = _environment.poplar_flags().use_ipu_model
+    on_model = environment.poplar_flags().use_ipu_model
     faults = Faults()
     counts = _check_selection(config, on_model, faults)
     _check_values(config, faults)
@@ -68,26 +68,26 @@ def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[
         faults.add(
             ValueError,
             f"`select_ipus={list(chosen)}` does not go with the IPU Model, which has no ids; use `auto_select_ipus`,"
-            f" or take `--use_ipu_model` out of `{_environment.FLAGS_VARIABLE}`",
+            f" or take `--use_ipu_model` out of `{environment.FLAGS_VARIABLE}`",
         )
-    machine = _environment.ipu_count()
+    machine = environment.ipu_count()
     counts = _check_ids(chosen, machine, faults) if chosen else _check_counts(auto, machine, faults)
-    devices = _environment.registered_devices()
+    devices = environment.registered_devices()
     if len(counts) > devices:
         faults.add(
             DeviceLimitError,
             f"{len(counts)} devices are asked for and {devices} were registered; "
-            + _environment.way_out(_environment.DEVICES_VARIABLE, len(counts)),
+            + environment.way_out(environment.DEVICES_VARIABLE, len(counts)),
         )
     if counts:
         _check_replicas(config, counts[0], faults)
     _check_batch_norm_groups(config, counts, faults)
-    return counts or [_worker_environment.default_ipus()]
+    return counts or [environment.default_ipus()]
 
 
 def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
     """Whether the first device has the IPUs for as many replicas as the environment says."""
-    replicas, each = _worker_environment.local_replicas(), _worker_environment.ipus_per_replica()
+    replicas, each = environment.local_replicas(), environment.ipus_per_replica()
     if replicas is None:
         return
     wanted = replicas * (each or 1)
@@ -97,7 +97,7 @@ def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
     faults.add(
         ValueError,
         f"`{name}={list(_selection.as_tuple(getattr(config, name)))}` gives `/device:IPU:0` {ipus} IPUs, and"
-        f" `{_worker_environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which"
+        f" `{environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which"
         f" need {wanted}: leave out `{name}`, or run with other `--replicas`",
     )
 
@@ -128,7 +128,7 @@ def _check_counts(counts: tuple[int, ...], machine: int, faults: Faults) -> list
         faults.add(
             DeviceLimitError,
             f"`auto_select_ipus={list(counts)}` asks for {sum(right)} IPUs and the machine has {machine}; "
-            + _environment.way_out(_environment.COUNT_VARIABLE, sum(right)),
+            + environment.way_out(environment.COUNT_VARIABLE, sum(right)),
         )
     return right
 
@@ -149,7 +149,7 @@ def _check_ids(ids: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
             faults.add(
                 DeviceLimitError,
                 f"the machine of {machine} IPUs has no id `{index}` for `select_ipus`; "
-                + _environment.way_out(_environment.COUNT_VARIABLE, _selection.machine_for(index))
+                + environment.way_out(environment.COUNT_VARIABLE, _selection.machine_for(index))
                 + "; the ids of groups depend on how many IPUs there are",
             )
     groups = (_selection.multi_ipu(index, machine) for index in ids)
@@ -181,7 +181,7 @@ def _check_values(config: IPUConfig, faults: Faults) -> None:
 
 
 def _check_value(name: str, option: Option[Any], value: Any, faults: Faults) -> None:
-    for fault in _poplar_options.faults(name, value) if option.hint is dict else ():
+    for fault in poplar_options.faults(name, value) if option.hint is dict else ():
         faults.add(ValueError, fault)
     if option.choices is not None and value not in option.choices:
         allowed = listing(show(choice) for choice in option.choices)
@@ -223,7 +223,7 @@ def _check_rules(config: IPUConfig, on_model: bool, faults: Faults) -> None:
         faults.add(
             ValueError,
             f"`{prefix}.process_count={processes.process_count}` does not go with the IPU Model; set it to 0, or take"
-            f" `--use_ipu_model` out of `{_environment.FLAGS_VARIABLE}`",
+            f" `--use_ipu_model` out of `{environment.FLAGS_VARIABLE}`",
         )
     if processes.process_count > 0 and not 0 <= processes.process_index < processes.process_count:
         faults.add(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tensorflow_ipu import _worker_environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.config._devices import device_name
 from tensorflow_ipu.config._enums import DeviceConnectionType
 from tensorflow_ipu.config._options import IpuOptions
@@ -187,7 +187,7 @@ class ConfiguredSystem:
 
 
 def _ipus(records: tuple[IpuOptions, ...]) -> tuple[int, ...]:
-    return tuple(record.ipu_count for record in records) or (_worker_environment.default_ipus(),)
+    return tuple(record.ipu_count for record in records) or (environment.default_ipus(),)
 
 
 def _connections(records: tuple[IpuOptions, ...]) -> tuple[DeviceConnectionType, ...]:

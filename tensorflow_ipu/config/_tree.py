@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults
 from tensorflow_ipu.config._metadata import AttributeMetadata, Effect
 from tensorflow_ipu.config._values import decode, did_you_mean, encode, show
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, SupportsIndex
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import as_int
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import as_int
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.config._checks import check_host_device
 from tensorflow_ipu.config._devices import device_ordinal
@@ -37,7 +37,7 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
     """
     check_host_device(device)
     ordinal = device_ordinal(ipu_device, "ipu_device")
-    if not _state.records() and ordinal < _environment.registered_devices():
+    if not _state.records() and ordinal < environment.registered_devices():
         return 1
     return _state.ipus_of_device(ordinal)
 
@@ -48,7 +48,7 @@ def running_on_ipu_model() -> bool:
     Raises:
       ValueError: The variable has a malformed value.
     """
-    return _environment.poplar_flags().use_ipu_model
+    return environment.poplar_flags().use_ipu_model
 
 
 def reset_ipu_seed(
@@ -125,7 +125,7 @@ def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bo
         raise TypeError(
             f"`synthetic_data_category` must be a `SyntheticDataCategory`, and `{synthetic_data_category!r}` is not"
         )
-    return _environment.poplar_flags().synthetic(synthetic_data_category.name)
+    return environment.poplar_flags().synthetic(synthetic_data_category.name)
 
 
 def _whole_number(seed: SupportsIndex) -> int:

@@ -16,11 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import hosts, replicas
-from tensorflow_ipu._checks import as_int
+from tensorflow_ipu._base.checks import as_int
 from tensorflow_ipu.hosts import World, exchange
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 # The group of all instances in TensorFlow's collectives; smaller ones have keys far from it.
 _ALL = 8300

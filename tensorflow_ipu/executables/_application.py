@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import _executable_cache, replicas
+from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import definitions
+from tensorflow_ipu.executables import _executable_cache
 from tensorflow_ipu.feeds import stored as stored_feeds
-from tensorflow_ipu.ops import _sites as stored_states
+from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
 
 if TYPE_CHECKING:

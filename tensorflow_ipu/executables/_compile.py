@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import _executable_cache, replicas
-from tensorflow_ipu._library import native
-from tensorflow_ipu._prepared import PreparedProgram
+from tensorflow_ipu import replicas
+from tensorflow_ipu._native.library import native
+from tensorflow_ipu.executables import _executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
+from tensorflow_ipu.strategy.scope import PreparedProgram
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 # The folder of executables of this process alone; made when the first is.
 _own_folder: list[str] = []

@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import definitions, op_errors
 from tensorflow_ipu.feeds import stored as stored_feeds
-from tensorflow_ipu.ops import _sites as stored_states
+from tensorflow_ipu.ops import sites as stored_states
 
 if TYPE_CHECKING:
     from tensorflow_ipu.executables._application import Application

@@ -16,7 +16,7 @@ from tensorflow_ipu.executables import _application
 from tensorflow_ipu.executables._compile import current_strategy
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 __all__ = ["experimental_application_compile_op"]
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.executables import _application
 from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables._engine import Engine
 from tensorflow_ipu.replicas import ipus_or_one
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = [
     "RuntimeContext",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import as_int, is_int
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import as_int, is_int
 from tensorflow_ipu.errors import DeviceLimitError
 
 if TYPE_CHECKING:
@@ -26,12 +26,11 @@ def device_of(device_ordinal: int | None) -> str:
         raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
     if device_ordinal < 0:
         raise ValueError(f"Device ordinal must be >= 0: `device_ordinal` is {device_ordinal}")
-    registered = _environment.registered_devices()
+    registered = environment.registered_devices()
     if device_ordinal >= registered:
         raise DeviceLimitError(
             f"`device_ordinal` is {device_ordinal}, and {registered} IPU devices are registered, the last of them"
-            f" `/device:IPU:{registered - 1}`; "
-            + _environment.way_out(_environment.DEVICES_VARIABLE, device_ordinal + 1)
+            f" `/device:IPU:{registered - 1}`; " + environment.way_out(environment.DEVICES_VARIABLE, device_ordinal + 1)
         )
     return f"/device:IPU:{device_ordinal}"
 

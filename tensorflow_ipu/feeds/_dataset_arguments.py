@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import as_int, is_int
+from tensorflow_ipu._base.checks import as_int, is_int
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 
 def check_dataset(argument: str, value: object) -> None:

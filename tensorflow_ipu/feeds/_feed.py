@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_number
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._base.checks import is_number
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.replicas import in_function
 

@@ -15,7 +15,7 @@ from tensorflow_ipu.feeds import _arguments
 from tensorflow_ipu.feeds._rows import RowReader
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 
 def describe(nested: Nested) -> str:

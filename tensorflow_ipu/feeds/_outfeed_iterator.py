@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu.feeds._arguments import IPUOutfeedMode
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.feeds.outfeed import IPUOutfeedQueue
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
     # The first element, put together, and of each other one a tensor for each leaf. None and nothing where there is none.
     Taken = tuple[Nested, Sequence[list[tf.Tensor]]]

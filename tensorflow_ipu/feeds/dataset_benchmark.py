@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu.feeds import _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue

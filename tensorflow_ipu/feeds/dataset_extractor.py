@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu._tensorflow import variables
-from tensorflow_ipu._tensors import tf_variable
 from tensorflow_ipu.feeds import _archive, _dataset_arguments
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike, Variable
+    from tensorflow_ipu._base.types import TensorLike, Variable
 
 _T = TypeVar("_T")
 

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, _journal
-from tensorflow_ipu._checks import check_bool, is_int
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._native import journal
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
-from tensorflow_ipu.feeds import _arguments, _element, _feed, _layout, program_order
+from tensorflow_ipu.feeds import _arguments, _feed, _layout, elements, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 _logger = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         if replica_groups is not None and not isinstance(replica_groups, ReplicaGroups):
             raise TypeError(f"`replica_groups` must be a `ReplicaGroups`, but is {replica_groups!r}")
         sharing = replica_groups or ReplicaGroups(1)
-        self._element = _element.ElementSpec(dataset.element_spec)
+        self._element = elements.ElementSpec(dataset.element_spec)
         self._dataset: tf.data.Dataset | None = _without_injected_prefetch(dataset)
         self._name = _feed.unique_name("infeed")
         number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal)
@@ -148,7 +149,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         self._spec = spec
         self._device = spec._device
         self._prefetch_depth = None
-        self._element = _element.ElementSpec(spec.element_spec)
+        self._element = elements.ElementSpec(spec.element_spec)
         self._dataset = None
         self._name = "a queue passed as an argument"
         self._feed = None
@@ -188,7 +189,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
     @property
     def number_of_tuple_elements(self) -> int:
         """How many arguments an element is to a loop's body."""
-        positional, named = _element.arguments(self._element.nested)
+        positional, named = elements.arguments(self._element.nested)
         return len(positional) + len(named)
 
     @property
@@ -245,7 +246,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         _logger.debug("`%s` stops", self._name)
         with tf.device(_HOST):
             stopped = ops.ipu_infeed_stop(self._feed.number)
-        _journal.log()
+        journal.log()
         return stopped
 
     def get_next(self) -> NoReturn:
@@ -263,7 +264,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         """Takes the next element in the program being traced, with the structure that the dataset gave it."""
         _arguments.check_same_device(self, self._device)
         self._dequeued = True
-        if _environment.poplar_flags().synthetic("infeed"):
+        if environment.poplar_flags().synthetic("infeed"):
             tensors = [
                 tf.zeros(shape, dtype) for shape, dtype in zip(self._element.shapes, self._element.types, strict=True)
             ]

@@ -17,7 +17,7 @@ from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 
 class IPUIteratorSpec(tf.TypeSpec):

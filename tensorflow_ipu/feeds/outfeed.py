@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import check_bool, is_int
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
@@ -25,7 +25,7 @@ from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.feeds._rows import Taken
 
 _logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         layout, flat = _layout.of(tensors)
         self._layout = layout
         self._enqueuing_thread = threading.get_ident()
-        synthetic = _environment.poplar_flags().synthetic("outfeed")
+        synthetic = environment.poplar_flags().synthetic("outfeed")
 
         def put(*leaves: tf.Tensor) -> tf.Operation:
             order = program_order.of(self._device)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.feeds.outfeed import IPUOutfeedQueue

@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _worker_environment
-from tensorflow_ipu._checks import is_number
-from tensorflow_ipu._library import native
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import is_number
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import cluster, devices, variables
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import links
@@ -154,7 +154,7 @@ def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Li
 def _on_own_address(own: Identity) -> Iterator[None]:
     """A block that starts TensorFlow's server, which would listen on all interfaces, on the worker's address alone."""
     host, port = address_of(own, everywhere=False)[:2]
-    way_out = f"Set `{_worker_environment.LISTEN_VARIABLE}=all` if it may, where no stranger can reach this machine"
+    way_out = f"Set `{environment.LISTEN_VARIABLE}=all` if it may, where no stranger can reach this machine"
     if not native.ipu_bind_alone(str(host).encode(), str(port).encode()):
         raise ClusterError(
             f"TensorFlow's server would listen on all interfaces, and not on {own.address} alone. {way_out}"
@@ -169,20 +169,18 @@ def _on_own_address(own: Identity) -> Iterator[None]:
 
 def _checked_timeout(timeout: float | None) -> float:
     if timeout is None:
-        return _worker_environment.worker_timeout()
+        return environment.worker_timeout()
     if not is_number(timeout):
         raise TypeError(f"`timeout` must be a number of seconds, but is {timeout!r}")
-    if not 0 < timeout <= _worker_environment.MOST_SECONDS:
-        raise ValueError(
-            f"`timeout` is {timeout:g}, and must be above 0 and at most {_worker_environment.MOST_SECONDS} s"
-        )
+    if not 0 < timeout <= environment.MOST_SECONDS:
+        raise ValueError(f"`timeout` is {timeout:g}, and must be above 0 and at most {environment.MOST_SECONDS} s")
     return float(timeout)
 
 
 def _checked_listen(listen: str | None) -> str:
     if listen is None:
-        return _worker_environment.worker_listens()
-    if listen not in _worker_environment.LISTEN:
+        return environment.worker_listens()
+    if listen not in environment.LISTEN:
         raise ValueError(f'`listen` must be "address" or "all", but is {listen!r}')
     return listen
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import cluster
 from tensorflow_ipu._tensorflow.op_errors import plain_message
 from tensorflow_ipu.hosts.muster import name_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
     from tensorflow_ipu.hosts.cluster import World
 
 _TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")

@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _variables, _worker_environment
-from tensorflow_ipu._checks import as_int
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import Faults, as_int
 
-_VARIABLE = _worker_environment.TF_CONFIG_VARIABLE
+_VARIABLE = environment.TF_CONFIG_VARIABLE
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 # In the order in which their tasks are workers.
 _JOBS = ("chief", "worker")
@@ -71,14 +70,14 @@ def identity(
       TypeError: `cluster_resolver` is none.
     """
     if cluster_resolver is None:
-        return _of_tf_config(_worker_environment.tf_config(environ))
+        return _of_tf_config(environment.tf_config(environ))
     if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
         raise TypeError(
             "`cluster_resolver` must be a `tf.distribute.cluster_resolver.ClusterResolver`, but is"
             f" {cluster_resolver!r}"
         )
     if isinstance(cluster_resolver, tf.distribute.cluster_resolver.TFConfigClusterResolver):
-        _parsed(_worker_environment.tf_config(environ))  # It reads the same, and says less of its faults.
+        _parsed(environment.tf_config(environ))  # It reads the same, and says less of its faults.
     kind = f"`cluster_resolver` ({type(cluster_resolver).__name__})"
     # Slurm's says which task it is once it has been asked for the cluster.
     cluster: Any = cluster_resolver.cluster_spec()
@@ -100,7 +99,7 @@ def _parsed(text: str | None) -> dict[str, Any] | None:
     """What `TF_CONFIG` says; None for nothing."""
     if text is None:
         return None
-    config = _variables.json_object(_VARIABLE, text, _EXAMPLE)
+    config = environment.json_object(_VARIABLE, text, _EXAMPLE)
     for name in ("cluster", "task"):
         part = config.get(name, {})
         if not isinstance(part, dict):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _worker_environment
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import exchange
 from tensorflow_ipu.hosts.identity import Identity
@@ -46,10 +46,10 @@ _STRANGERS = 16
 @contextlib.contextmanager
 def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket | None]:
     """A socket where workers with higher numbers connect; None where messages go by TensorFlow's server."""
-    if _worker_environment.transport() != "sockets":
+    if environment.transport() != "sockets":
         yield None
         return
-    port = _worker_environment.data_port()
+    port = environment.data_port()
     address = address_of(identity, everywhere)
     with socket.socket(socket.AF_INET6 if len(address) == 4 else socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,8 +59,8 @@ def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket | 
         except OSError as exc:
             raise ClusterError(
                 f"{name_of(identity, identity.worker)}, this process, cannot listen at {address[0]}, port {port}, for the"
-                f" messages of programs: {exc}. `{_worker_environment.DATA_PORT_VARIABLE}` names another port, and"
-                f" `{_worker_environment.TRANSPORT_VARIABLE}=grpc` does without"
+                f" messages of programs: {exc}. `{environment.DATA_PORT_VARIABLE}` names another port, and"
+                f" `{environment.TRANSPORT_VARIABLE}=grpc` does without"
             ) from exc
         listener.setblocking(False)
         yield listener
@@ -160,7 +160,7 @@ def _called(identity: Identity, worker: int, agreed: Muster, end: float) -> sock
     except OSError as exc:
         raise _NoLinkError(
             f"{name_of(identity, worker)} cannot be reached at port {agreed.ports[worker]}: {exc}. Have firewalls let it"
-            f" pass; `{_worker_environment.DATA_PORT_VARIABLE}` makes it another one"
+            f" pass; `{environment.DATA_PORT_VARIABLE}` makes it another one"
         ) from exc
     return connection
 

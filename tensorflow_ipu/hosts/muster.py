@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from tensorflow_ipu import _worker_environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
 
@@ -103,7 +103,7 @@ def _cannot_listen(identity: Identity, exc: OSError) -> str:
     if exc.errno == errno.EADDRNOTAVAIL:
         return (
             f"{who}its address is not one of this machine's. Start the worker where its address is, or correct its number;"
-            f" where the address is that of a proxy in front of this machine, set `{_worker_environment.LISTEN_VARIABLE}=all`"
+            f" where the address is that of a proxy in front of this machine, set `{environment.LISTEN_VARIABLE}=all`"
         )
     return f"{who}{exc}"
 

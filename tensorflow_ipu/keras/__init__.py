@@ -3,7 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu import _strategy_scope
 from tensorflow_ipu.keras import _version
 from tensorflow_ipu.keras.model.scope import extending_models as _extending_models
 from tensorflow_ipu.keras.model.scope import look_past_ipus as _look_past_ipus
@@ -17,6 +16,7 @@ from tensorflow_ipu.keras.pipeline.stages import (
     SequentialLayerPipelineStageAssignment,
     SequentialNestedModelPipelineStageAssignment,
 )
+from tensorflow_ipu.strategy import scope
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras import layers, optimizers
@@ -46,7 +46,7 @@ __all__ = [
 
 _version.check(_version.installed())
 _look_past_ipus()
-_strategy_scope.extend_scope(_extending_models)
+scope.extend_scope(_extending_models)
 
 
 def __getattr__(name: str) -> Any:

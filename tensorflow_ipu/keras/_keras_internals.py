@@ -25,7 +25,7 @@ from keras.src.utils.python_utils import pythonify_logs
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflow_ipu._types import Logs, Nested
+    from tensorflow_ipu._base.types import Logs, Nested
 
 if TYPE_CHECKING:
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import tf_variable
+from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras import _keras_internals as internals
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
 
 __all__ = ["Watched", "WatchedStep", "build", "strategy_of_model", "update", "watched_step", "weights_of"]

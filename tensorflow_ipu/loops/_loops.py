@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._tensorflow.autograph import user_code
-from tensorflow_ipu.feeds import IPUInfeedQueue, _element
+from tensorflow_ipu.feeds import IPUInfeedQueue, elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Nested, Number, TensorLike
+    from tensorflow_ipu._base.types import Nested, Number, TensorLike
 
 _logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def check_condition(condition: Callable[..., TensorLike], carried: int) -> None:
 
 def check_body(body: Callable[..., Nested], carried: int, infeed_queue: IPUInfeedQueue | None) -> None:
     """Checks that the body can be called with the carried values and an element."""
-    positional, names = (0, ()) if infeed_queue is None else _element.expected(infeed_queue)
+    positional, names = (0, ()) if infeed_queue is None else elements.expected(infeed_queue)
     needs = _misfit(body, carried + positional, names)
     if needs is None:
         return
@@ -141,7 +141,7 @@ class Body:
 
     def __call__(self, counter: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Runs an iteration."""
-        positional, named = ([], {}) if self._queue is None else _element.take(self._queue)
+        positional, named = ([], {}) if self._queue is None else elements.take(self._queue)
         tensors, operations = _split(self._body(*values, *positional, **named))
         if self._types != [tensor.dtype for tensor in tensors]:
             raise TypeError(

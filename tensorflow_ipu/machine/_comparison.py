@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu._units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.machine._text import PARTS, count_text, machine_text, memory_parts
 
 if TYPE_CHECKING:

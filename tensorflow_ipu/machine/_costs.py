@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorflow_ipu import _poplar_options
+from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu.machine._hlo import HloInstruction, Product, Shape
 from tensorflow_ipu.machine._machine import Machine, System
 
@@ -225,8 +225,8 @@ def cost_of(operation: HloInstruction, machine: Machine, proportion: float, fuse
 
 def grid_of(operation: HloInstruction, machine: Machine, proportion: float) -> Grid:
     """How a product is divided among the tiles, by its own options where it has any (`scopes.poplar_options`)."""
-    own = operation.attribute(_poplar_options.attribute_of(_poplar_options.PROPORTION))
-    partials = operation.attribute(_poplar_options.attribute_of(_poplar_options.PARTIALS))
+    own = operation.attribute(poplar_options.attribute_of(poplar_options.PROPORTION))
+    partials = operation.attribute(poplar_options.attribute_of(poplar_options.PARTIALS))
     product = operation.product
     halved = partials == "half" and product.item_bytes <= 2  # Products of float32 have no smaller sums.
     return best_grid(product, machine, proportion if own is None else float(own), 2 if halved else 4)

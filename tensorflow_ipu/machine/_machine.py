@@ -6,8 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, fields
 
-from tensorflow_ipu._checks import is_int, is_number
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, is_int, is_number
 
 # Types of HLO by the unit of the tile that computes them.
 _BYTES_OF_HALF = 2

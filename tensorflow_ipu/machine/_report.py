@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.machine import _advice, _memory
 from tensorflow_ipu.machine._advice import NotAsked, Suggestion, Suggestions
 from tensorflow_ipu.machine._machine import Machine, System

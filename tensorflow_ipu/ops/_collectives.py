@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops import sites
 from tensorflow_ipu.replicas import ReplicaGroups, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._types import Gradient, TensorLike
+    from tensorflow_ipu._base.types import Gradient, TensorLike
 
 # The reductions that users name, and what the kernels call them.
 REDUCTIONS = {
@@ -91,8 +91,8 @@ def broadcast(
 
 def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Tensor:
     """The rank of this replica in its group, an int32 scalar."""
-    return _sites.in_a_program(
-        function, lambda: ops.ipu_replica_index(_sites.identity(function), name=name, **_attributes(groups)), []
+    return sites.in_a_program(
+        function, lambda: ops.ipu_replica_index(sites.identity(function), name=name, **_attributes(groups)), []
     )
 
 
@@ -139,11 +139,11 @@ def _meet(
     """Adds the op of a collective to the program being traced, at a site of its own."""
 
     def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        site, order = _sites.new(function, name or function, _words(function, tensors, groups, options), groups)
+        site, order = sites.new(function, name or function, _words(function, tensors, groups, options), groups)
         attributes = {**_attributes(groups), "advance": not replicas.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
 
-    return _sites.in_a_program(function, meet, values)
+    return sites.in_a_program(function, meet, values)
 
 
 def _words(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:

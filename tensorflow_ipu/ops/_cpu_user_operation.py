@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import native, of_user, ops
+from tensorflow_ipu._native.library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, Gradient, ShapeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, Gradient, ShapeLike, TensorLike
 
 
 __all__ = ["checked", "compile_user_operation", "cpu_user_operation", "results"]
@@ -202,7 +202,7 @@ def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple
         raise ValueError(
             f"`outs` must be a dict with the lists `output_types` and `output_shapes`, but is {outs!r}"
         ) from exc
-    may_be_unknown = not tf.executing_eagerly() and not _sites.on_ipu()
+    may_be_unknown = not tf.executing_eagerly() and not sites.on_ipu()
     if len(types) != len(shapes) or not (may_be_unknown or all(shape.is_fully_defined() for shape in shapes)):
         raise ValueError(f"`outs` must have as many types as shapes, all of them static, but is {outs!r}")
     return types, shapes
@@ -218,7 +218,7 @@ def _call(
     known: Mapping[str, Any] | None = None,
 ) -> list[tf.Tensor]:
     """Adds the operation to the program being traced."""
-    device = _sites._device("cpu_user_operation")
+    device = sites._device("cpu_user_operation")
     state = replicas.in_function(_functions[function].state(device))
     outputs = ops.ipu_user_operation(
         state,

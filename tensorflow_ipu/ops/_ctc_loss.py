@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.tensors import known_size
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, TensorLike
 
 
 def ctc_loss_v2(

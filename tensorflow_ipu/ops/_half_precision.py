@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import ops
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu._native.library import ops
+from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _mark(graph: FunctionGraph, options: str) -> None:
     """Puts the marker into the outermost graph of a program; the pass over its HLO finds it there."""
     with graph.as_default(), tf.control_dependencies(None), tf.name_scope("half_precision"):
-        marker = ops.ipu_half_precision(_sites.random("IPUConfig.floating_point_behaviour"), options=options)
+        marker = ops.ipu_half_precision(sites.random("IPUConfig.floating_point_behaviour"), options=options)
     graph.control_outputs.append(marker)
 
 

@@ -12,15 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import check_bool, is_int, is_number
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._base.checks import Faults, check_bool, is_int, is_number
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu.feeds import _feed
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, ShapeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, ShapeLike, TensorLike
 
 # Python's `mmap` has the name from 3.13 on.
 _NO_RESERVE = 0x4000
@@ -351,7 +350,7 @@ class HostEmbedding:
         Returns:
           The rows, [n, width].
         """
-        device = _sites._device("HostEmbedding.lookup")
+        device = sites._device("HostEmbedding.lookup")
         state = replicas.in_function(self._memory.state(device))
         trained = self._scalar().read_value() if learning_rate else tf.zeros([], self.table.dtype)
         width = self.table.shape[1]
@@ -411,7 +410,7 @@ class HostEmbedding:
                 zero = tf.compat.v1.zeros_initializer()
                 return tf.compat.v1.get_variable("__dummy", [], dtype, zero, trainable=True, use_resource=True)
         ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-        device = f"/device:IPU:{ordinal}" if tf.executing_eagerly() else _sites._device("HostEmbedding.lookup")
+        device = f"/device:IPU:{ordinal}" if tf.executing_eagerly() else sites._device("HostEmbedding.lookup")
         if device not in self._trained:
             with tf.init_scope(), tf.device(device):
                 zero = tf.zeros([], dtype)

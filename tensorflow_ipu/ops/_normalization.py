@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.config import _state
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import ShapeLike, TensorLike
+    from tensorflow_ipu._base.types import ShapeLike, TensorLike
 
 
 def check_groups(shape: ShapeLike, groups: int, channels_axis: int) -> int:

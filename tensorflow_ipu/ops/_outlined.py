@@ -23,12 +23,12 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import definitions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient, Nested, ShapeLike
+    from tensorflow_ipu._base.types import Gradient, Nested, ShapeLike
 
 # Of static shapes: what they are of need not be there.
 _OF_SHAPES = ("Rank", "Shape", "ShapeN", "Size")

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int, note_bool
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops.nn_ops import hard_sigmoid
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, ShapeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, ShapeLike, TensorLike
 
 _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "hard_sigmoid": hard_sigmoid,

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu.ops._cpu_user_operation import checked, cpu_user_operation, results
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, Gradient, ShapeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, Gradient, ShapeLike, TensorLike
 
 __all__ = [
     "Emulation",

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, overload
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import OneTensorLike, TensorLike
+    from tensorflow_ipu._base.types import OneTensorLike, TensorLike
 
 __all__ = ["all_gather", "all_to_all"]
 

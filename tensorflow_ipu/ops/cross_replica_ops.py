@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool, is_int
+from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient, Nested, TensorLike
+    from tensorflow_ipu._base.types import Gradient, Nested, TensorLike
 
 __all__ = ["assume_equal_across_replicas", "cross_replica_broadcast", "cross_replica_mean", "cross_replica_sum"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._tensorflow import patches
-from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
@@ -24,7 +24,7 @@ __all__ = ["group_size", "shared_moments"]
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 _OPTION = "norms.experimental.distributed_batch_norm_replica_group_size"
 

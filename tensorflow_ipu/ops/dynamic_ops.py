@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._tensorflow import xla
-from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.ops import control_flow_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["dynamic_slice", "dynamic_update", "nop"]
 

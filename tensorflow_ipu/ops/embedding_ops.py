@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops._host_embedding import (
     HostEmbedding,
     HostEmbeddingOptimizerSpec,
@@ -17,7 +17,7 @@ from tensorflow_ipu.ops._host_embedding import (
 )
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = [
     "HostEmbedding",

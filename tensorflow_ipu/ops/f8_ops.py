@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, TensorLike
 
 _NAN = 0x80
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu.ops import _outlined
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 __all__ = ["outlined_function"]
 

@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import graphs, variables
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu._base.types import Gradient, Nested
 
 __all__ = [
     "GradientCaptureContext",
@@ -61,11 +61,11 @@ class _Captured:
                 f"`capture_upstream_gradients` in a loop or branch captures a gradient of shape {value.shape}: out of those,"
                 " static shapes alone are handed on; state it with `tf.ensure_shape`"
             )
-        device = _sites._device("capture_upstream_gradients") if replicas.is_tracing() else None
+        device = sites._device("capture_upstream_gradients") if replicas.is_tracing() else None
         with tf.init_scope(), tf.device(device):
             self._kept = variables.of_trace(tf.zeros(value.shape, value.dtype), "captured_gradient")
         tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)
-        _sites.keep_with_trace(self._kept)
+        sites.keep_with_trace(self._kept)
 
     def value(self) -> Any:
         """What it is in the present graph."""

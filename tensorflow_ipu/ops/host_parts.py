@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import definitions, gradients, graphs, patches, variables
 from tensorflow_ipu.feeds import _feed, program_order
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tensorflow_ipu._types import Gradient, ShapeLike
+    from tensorflow_ipu._base.types import Gradient, ShapeLike
 
 _HOST = "/device:CPU:0"
 
@@ -63,7 +63,7 @@ class HostPart(graphs.FunctionGraph):
         """Makes the graph, in the program that is being traced."""
         self.program = tf.compat.v1.get_default_graph()
         self.call: Any = None
-        self._device = _sites._device(name)
+        self._device = sites._device(name)
         super().__init__(name)
         patches.CAPTURES.apply_while(self)
         patches.PARTS_OF_HOST.apply_while(self)

@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import check_bool, is_int
+from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._tensorflow import graphs, patches, variables, xla
-from tensorflow_ipu.ops import _sites, host_parts
+from tensorflow_ipu.ops import host_parts, sites
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "remap_deduce"]
 
@@ -122,11 +122,11 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
             )
         if not value.shape.is_fully_defined():
             raise ValueError(f"`x` must have a static shape, but has {value.shape}; state it with `tf.ensure_shape`")
-        device = _sites._device("fifo")
+        device = sites._device("fifo")
         with tf.init_scope(), tf.device(device):
             kept = variables.of_trace(tf.zeros([depth, *value.shape], value.dtype), "fifo")
             calls = variables.of_trace(tf.constant(0), "fifo_calls")
-        _sites.keep_with_trace(kept, calls)  # Of variables that nobody else holds, a graph keeps the resources alone.
+        sites.keep_with_trace(kept, calls)  # Of variables that nobody else holds, a graph keeps the resources alone.
         call = calls.read_value()
         place = tf.stack([call, *[0] * len(value.shape)])
         values = kept.read_value()

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults
 from tensorflow_ipu.ops.embedding_ops import checked_factor
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["segment_sum", "serialized_matmul"]
 

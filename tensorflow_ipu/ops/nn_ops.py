@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.ops._ctc_loss import (
     ctc_beam_search_decoder,
     ctc_beam_search_decoder_with_log_probs,
@@ -18,7 +18,7 @@ from tensorflow_ipu.ops._ctc_loss import (
 from tensorflow_ipu.ops._sampled_losses import nce_loss, sampled_softmax_loss
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = [
     "ctc_beam_search_decoder",

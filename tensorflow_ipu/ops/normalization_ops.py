@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops._normalization import check_groups, normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["check_groups", "group_norm", "instance_norm", "layer_norm", "normalize"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["dropout"]
 

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
-from tensorflow_ipu.ops import _sites
+from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, TensorLike
 
 __all__ = ["seed", "stream"]
 
 
 def seed() -> tf.Tensor:
     """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
-    return ops.ipu_random_seed(_sites.random("seed"), advance=not replicas.in_condition())
+    return ops.ipu_random_seed(sites.random("seed"), advance=not replicas.in_condition())
 
 
 def stream() -> tf.Tensor:
     """Which random stream the replica draws from, an int64 scalar: its index, or 0 where all replicas draw the same."""
-    return ops.ipu_random_stream(_sites.random("stream"))
+    return ops.ipu_random_stream(sites.random("stream"))
 
 
 def _uniform(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import tensorflow as tf
 
-    from tensorflow_ipu._types import OneTensorLike, TensorLike
+    from tensorflow_ipu._base.types import OneTensorLike, TensorLike
 
 __all__ = ["reduce_scatter"]
 

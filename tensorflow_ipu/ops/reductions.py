@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.ops import _collectives, _sites
+from tensorflow_ipu.ops import _collectives, sites
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ __all__ = ["all_reduce", "in_program"]
 
 def in_program() -> bool:
     """Whether a program for an IPU device is being traced, in which there are replicas."""
-    return _sites.on_ipu()
+    return sites.on_ipu()
 
 
 def all_reduce(values: Sequence[tf.Tensor], mean: bool = False) -> list[tf.Tensor]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import ops
-from tensorflow_ipu._tensors import tf_variable
+from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike, Variable
+    from tensorflow_ipu._base.types import TensorLike, Variable
 
 __all__ = ["VariableRetrievalMode", "assign_groups", "read_groups"]
 

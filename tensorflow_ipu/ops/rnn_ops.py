@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu.ops import _rnn_base
 from tensorflow_ipu.ops._rnn_base import LSTMStateTuple, PopnnRNN
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, TensorLike
+    from tensorflow_ipu._base.types import DTypeLike, TensorLike
 
 __all__ = ["LSTMStateTuple", "PopnnAUGRU", "PopnnDynamicGRU", "PopnnDynamicLSTM", "PopnnGRU", "PopnnLSTM"]
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool, is_int
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.checks import Faults, check_bool, is_int
+from tensorflow_ipu._base.tensors import known_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"]
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_number
+from tensorflow_ipu._base.checks import is_number
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = [
     "VertexExpression",

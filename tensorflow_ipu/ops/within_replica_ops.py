@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import TensorLike
+    from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import parse_method
+from tensorflow_ipu._base.checks import parse_method
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient, Nested, Number
+    from tensorflow_ipu._base.types import Gradient, Nested, Number
 
 
 class GradientAccumulationReductionMethod(enum.Enum):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.optimizers import _loop_check, _options
 from tensorflow_ipu.optimizers._accumulator import Accumulator, GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers._ipu_optimizer import CrossReplicaOptimizer, IpuOptimizer
@@ -16,7 +16,7 @@ from tensorflow_ipu.optimizers._options import AccumulationOptions
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from tensorflow_ipu._types import DTypeOf, Gradient, ShapeLike
+    from tensorflow_ipu._base.types import DTypeOf, Gradient, ShapeLike
 
 
 class _Accumulating(IpuOptimizer):

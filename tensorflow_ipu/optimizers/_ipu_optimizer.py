@@ -13,7 +13,7 @@ from tensorflow_ipu.optimizers import _reduced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tensorflow_ipu._types import Gradient, GradientMapping, TensorLike
+    from tensorflow_ipu._base.types import Gradient, GradientMapping, TensorLike
 
 
 class IpuOptimizer(tf.compat.v1.train.Optimizer):

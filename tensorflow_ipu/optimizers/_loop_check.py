@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs, patches
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.optimizers._options import AccumulationOptions
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeLike, Optimizer, Variable
+    from tensorflow_ipu._base.types import DTypeLike, Optimizer, Variable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int, note_bool
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._tensors import is_function
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.tensors import is_function
 from tensorflow_ipu.optimizers._accumulator import GradientAccumulationReductionMethod
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeOf, Variable
+    from tensorflow_ipu._base.types import DTypeOf, Variable
 
 
 @dataclasses.dataclass(frozen=True)

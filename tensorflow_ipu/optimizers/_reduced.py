@@ -14,7 +14,7 @@ from tensorflow_ipu.ops import reductions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu._base.types import Gradient, Nested
 
 
 def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:

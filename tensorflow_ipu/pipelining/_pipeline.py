@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import _tracebacks
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
@@ -23,9 +22,10 @@ from tensorflow_ipu.pipelining.schedule.enums import (
 )
 from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeOf, Nested, Number, TensorLike
+    from tensorflow_ipu._base.types import DTypeOf, Nested, Number, TensorLike
 
 
 def pipeline(
@@ -162,7 +162,7 @@ def pipeline(
     try:
         return build(given, name)
     except Exception as exc:
-        raise _tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
+        raise tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 
 
 def recomputation_checkpoint(tensors: Nested, name: str | None = None) -> Nested:

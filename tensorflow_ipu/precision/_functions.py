@@ -16,7 +16,7 @@ from tensorflow_ipu.precision._report import PrecisionReport, trial_of
 from tensorflow_ipu.precision._retyped import retyped, types_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 # These compute no number that was not there before.
 _MOVES = frozenset(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from tensorflow_ipu._reports import page as whole
+from tensorflow_ipu._base import page as whole
 from tensorflow_ipu.precision import _figures
 from tensorflow_ipu.precision._figures import HIGHEST, LOWEST, SMALLEST, SMALLEST_NORMAL, Figures, TensorRow
 from tensorflow_ipu.precision._report import PrecisionReport, scale_text, span_text

@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import is_int, is_number
+from tensorflow_ipu._base.checks import is_int, is_number
 from tensorflow_ipu.keras import watching
 from tensorflow_ipu.precision._functions import FunctionSteps, ModelSteps
 from tensorflow_ipu.strategy import IPUStrategyV1
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.precision._report import PrecisionReport
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu._library import native
+from tensorflow_ipu._base.tensors import known_size
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs, patches, xla
-from tensorflow_ipu._tensors import known_size
 from tensorflow_ipu.replicas import _instruction_attributes, _tracing
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 

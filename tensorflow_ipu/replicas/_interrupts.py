@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import devices, gradients
 
 _T = TypeVar("_T")

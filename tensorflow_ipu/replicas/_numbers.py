@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensorflow_ipu import _poplar_options
+from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import StochasticRoundingBehaviour, _state
 from tensorflow_ipu.replicas import _instruction_attributes
@@ -101,8 +101,8 @@ def _read(options: Mapping[str, Any]) -> Numbers:
         **behaviour,
         esr=_ROUNDING[options["floating_point_behaviour.esr"]],
         stable=options["experimental.enable_prng_stability"],
-        partials_matmul=options["matmuls.poplar_options"].get(_poplar_options.PARTIALS, ""),
-        partials_conv=options["convolutions.poplar_options"].get(_poplar_options.PARTIALS, ""),
+        partials_matmul=options["matmuls.poplar_options"].get(poplar_options.PARTIALS, ""),
+        partials_conv=options["convolutions.poplar_options"].get(poplar_options.PARTIALS, ""),
         batch_norm_replicas=options["norms.experimental.distributed_batch_norm_replica_group_size"],
     )
     return found.unstopped() if not found.stops else found

@@ -18,8 +18,8 @@ from tensorflow_ipu.replicas._tracing import tracing_program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow import functions
-    from tensorflow_ipu._types import Nested
 
 _MUST_COMPILE = "_XlaMustCompile"
 # A function that the user does not compile has a twin that is compiled, made at its first run.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import check_bool, is_int
-from tensorflow_ipu._library import native, ops
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.hosts import links
@@ -20,7 +20,7 @@ from tensorflow_ipu.replicas import _numbers
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu._base.types import Gradient, Nested
 
 # How much of what crosses to other workers is bundled, and what a strategy asks for instead, if it does.
 _BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
@@ -182,5 +182,5 @@ def check_size(argument: str, size: object, optional: bool) -> None:
         raise TypeError(f"`{argument}` must be a number of replicas or a `ReplicaGroups` that has one, but is {size!r}")
     if size < 1:
         raise ValueError(f"`{argument}` is {size}, and a group has at least one replica")
-    if size > _environment.MOST_IPUS:
-        raise ValueError(f"`{argument}` is {size}, and there are at most {_environment.MOST_IPUS} replicas")
+    if size > environment.MOST_IPUS:
+        raise ValueError(f"`{argument}` is {size}, and there are at most {environment.MOST_IPUS} replicas")

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, _journal, _logging, _metrics, _tracepoints, metrics
-from tensorflow_ipu._library import ops
+from tensorflow_ipu import metrics
+from tensorflow_ipu._base import counters, environment, log, tracepoints
+from tensorflow_ipu._native import journal
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs, op_errors
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
@@ -25,8 +27,8 @@ from tensorflow_ipu.replicas._program import Prepared, Target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction
-    from tensorflow_ipu._types import Nested
     from tensorflow_ipu.replicas._program import Prepared
 
 _logger = logging.getLogger(__name__)
@@ -95,12 +97,12 @@ class RunLog:
         self._compiled = None
         if _logger.isEnabledFor(logging.INFO):
             self._compiled = _compiled()
-            _logger.log(_logging.TRACE, "`%s` runs on `%s`", self._program(), _short(device))
+            _logger.log(log.TRACE, "`%s` runs on `%s`", self._program(), _short(device))
         self._begin = time.monotonic_ns()
 
     def fail(self, error: BaseException) -> None:
         """Notes what the run fails with; `end` is still to come."""
-        _metrics.failed_runs.add()
+        counters.failed_runs.add()
         if _logger.isEnabledFor(logging.INFO):
             # As text: whoever keeps records would keep the error with all that its frames hold.
             words = f"{type(error).__name__}: {error!s:.300}"
@@ -108,16 +110,16 @@ class RunLog:
 
     def end(self) -> None:
         """Notes that the run ends."""
-        duration = _metrics.run_times.add(self._begin)
-        if _tracepoints.is_recording():
-            _tracepoints.mark(_tracepoints.PROGRAMS, f"run of {self._program()}", self._begin)
+        duration = counters.run_times.add(self._begin)
+        if tracepoints.is_recording():
+            tracepoints.mark(tracepoints.PROGRAMS, f"run of {self._program()}", self._begin)
         if self._compiled is None:
             return
-        _journal.log()
+        journal.log()
         count, seconds = (now - before for now, before in zip(_compiled(), self._compiled, strict=True))
         if count:
             _logger.info("XLA compiled for `%s`: %d programs, %.3f s", self._program(), count, seconds)
-        _logger.log(_logging.TRACE, "`%s` ran for %.6f s", self._program(), duration / 1e9)
+        _logger.log(log.TRACE, "`%s` ran for %.6f s", self._program(), duration / 1e9)
 
     def _program(self) -> str:
         """The function's own name: TensorFlow calls it something like `__inference_step_33`."""
@@ -190,7 +192,7 @@ def insert(
     until then the system may be configured, or configured anew.
     """
     if host_kernels is None:
-        host_kernels = _environment.host_kernels()
+        host_kernels = environment.host_kernels()
     ordinal = tf.DeviceSpec.from_string(device).device_index or 0
     program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels, _numbers.of_device(ordinal)))
     _program.check(program, inputs, device)

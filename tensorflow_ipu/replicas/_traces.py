@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorflow_ipu import _metrics, _tracepoints
+from tensorflow_ipu._base import counters, tracepoints
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.errors import RecompilationWarning
 from tensorflow_ipu.replicas import _description
@@ -41,15 +41,15 @@ _made_of: weakref.WeakKeyDictionary[types.CodeType, weakref.ref[Function]] = wea
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
     """Notes a trace that has just ended, and why there was one; warns where only shapes or numbers have differed before."""
-    duration = _metrics.trace_times.add(begin)
+    duration = counters.trace_times.add(begin)
     new = _Known(functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
     traces = {id(trace): trace for trace in functions.traces_of(function) if trace in _known}
     earlier = [_known[trace] for trace in traces.values()]
     reason = _reason(function, new, earlier)
     _known[program] = new
-    _metrics.traces.append(_metrics.Trace(time.monotonic_ns(), duration, _described(function), reason))
-    _tracepoints.mark(_tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
+    counters.traces.append(counters.Trace(time.monotonic_ns(), duration, _described(function), reason))
+    tracepoints.mark(tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
     _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
     if function in _warned:
         return

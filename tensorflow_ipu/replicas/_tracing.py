@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
 from tensorflow_ipu.replicas import _numbers
 
@@ -118,7 +118,7 @@ def tracing_program(
         yield
         return
     if host_kernels is None:
-        host_kernels = _environment.host_kernels()
+        host_kernels = environment.host_kernels()
     _note_callers()
     before, _around.graph = _around.graph, tf.compat.v1.get_default_graph()
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.replicas._description import user_frame, user_lines
 from tensorflow_ipu.replicas._instruction_attributes import CALLS, function_of, functions_of, without_inlining

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _serving_steps, pipelining
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu.serving import _saved_model
+from tensorflow_ipu import pipelining
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu.serving import _saved_model, serving_steps
 
 if TYPE_CHECKING:
     import keras
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 Signature = Sequence[tf.TensorSpec]
 
@@ -61,7 +61,7 @@ def _named(argument: str, step: Callable[..., Nested], given: Signature | None, 
             f" it a `tf.function` with an `input_signature`"
             + ("" if argument == "predict_step" and constants else "; an `input_dataset` of requests tells it as well")
         )
-    specs = _serving_steps.signature(argument, step, given)
+    specs = serving_steps.signature(argument, step, given)
     known = _parameters(step)
     if known is None:
         names = [spec.name or f"input_{at}" for at, spec in enumerate(specs)]

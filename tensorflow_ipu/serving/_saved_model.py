@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _serving_steps
+from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 
 class _Served(tf.Module):
@@ -33,18 +33,18 @@ def write(
     if not tf.executing_eagerly():
         raise RuntimeError("models are exported in eager execution, and a graph is being built: export outside of it")
     before, behind = steps
-    names = _serving_steps.names(output_names)
+    names = serving_steps.names(output_names)
     if behind is not None and postprocessing_step_signature is not None:
-        _serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
+        serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
 
     def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
         values: Nested = arguments
         if before is not None:
-            values = _serving_steps.checked("`preprocessing_step`", before(*values), of_predict)
-        results = _serving_steps.checked("`predict_step`", predict(*values), postprocessing_step_signature)
+            values = serving_steps.checked("`preprocessing_step`", before(*values), of_predict)
+        results = serving_steps.checked("`predict_step`", predict(*values), postprocessing_step_signature)
         if behind is not None:
-            results = _serving_steps.checked("`postprocessing_step`", behind(*results), None)
-        return _serving_steps.named(results, names)
+            results = serving_steps.checked("`postprocessing_step`", behind(*results), None)
+        return serving_steps.named(results, names)
 
     module: Any = _Served()
     module.predict = tf.function(serve, input_signature=list(requests))
@@ -53,7 +53,7 @@ def write(
         traced = module.predict.get_concrete_function()
     _refuse_operations_of_ours(traced.graph)
     module.used = [*traced.graph.variables, *_used_by(predict), *_used_by(before), *_used_by(behind)]
-    folder = _serving_steps.prepared_folder(export_dir, purge_export_dir)
+    folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
     tf.saved_model.save(module, str(folder), signatures=module.predict)
     loaded: Any = tf.saved_model.load(str(folder))
     loaded.predict.model = loaded  # Its variables live as long as it does.

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu._metrics import Sample
-from tensorflow_ipu._tracepoints import PROGRAMS, Recording, TimedSpan
-from tensorflow_ipu._units import format_seconds
+from tensorflow_ipu._base.counters import Sample
+from tensorflow_ipu._base.tracepoints import PROGRAMS, Recording, TimedSpan
+from tensorflow_ipu._base.units import format_seconds
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.profiler import Measured

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu import _tracepoints, metrics
+from tensorflow_ipu import metrics
+from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu._tensorflow import profiler
 from tensorflow_ipu.machine import Report
 from tensorflow_ipu.tracing import _measured
@@ -134,10 +135,10 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
         raise FileNotFoundError(f"there is no folder `{file.parent}` for the trace `{path}`; make it first")
     with contextlib.ExitStack() as stack:
         folder = os.fspath(logdir) if logdir is not None else stack.enter_context(tempfile.TemporaryDirectory())
-        recording = _tracepoints.start()
+        recording = tracepoints.start()
         if recording is None:
             raise RuntimeError(f"the trace `{path}` cannot begin: another one is being recorded; end that block first")
-        stack.callback(_tracepoints.stop)
+        stack.callback(tracepoints.stop)
         begin, ahead = time.monotonic_ns(), _clocks_apart()
         profiler.start(folder)
         try:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.config import reset_ipu_configuration
 
-_VARIABLES = (_environment.COUNT_VARIABLE, _environment.DEVICES_VARIABLE, _environment.FLAGS_VARIABLE)
+_VARIABLES = (environment.COUNT_VARIABLE, environment.DEVICES_VARIABLE, environment.FLAGS_VARIABLE)
 
 
 @pytest.fixture(autouse=True)
@@ -17,14 +17,14 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undoes every configuration; 64 IPUs and 8 devices are on offer."""
     for variable in _VARIABLES:
         monkeypatch.delenv(variable, raising=False)
-    _environment.registered_devices.cache_clear()
+    environment.registered_devices.cache_clear()
     reset_ipu_configuration()
     yield
     reset_ipu_configuration()
-    _environment.registered_devices.cache_clear()
+    environment.registered_devices.cache_clear()
 
 
 @pytest.fixture
 def on_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The IPU Model is in use."""
-    monkeypatch.setenv(_environment.FLAGS_VARIABLE, "--use_ipu_model")
+    monkeypatch.setenv(environment.FLAGS_VARIABLE, "--use_ipu_model")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.config import (
     DeviceConnectionType,
     IPUConfig,
@@ -216,14 +216,14 @@ def test_set_all_forces_floating_point_behaviour_in_the_record_alone():
 def test_more_ipus_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DeviceLimitError, match=r"asks for 65 IPUs and the machine has 64.*`TENSORFLOW_IPU_COUNT=65`"):
         _configured(auto_select_ipus=[64, 1])
-    monkeypatch.setenv(_environment.COUNT_VARIABLE, "65")
+    monkeypatch.setenv(environment.COUNT_VARIABLE, "65")
     assert _configured(auto_select_ipus=[64, 1]) == [64, 1]
 
 
 def test_id_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DeviceLimitError, match=r"64 IPUs has no id `127`.*`TENSORFLOW_IPU_COUNT=128`"):
         _configured(select_ipus=[127])
-    monkeypatch.setenv(_environment.COUNT_VARIABLE, "128")
+    monkeypatch.setenv(environment.COUNT_VARIABLE, "128")
     assert _configured(select_ipus=[127]) == [1]
 
 
@@ -242,7 +242,7 @@ def test_more_devices_than_registered_are_refused(monkeypatch: pytest.MonkeyPatc
         _configured(auto_select_ipus=[1] * 9)
     with pytest.raises(IpuError, match="TENSORFLOW_IPU_DEVICES=9"):
         _configured(select_ipus=list(range(9)))
-    monkeypatch.setenv(_environment.DEVICES_VARIABLE, "9")
+    monkeypatch.setenv(environment.DEVICES_VARIABLE, "9")
     with pytest.raises(DeviceLimitError, match="8 were registered"):
         _configured(auto_select_ipus=[1] * 9)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, config
+from tensorflow_ipu import config
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.config import (
     IPUConfig,
     SyntheticDataCategory,
@@ -25,7 +26,7 @@ from tensorflow_ipu.errors import NotConfiguredError
 
 def test_unconfigured_device_has_one_ipu():
     assert get_num_of_ipus_in_device("/device:IPU:0") == 1
-    assert get_num_of_ipus_in_device(f"/device:IPU:{_environment.registered_devices() - 1}") == 1
+    assert get_num_of_ipus_in_device(f"/device:IPU:{environment.registered_devices() - 1}") == 1
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_name_of_no_ipu_device_is_refused(name: str):
 
 
 def test_device_that_does_not_exist_is_refused():
-    number = _environment.registered_devices()
+    number = environment.registered_devices()
     with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{number}` does not exist"):
         get_num_of_ipus_in_device(f"/device:IPU:{number}")
     IPUConfig().configure_ipu_system()
@@ -60,7 +61,7 @@ def test_device_that_does_not_exist_is_refused():
 
 def test_ipu_model_follows_the_environment(monkeypatch: pytest.MonkeyPatch):
     assert running_on_ipu_model() is False
-    monkeypatch.setenv(_environment.FLAGS_VARIABLE, "--x --use_ipu_model")
+    monkeypatch.setenv(environment.FLAGS_VARIABLE, "--x --use_ipu_model")
     assert running_on_ipu_model() is True
 
 
@@ -79,7 +80,7 @@ def test_ipu_model_follows_the_environment(monkeypatch: pytest.MonkeyPatch):
 def test_synthetic_data_follows_the_environment(
     monkeypatch: pytest.MonkeyPatch, flags: str, expected: set[SyntheticDataCategory]
 ):
-    monkeypatch.setenv(_environment.FLAGS_VARIABLE, flags)
+    monkeypatch.setenv(environment.FLAGS_VARIABLE, flags)
     assert {category for category in SyntheticDataCategory if use_synthetic_data_for(category)} == expected
 
 

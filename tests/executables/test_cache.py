@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _executable_cache
+from tensorflow_ipu.executables import _executable_cache
 
 # What a process does before, where its data begin, and whether the program runs at all.
 PROGRAM = """

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _environment
-from tensorflow_ipu._library import native
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu.config import reset_ipu_configuration
 
 DEADLINE = 60.0
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def fresh_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing configured, no flags, no limit to waits, before and after each test."""
-    monkeypatch.delenv(_environment.FLAGS_VARIABLE, raising=False)
+    monkeypatch.delenv(environment.FLAGS_VARIABLE, raising=False)
     reset_ipu_configuration()
     yield
     ipu.feeds.set_wait_limit(None)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import feeds
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 
 Dataset = tf.data.Dataset
 SCALAR = tf.TensorSpec([], tf.int32)

@@ -38,7 +38,7 @@ class no_threads:
     def __exit__(self, *_):
         assert libc.pthread_setattr_default_np(self.before) == 0
 
-native = ipu._library.native
+native = ipu._native.library.native
 queue = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(1.0).repeat())
 with no_threads():
     refused(lambda: queue.initializer, "no further thread (`ipu-deadlines`", "ulimit -u")

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 
 
 def test_program_of_a_queue_that_was_not_initialized_fails(numbers: Any, strategy: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 
 
 def lane_of(queue: Any, lane: int, lanes: int) -> Any:

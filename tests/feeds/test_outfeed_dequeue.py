@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tensorflow_ipu import IPUOutfeedMode, IPUOutfeedQueue
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds import ScopedIPUOutfeedQueue
 
 LAST = IPUOutfeedMode.LAST

@@ -10,7 +10,7 @@ PREAMBLE = """
 import gc, os, signal, sys, threading, time
 import numpy as np
 import tensorflow_ipu as ipu, tensorflow as tf
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 
 strategy = ipu.IPUStrategy()
 SCALAR = tf.TensorSpec([], tf.int32)

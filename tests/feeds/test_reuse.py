@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 
 
 def counted(body: Any) -> tuple[Any, list[None]]:

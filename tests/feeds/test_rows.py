@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds import _layout, _rows
 
 TYPES = (tf.bool, tf.bfloat16, tf.float16, tf.float32, tf.int8, tf.uint8, tf.int32, tf.uint32, tf.int64)

@@ -76,7 +76,7 @@ def episode(make, order, deleted):
         gc.collect()
 
 def ipu_ready(queue):
-    return ipu._library.native.ipu_infeed_ready(queue._feed.number)
+    return ipu._native.library.native.ipu_infeed_ready(queue._feed.number)
 
 episode(slow_to_go, ["session", "graph", "queue"], deleted=False)
 episode(slow_to_go, ["queue", "graph", "session"], deleted=False)

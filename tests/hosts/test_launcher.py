@@ -18,22 +18,22 @@ import pytest
 
 import tensorflow_ipu
 from tensorflow_ipu import __main__
-from tensorflow_ipu._launcher import command
-from tensorflow_ipu._launcher.children import Lines
+from tensorflow_ipu.cli import launcher
+from tensorflow_ipu.cli.launcher import Lines
 
 # The launcher in an interpreter without TensorFlow.
 _LAUNCHER = f"""
 import os, sys, types
 package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
 package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
-from tensorflow_ipu._launcher import children
+from tensorflow_ipu.cli import launcher
 """
 # Each of its processes runs the same code.
 _DRIVER = f"""{_LAUNCHER}
-count, children._TO_END = int(sys.argv[1]), float(sys.argv[2])
-children._TO_SAY, children._TO_INTERRUPT = 0.5, 120.0
+count, launcher._TO_END = int(sys.argv[1]), float(sys.argv[2])
+launcher._TO_SAY, launcher._TO_INTERRUPT = 0.5, 120.0
 command = [sys.executable, "-c", sys.argv[3]]
-sys.exit(children.Children().run([command] * count, [{{**os.environ, "WORKER": str(i)}} for i in range(count)]))
+sys.exit(launcher.Children().run([command] * count, [{{**os.environ, "WORKER": str(i)}} for i in range(count)]))
 """
 _ECHO = (
     "import json, os, sys; v = os.environ; print(json.dumps([v['TF_CONFIG'], sys.argv, v['TENSORFLOW_IPU_REPLICAS']]))"
@@ -229,9 +229,9 @@ def test_nothing_that_a_process_started_runs_when_that_is_said():
         print(*[process.pid for process in started], flush=True)
     """
     driver = f"""{_LAUNCHER}
-children._TO_END = 120.0
-children.Children()
-child = children.Child(0, [sys.executable, "-c", {textwrap.dedent(code)!r}], os.environ)
+launcher._TO_END = 120.0
+launcher.Children()
+child = launcher.Child(0, [sys.executable, "-c", {textwrap.dedent(code)!r}], os.environ)
 numbers = child.process.stdout.readline().split()
 os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
 assert child.has_ended()
@@ -308,17 +308,17 @@ def test_port_in_use_is_refused(here):
 
 
 def test_ports_are_held_until_they_are_given_back():
-    held = command.hold_ports(3, None)
+    held = launcher.hold_ports(3, None)
     ports = {one.getsockname()[1] for one in held}
     assert len(ports) == 3
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((command.LOOPBACK, ports.pop()))
+        other.bind((launcher.LOOPBACK, ports.pop()))
     for one in held:
         one.close()
 
 
 def test_more_ipus_are_offered_where_the_replicas_need_them():
-    variables = command.LaunchPlan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
+    variables = launcher.LaunchPlan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
     del variables["TF_CONFIG"]
     assert variables == {
         "TENSORFLOW_IPU_REPLICAS": "40",
@@ -326,7 +326,7 @@ def test_more_ipus_are_offered_where_the_replicas_need_them():
         "TENSORFLOW_IPU_TIMEOUT": "5",
         "TENSORFLOW_IPU_COUNT": "80",
     }
-    assert list(command.LaunchPlan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
+    assert list(launcher.LaunchPlan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
 
 
 def test_help_is_there_and_loads_no_tensorflow(tmp_path):

@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _worker_environment, hosts
-from tensorflow_ipu.multi_worker_strategy import PopDistStrategy
+from tensorflow_ipu import hosts
+from tensorflow_ipu._base import environment
+from tensorflow_ipu.strategy.workers import PopDistStrategy
 
 # What the workers run.
 
@@ -174,7 +175,7 @@ def replicas_of_the_environment() -> Any:
         strategy.run(program)
         found = outfeed.dequeue()[0][::2].numpy().tolist()
         os.environ.update({"TENSORFLOW_IPU_REPLICAS": "1", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "3"})
-        default = _worker_environment.default_ipus()
+        default = environment.default_ipus()
         os.environ.update(said)
         return strategy.extended.replicas, strategy.num_replicas_in_sync, found, default
     finally:

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import _auto_reports
 from tensorflow_ipu.machine import Report
+from tensorflow_ipu.strategy import reports
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def reporting(tmp_path, monkeypatch):
     folder = tmp_path / "a" / "reports"
     options = {"autoReport.all": "true", "autoReport.directory": str(folder)}
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", json.dumps(options))
-    monkeypatch.setattr(_auto_reports, "_warned", False)
+    monkeypatch.setattr(reports, "_warned", False)
     return folder
 
 

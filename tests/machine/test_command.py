@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tensorflow_ipu.machine import Memory, OperationTime, Report, command, compare_reports, system_of
+from tensorflow_ipu.cli import machine
+from tensorflow_ipu.machine import Memory, OperationTime, Report, compare_reports, system_of
 
 MIB = 2**20
 
@@ -39,13 +40,13 @@ def saved(report, tmp_path):
 
 
 def test_one_is_shown_again(report, saved, capsys):
-    assert command.main([saved("a.json")]) == 0
+    assert machine.main([saved("a.json")]) == 0
     assert capsys.readouterr().out == f"{report()}\n"
 
 
 def test_two_are_compared(report, saved, capsys):
     after = {"seconds": 2e-3, "data": 1300, "machine": "Bow"}
-    assert command.main([saved("a.json"), saved("b.json", **after)]) == 0
+    assert machine.main([saved("a.json"), saved("b.json", **after)]) == 0
     said = capsys.readouterr().out
     assert said == f"{compare_reports(report(), report(**after))}\n"
     rows = {line[:50].strip(): line[50:].split() for line in said.splitlines()}
@@ -73,13 +74,13 @@ def test_what_is_in_one_alone_is_told(report):
 def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     page = tmp_path / "out.html"
-    assert command.main([saved("a.json"), "--html", str(page)]) == 0
+    assert machine.main([saved("a.json"), "--html", str(page)]) == 0
     assert 'id="comparison"' not in page.read_text(encoding="utf-8")
-    assert command.main([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
+    assert machine.main([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert 'id="comparison"' in text
     assert "+100%" in text
-    assert command.main([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
+    assert machine.main([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
     assert "must end in `.html`" in capsys.readouterr().err
 
 
@@ -96,7 +97,7 @@ def test_a_file_that_is_no_report_is_named(saved, tmp_path, capsys, content, mes
     path = tmp_path / "b.json"
     if content is not None:
         path.write_text(content)
-    assert command.main([saved("a.json"), str(path)]) == 2
+    assert machine.main([saved("a.json"), str(path)]) == 2
     said = capsys.readouterr()
     assert f"`{path}`" in said.err
     assert message in said.err
@@ -117,5 +118,5 @@ def test_it_imports_no_tensorflow(saved, tmp_path):
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.startswith("train on GC200")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "tensorflow_ipu.machine.command" in imported
+    assert "tensorflow_ipu.cli.machine" in imported
     assert not {name for name in imported if name.split(".")[0] in ("tensorflow", "keras", "matplotlib")}

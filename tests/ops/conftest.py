@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import LIBRARY
+from tensorflow_ipu._native.library import LIBRARY
 from tensorflow_ipu.config import reset_ipu_configuration
 
 DEVICE = "/device:IPU:0"

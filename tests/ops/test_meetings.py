@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.ops import ReplicaGroups, _collectives, _sites
+from tensorflow_ipu.ops import ReplicaGroups, _collectives, sites
 from tensorflow_ipu.ops.all_to_all_op import all_gather, all_to_all
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
 from tensorflow_ipu.ops.replication_ops import replication_index
@@ -169,8 +169,8 @@ def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works
     ],
 )
 def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, start, trace, other, words):
-    site = _sites._make("/device:IPU:0", "the site")
-    monkeypatch.setattr(_sites, "new", lambda *_: (site.state("/device:IPU:0"), []))
+    site = sites._make("/device:IPU:0", "the site")
+    monkeypatch.setattr(sites, "new", lambda *_: (site.state("/device:IPU:0"), []))
     programs = [trace(function, tf.TensorSpec([])) for function in (cross_replica_sum, other)]
     for result in start(programs, [(1.0,), (1.0,)]).wait():
         assert isinstance(result, tf.errors.InvalidArgumentError)

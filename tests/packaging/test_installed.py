@@ -13,7 +13,7 @@ import tensorflow as tf
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tensorflow_ipu import _library
+from tensorflow_ipu._native import library
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_library_names_no_folder_of_the_machine_that_built_it(distribution: impo
 def test_library_is_built_for_the_tensorflow_that_is_installed(distribution: importlib.metadata.Distribution):
     info = json.loads(Path(str(distribution.locate_file("tensorflow_ipu/kernels/build_info.json"))).read_text())
     assert sorted(info) == ["compiler", "python", "sha256", "tensorflow"]
-    assert _library.plain_version(info["tensorflow"]) == _library.plain_version(tf.__version__)
+    assert library.plain_version(info["tensorflow"]) == library.plain_version(tf.__version__)
 
 
 def test_tensorflow_is_no_hard_requirement(metadata: Message):

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
 from tensorflow_ipu.ops.replica_variables import read_groups
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import scopes
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 from tensorflow_ipu.ops.replication_ops import replication_index
 

@@ -68,7 +68,9 @@ def test_calls_of_layers_are_known() -> None:
 def test_batch_normalization_takes_its_statistics_from_one_method() -> None:
     layer = layers.BatchNormalization()
     layer.build([None, 2, 2, 3])
-    assert (layer.axis, layer.synchronized, getattr(layer, "renorm", False)) == (-1, False, False)
+    assert (layer.axis, layer.synchronized) == (-1, False)
+    if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 13):
+        assert layer.renorm is False
     images = tf.reshape(tf.range(24.0), [2, 2, 2, 3])
     mean, variance = getattr(layer, "_moments")(images, None)  # noqa: B009
     np.testing.assert_allclose(mean, np.mean(images, (0, 1, 2)))
@@ -124,10 +126,3 @@ def test_optimizers_know_their_strategy(strategy: ipu.IPUStrategy) -> None:
     with strategy.scope():
         assert internals.strategy_of(keras.optimizers.SGD()) is strategy
     assert internals.strategy_of(object()) is None
-
-
-def test_optimizers_know_what_they_were_built_for() -> None:
-    variables = [keras.Variable([1.0], name=name) for name in "ab"]
-    optimizer = keras.optimizers.Adam()
-    optimizer.build(variables)
-    assert list(map(id, internals.variables_built_for(optimizer))) == list(map(id, variables))

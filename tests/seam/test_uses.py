@@ -34,10 +34,10 @@ ALLOWED = {
     },
     # Python's own.
     "compat/_modules.py": {"_getframe"},
-    "feeds/dataset_iteration.py": {"_getframe"},
-    "pipelining/arguments/stage_options.py": {"_asdict"},
-    "replicas/_user_code.py": {"_getframe"},
-    "strategy.py": {"_replace"},
+    "feeds/iterator.py": {"_getframe"},
+    "pipelining/arguments/hardware_options.py": {"_asdict"},
+    "replicas/_description.py": {"_getframe"},
+    "strategy/ipu_strategy.py": {"_replace"},
 }
 
 # Of classes that have no public name, though these attributes of theirs begin with no `_`.

@@ -18,8 +18,8 @@ from tensorflow_ipu.keras.data.elements import device_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow import functions
-    from tensorflow_ipu._types import Nested
 
 
 Specs = tuple[tf.TensorSpec, ...]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu.keras import _keras_internals as internals
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 _SPARSE = frozenset({"sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"})
 # Their labels have shapes that nothing of the model tells.

@@ -12,7 +12,7 @@ from tensorflow_ipu._tensorflow.variables import NoneSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 # The type that a feed carries instead of one that IPUs do not have.
 _STAND_INS = {

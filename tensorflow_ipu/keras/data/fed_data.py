@@ -22,7 +22,7 @@ from tensorflow_ipu.keras.data.elements import Elements, device_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorflow_ipu._types import Nested, TensorLike
+    from tensorflow_ipu._base.types import Nested, TensorLike
     from tensorflow_ipu.hosts import World
 
 _BITS = 40  # Of a number for an order: passes are counted on from it.

@@ -12,11 +12,10 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._checks import note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, note_bool
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config, DTypeLike, Initializer, Nested, Shape
+    from tensorflow_ipu._base.types import Config, DTypeLike, Initializer, Nested, Shape
 
 _PARTIALS = (tf.float16, tf.float32)
 

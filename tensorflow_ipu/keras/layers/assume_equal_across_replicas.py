@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.ops import cross_replica_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config, Nested
+    from tensorflow_ipu._base.types import Config, Nested
 
 __all__ = ["AssumeEqualAcrossReplicas"]
 

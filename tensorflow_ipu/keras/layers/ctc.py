@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops import nn_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config
+    from tensorflow_ipu._base.types import Config
 
 __all__ = ["CTCInferenceLayer", "CTCLoss", "CTCPredictionsLayer"]
 

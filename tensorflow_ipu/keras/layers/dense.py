@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from tensorflow_ipu._types import Activation, Config, Constraint, DTypeLike, Initializer, Regularizer, Shape
+    from tensorflow_ipu._base.types import Activation, Config, Constraint, DTypeLike, Initializer, Regularizer, Shape
 
 __all__ = ["Dense", "SerialDense"]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu.ops import rand_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config, Shape
+    from tensorflow_ipu._base.types import Config, Shape
 
 __all__ = ["Dropout"]
 

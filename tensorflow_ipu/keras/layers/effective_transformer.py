@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults
 from tensorflow_ipu.keras.layers.dropout import Dropout
 from tensorflow_ipu.keras.layers.normalization import LayerNormalization
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Activation, Config, Initializer, Shape
+    from tensorflow_ipu._base.types import Activation, Config, Initializer, Shape
 
 __all__ = ["EffectiveTransformer"]
 

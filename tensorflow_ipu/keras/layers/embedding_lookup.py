@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu.ops import embedding_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike
+    from tensorflow_ipu._base.types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike
 
 __all__ = ["Embedding"]
 

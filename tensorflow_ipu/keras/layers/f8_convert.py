@@ -12,7 +12,7 @@ from tensorflow_ipu.ops import f8_ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Config, DTypeLike, Nested, TensorLike
+    from tensorflow_ipu._base.types import Config, DTypeLike, Nested, TensorLike
 
 __all__ = ["ConvertFromF8", "ConvertToF8"]
 

@@ -12,7 +12,7 @@ from tensorflow_ipu.ops import gradient_capture
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflow_ipu._types import Config, Nested
+    from tensorflow_ipu._base.types import Config, Nested
 
 __all__ = ["CaptureActivationGradients", "CaptureUpstreamGradients"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu._tensors import known_size
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops import normalization_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike
+    from tensorflow_ipu._base.types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike
 
 __all__ = ["GroupNormalization", "InstanceNormalization", "LayerNormalization"]
 

@@ -13,7 +13,7 @@ from tensorflow_ipu import pipelining
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tensorflow_ipu._types import Gradient, Nested, Shape
+    from tensorflow_ipu._base.types import Gradient, Nested, Shape
 
 __all__ = ["RecomputationCheckpoint", "Recompute"]
 

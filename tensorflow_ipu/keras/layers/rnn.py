@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu.keras.layers import _rnn_base
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Activation, Constraint, DTypeLike, Initializer, Regularizer
+    from tensorflow_ipu._base.types import Activation, Constraint, DTypeLike, Initializer, Regularizer
 
 __all__ = ["PopnnGRU", "PopnnLSTM"]
 

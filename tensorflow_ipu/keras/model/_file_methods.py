@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu import _serving_steps, pipelining
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu import pipelining
+from tensorflow_ipu._base.checks import Faults, is_int
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod, check_flag
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import tensorflow as tf
 
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow import functions
-    from tensorflow_ipu._types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
 
 _FILE = "ipu_options.json"
@@ -159,26 +159,26 @@ def export(
     purge_export_dir: bool,
 ) -> functions.Function:
     """See `export_for_ipu_serving` of the model, which has the same arguments."""
-    names = _serving_steps.names(output_names)
+    names = serving_steps.names(output_names)
     inputs = _input_specs(model, batch_size)
     takes = (
         inputs
         if preprocessing_step is None
-        else _serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
+        else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
     )
     if postprocessing_step is not None and postprocessing_step_signature is not None:
-        _serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
+        serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
 
     def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
         values: Nested = arguments
         if preprocessing_step is not None:
-            values = _serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
-        results = _serving_steps.checked("the model", _called(model, values), postprocessing_step_signature)
+            values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
+        results = serving_steps.checked("the model", _called(model, values), postprocessing_step_signature)
         if postprocessing_step is not None:
-            results = _serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
-        return _serving_steps.named(results, names)
+            results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
+        return serving_steps.named(results, names)
 
-    folder = _serving_steps.prepared_folder(export_dir, purge_export_dir)
+    folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
     archive: Any = keras.export.ExportArchive()
     archive.track(model)
     # Traced outside of any scope, so that the graph names no IPU.

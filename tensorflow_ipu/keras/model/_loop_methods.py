@@ -19,7 +19,7 @@ from tensorflow_ipu.keras.pipeline.places import symbols_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tensorflow_ipu._types import Logs, Nested
+    from tensorflow_ipu._base.types import Logs, Nested
     from tensorflow_ipu.keras.model.extension import Extension
 
 

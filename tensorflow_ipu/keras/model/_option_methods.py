@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu._checks import check_bool
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.keras.options import options
 from tensorflow_ipu.keras.options.options import (
     GradientAccumulationOptions,

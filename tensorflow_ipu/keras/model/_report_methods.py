@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu import machine as machine_model
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu._tensors import dtype_for, tf_variable
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.tensors import dtype_for, tf_variable
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.data import batches
@@ -22,7 +22,7 @@ from tensorflow_ipu.optimizers import update_memory
 from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
     from tensorflow_ipu.machine import Machine, NotAsked, Report, Suggestion, System
     from tensorflow_ipu.pipelining.parts import Pieces

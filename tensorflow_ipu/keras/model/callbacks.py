@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import keras
 
-    from tensorflow_ipu._types import Logs, Nested
+    from tensorflow_ipu._base.types import Logs, Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
 
 

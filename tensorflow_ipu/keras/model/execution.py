@@ -19,7 +19,7 @@ from tensorflow_ipu.keras.model.loop import Loop
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
 
 

@@ -34,7 +34,7 @@ from tensorflow_ipu.keras.pipeline.program import PipelinedModel
 from tensorflow_ipu.keras.pipeline.stages import entered
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.hosts import World
     from tensorflow_ipu.keras._keras_internals import DataAdapter
     from tensorflow_ipu.strategy import IPUStrategyV1

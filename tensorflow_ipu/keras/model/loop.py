@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import keras
 
-    from tensorflow_ipu._prepared import PreparedProgram
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
+    from tensorflow_ipu.strategy.scope import PreparedProgram
 
 import tensorflow as tf
 

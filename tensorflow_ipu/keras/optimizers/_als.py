@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_number, note_bool
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._tensors import tf_variable
+from tensorflow_ipu._base.checks import Faults, is_number, note_bool
+from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._types import Config, Gradient, Nested, TensorLike, Variable
+    from tensorflow_ipu._base.types import Config, Gradient, Nested, TensorLike, Variable
 
 
 class ALSDefaults:

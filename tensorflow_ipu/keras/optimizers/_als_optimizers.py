@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Config, DTypeOf, Gradient, LearningRate, Nested, TensorLike, Variable
+    from tensorflow_ipu._base.types import Config, DTypeOf, Gradient, LearningRate, Nested, TensorLike, Variable
 
 _FLOAT_SLOTS: Any = dict.fromkeys(("velocity_dtype", "momentum_accum_dtype", "average_gradient_dtype"), "float32")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import is_function, tf_variable
+from tensorflow_ipu._base.tensors import is_function, tf_variable
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Config, DTypeOf, Gradient, Variable
+    from tensorflow_ipu._base.types import Config, DTypeOf, Gradient, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")

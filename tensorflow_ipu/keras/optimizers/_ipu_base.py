@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import check_bool, is_number
-from tensorflow_ipu._tensors import tf_variable
+from tensorflow_ipu._base.checks import check_bool, is_number
+from tensorflow_ipu._base.tensors import tf_variable
 
 if TYPE_CHECKING:
     import keras
 
-    from tensorflow_ipu._types import Config, DTypeLike, Gradient, Initializer, ShapeLike, Variable
+    from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, Initializer, ShapeLike, Variable
 
 
 class Attributes:

@@ -13,7 +13,7 @@ from tensorflow_ipu.keras.optimizers._wrapper import chain
 from tensorflow_ipu.ops import reductions
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient
+    from tensorflow_ipu._base.types import Gradient
 
 
 def all_finite(gradients: Sequence[Gradient | None]) -> tf.Tensor:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._checks import is_number
+from tensorflow_ipu._base.checks import is_number
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, dense, slot_type, type_name
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Config, DTypeLike, Gradient, LearningRate, Variable
+    from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, LearningRate, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")

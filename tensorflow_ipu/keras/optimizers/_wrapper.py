@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import Config, Gradient, GradientMapping, LearningRate, TensorLike, Variable
+    from tensorflow_ipu._base.types import Config, Gradient, GradientMapping, LearningRate, TensorLike, Variable
 
 
 class OptimizerWrapper(keras.optimizers.Optimizer):

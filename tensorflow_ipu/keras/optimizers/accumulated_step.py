@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensors import dtype_for
+from tensorflow_ipu._base.tensors import dtype_for
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from tensorflow_ipu._types import DTypeOf, Gradient, Nested, Variable
+    from tensorflow_ipu._base.types import DTypeOf, Gradient, Nested, Variable
 
 
 @contextlib.contextmanager

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import as_int, note_bool, parse_method
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._tensors import is_function
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import Faults, as_int, note_bool, parse_method
+from tensorflow_ipu._base.tensors import is_function
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._types import DTypeOf
+    from tensorflow_ipu._base.types import DTypeOf
     from tensorflow_ipu.pipelining import PipelineStageOptions
 
 
@@ -388,10 +387,10 @@ class PipeliningOptions(OptionGroup):
             isinstance(device_mapping, list) and all(type(device) is int for device in device_mapping)
         ):
             faults.add(ValueError, f"Expected `device_mapping` to be a list of integers, but it is {device_mapping!r}")
-        elif not all(-1 <= device < _environment.MOST_IPUS for device in device_mapping or ()):
+        elif not all(-1 <= device < environment.MOST_IPUS for device in device_mapping or ()):
             faults.add(
                 ValueError,
-                f"Expected `device_mapping` to have numbers of IPUs, from 0 to {_environment.MOST_IPUS - 1} or -1 for all of"
+                f"Expected `device_mapping` to have numbers of IPUs, from 0 to {environment.MOST_IPUS - 1} or -1 for all of"
                 f" them, but it is {device_mapping!r}",
             )
         check_flag("accumulate_outfeed", accumulate_outfeed, faults, optional=True)

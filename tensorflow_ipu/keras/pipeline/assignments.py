@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import keras
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.pipeline.places import Key, Place
 from tensorflow_ipu.keras.pipeline.stages import (
@@ -96,10 +96,10 @@ def _check_stage(stage: object, name: str) -> int:
         raise ValueError(
             f"Layer `{name}` has not been assigned a pipeline stage, but {stage!r}: stages are numbered from 0"
         )
-    if stage >= _environment.MOST_IPUS:
+    if stage >= environment.MOST_IPUS:
         raise ValueError(
             f"Layer `{name}` is assigned to pipeline stage {stage}: numbers of stages must be below"
-            f" {_environment.MOST_IPUS}"
+            f" {environment.MOST_IPUS}"
         )
     return stage
 

@@ -18,7 +18,7 @@ from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, ever_entered
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras._keras_internals import Node
     from tensorflow_ipu.keras.pipeline.assignments import Named
     from tensorflow_ipu.keras.pipeline.stages import Assignment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 
-from tensorflow_ipu._types import Nested
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE
@@ -17,7 +17,7 @@ from tensorflow_ipu.strategy import IPUStrategyV1
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras._keras_internals import Functional, Node
     from tensorflow_ipu.strategy import IPUStrategyV1
 

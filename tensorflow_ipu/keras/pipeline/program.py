@@ -17,7 +17,7 @@ from tensorflow_ipu.keras.pipeline.places import Call, Key, calls_of, graph_of
 from tensorflow_ipu.pipelining import parts
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras._keras_internals import Functional
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
 from tensorflow_ipu import strategy as strategies
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._tensorflow import patches
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class PipelineStage:
         global _ever_entered  # noqa: PLW0603
         if not is_int(self._stage) or self._stage < 0:
             raise ValueError(f"{self._stage!r} is not a valid pipeline stage: stages are numbered from 0")
-        if self._stage >= _environment.MOST_IPUS:
+        if self._stage >= environment.MOST_IPUS:
             raise ValueError(
-                f"{self._stage} is not a valid pipeline stage: `stage` must be below {_environment.MOST_IPUS}"
+                f"{self._stage} is not a valid pipeline stage: `stage` must be below {environment.MOST_IPUS}"
             )
         if not isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1):
             raise RuntimeError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu._reports import page as whole
+from tensorflow_ipu._base import page as whole
 from tensorflow_ipu.machine.page._panels import LOOKS, SCRIPT, comparison, panels, summary
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu._units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.machine._comparison import Change, changed_figures, changed_operations
 from tensorflow_ipu.machine._text import PARTS, count_text, dearest, machine_text, memory_parts
 from tensorflow_ipu.machine.page import _pictures

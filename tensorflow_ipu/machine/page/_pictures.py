@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu._units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.machine._memory import Memory
 
 if TYPE_CHECKING:

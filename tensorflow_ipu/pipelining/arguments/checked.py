@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._checks import as_int, is_int
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._tensors import is_function
+from tensorflow_ipu._base.checks import Faults, as_int, is_int
+from tensorflow_ipu._base.tensors import is_function
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, checked_options
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     import tensorflow as tf
 
-    from tensorflow_ipu._types import DTypeOf, Nested, Number
+    from tensorflow_ipu._base.types import DTypeOf, Nested, Number
     from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
     from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
     from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineStageOptions

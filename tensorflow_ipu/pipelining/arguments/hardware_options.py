@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorflow_ipu import _poplar_options
-from tensorflow_ipu._checks import note_bool
+from tensorflow_ipu._base import poplar_options
+from tensorflow_ipu._base.checks import note_bool
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._faults import Faults
+    from tensorflow_ipu._base.checks import Faults
     from tensorflow_ipu.pipelining.arguments.checked import Given
 
 _KINDS = ("convolution_options", "matmul_options", "slice_options")
@@ -55,7 +55,7 @@ class PipelineStageOptions:
         faults = [fault for name, options in given.items() for fault in _faults(name, options)]
         if faults:
             raise TypeError("; ".join(faults))
-        faults = [fault for name, options in given.items() for fault in _poplar_options.faults(name, options or {})]
+        faults = [fault for name, options in given.items() for fault in poplar_options.faults(name, options or {})]
         if faults:
             raise ValueError("; ".join(faults))
         self._record = StageOptionsRecord(

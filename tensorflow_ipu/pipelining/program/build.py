@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import _library
+from tensorflow_ipu._native import library
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.feeds import program_order
 from tensorflow_ipu.pipelining.arguments.checked import Arguments, Given, checked
@@ -36,7 +36,7 @@ from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 # Of the graph of a function: the pipelines that were traced in it, with their stages.
 _ATTRIBUTE = "_ipu_pipelines"
@@ -176,7 +176,7 @@ def _count(arguments: Arguments) -> int | tf.Tensor:
         schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
     )
     count = tf.cast(arguments.count, tf.int64)
-    checked = _library.ops.ipu_micro_batches(
+    checked = library.ops.ipu_micro_batches(
         count, multiple=multiple, least=multiple, largest=largest, before=before, behind=behind
     )
     return tf.cast(checked, tf.int32)

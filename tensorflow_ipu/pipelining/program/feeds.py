@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.tensors import dtype_for
 from tensorflow_ipu._tensorflow import assembly, graphs
-from tensorflow_ipu._tensors import dtype_for
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, _element
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, elements
 from tensorflow_ipu.pipelining.schedule.enums import Results
 from tensorflow_ipu.pipelining.stages.part import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import DTypeOf, Nested
+    from tensorflow_ipu._base.types import DTypeOf, Nested
 
 
 class PipelineFeeds:
@@ -73,7 +73,7 @@ class PipelineFeeds:
         """The next element, as the flat arguments of a stage."""
         if self._infeed is None:
             return []
-        positional, named = _element.take(self._infeed)
+        positional, named = elements.take(self._infeed)
         return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
 
     def give(self, outputs: Sequence[tf.Tensor], loss: tf.Tensor | None, sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:

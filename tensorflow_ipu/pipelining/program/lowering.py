@@ -25,7 +25,7 @@ from tensorflow_ipu.pipelining.schedule.plan import Section, Step, Task
 from tensorflow_ipu.pipelining.stages.part import Place
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Number
+    from tensorflow_ipu._base.types import Number
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflow_ipu._types import Number
+    from tensorflow_ipu._base.types import Number
     from tensorflow_ipu.pipelining.program.rings import Token
 
 # Of tensors of so many bytes, an instruction uses all cores by itself, and to copy them takes what overlapping gains: with

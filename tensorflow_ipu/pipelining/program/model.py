@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import _element
+from tensorflow_ipu.feeds import elements
 from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
@@ -16,7 +16,7 @@ from tensorflow_ipu.pipelining.training.optimizer import Accumulation, Training,
 from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.pipelining.arguments.checked import Arguments
     from tensorflow_ipu.pipelining.program.prediction import Footprint
     from tensorflow_ipu.pipelining.schedule.plan import Plan
@@ -87,7 +87,7 @@ class Model:
         named: dict[str, Nested] = {}
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
         if arguments.infeed is not None:
-            positional, named = _element.specs(arguments.infeed)
+            positional, named = elements.specs(arguments.infeed)
         last = len(arguments.stages) - 1
         for stage, functions in enumerate(arguments.stages):
             places = self._plan.parts(stage)

@@ -28,7 +28,7 @@ from tensorflow_ipu.pipelining.stages.part import Place, StagePart
 from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Number
+    from tensorflow_ipu._base.types import Number
 
 Contents = dict[Key, list[tf.Tensor]]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import machine, replicas
 from tensorflow_ipu import machine as machine_model
-from tensorflow_ipu._checks import is_int
+from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, PipelineStageOptions
 from tensorflow_ipu.pipelining.report.prices import StageCost

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import assembly
 from tensorflow_ipu.pipelining.program.loop import run_once
 from tensorflow_ipu.pipelining.schedule.instructions import Buffer
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Number
+    from tensorflow_ipu._base.types import Number
     from tensorflow_ipu.pipelining.program.operations import Operation
 
 Token: TypeAlias = "int | tf.Tensor"  # An int32 scalar that is 0, and known once something else is.

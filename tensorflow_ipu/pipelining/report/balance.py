@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tensorflow_ipu._checks import is_int, note_bool
-from tensorflow_ipu._faults import Faults
-from tensorflow_ipu._units import format_bytes
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.units import format_bytes
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
 from tensorflow_ipu.pipelining.report.prices import StageCost
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu._units import format_bytes, format_seconds
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
 from tensorflow_ipu.pipelining.report.prices import StageCost, StageCosts
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu._units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, plan_cost, timeline
 from tensorflow_ipu.pipelining.report.prices import StageCosts
 from tensorflow_ipu.pipelining.schedule.instructions import (

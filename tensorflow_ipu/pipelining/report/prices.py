@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorflow_ipu._checks import is_int, is_number, note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, is_int, is_number, note_bool
 from tensorflow_ipu.pipelining.schedule.enums import Liveness
 from tensorflow_ipu.pipelining.schedule.instructions import (
     Backward,

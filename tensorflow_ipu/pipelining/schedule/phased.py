@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorflow_ipu._checks import note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule
 from tensorflow_ipu.pipelining.schedule.instructions import (

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorflow_ipu._checks import is_int, note_bool
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.instructions import Backward, Buffer, BufferKind, Forward, Recompute, Update

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu._environment import MOST_IPUS
-from tensorflow_ipu._faults import Faults
+from tensorflow_ipu._base.checks import Faults, is_int
+from tensorflow_ipu._base.environment import MOST_IPUS
 from tensorflow_ipu.pipelining.schedule.enums import (
     PipelineSchedule,
     RecomputationMode,

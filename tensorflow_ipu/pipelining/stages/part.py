@@ -16,7 +16,7 @@ from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
 from tensorflow_ipu.replicas import user_lines
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Number
+    from tensorflow_ipu._base.types import Number
 
 _numbers = itertools.count()
 

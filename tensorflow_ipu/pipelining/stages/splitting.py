@@ -23,7 +23,7 @@ from tensorflow_ipu._tensorflow.gradients import between
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import ShapeLike
+    from tensorflow_ipu._base.types import ShapeLike
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"

@@ -14,7 +14,7 @@ from tensorflow_ipu._tensorflow import assembly, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested, ShapeLike
+    from tensorflow_ipu._base.types import Nested, ShapeLike
 
 # Of how many elements a tensor made outside of the program may be to be a constant of a stage: as many as those that
 # TensorFlow's functions make constants of.

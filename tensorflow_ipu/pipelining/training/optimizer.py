@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.tensors import dtype_for, tf_variable
 from tensorflow_ipu._tensorflow import assembly, graphs
 from tensorflow_ipu._tensorflow.old_keras import take_over_slots
-from tensorflow_ipu._tensors import dtype_for, tf_variable
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
 from tensorflow_ipu.pipelining.stages.part import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, spec_of
@@ -19,7 +19,7 @@ from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctio
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._types import DTypeOf, Number, ShapeLike, Variable
+    from tensorflow_ipu._base.types import DTypeOf, Number, ShapeLike, Variable
 
 # Of a variable that is trained: for each place where optimizers are made, their slots.
 _ATTRIBUTE = "_ipu_slots_of_pipelines"

@@ -13,7 +13,7 @@ from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Optimizer, Variable
+    from tensorflow_ipu._base.types import Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
 

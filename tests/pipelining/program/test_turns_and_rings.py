@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._library import ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.pipelining.program import loop, rings
 from tensorflow_ipu.pipelining.program.operations import Operation, Read
 from tensorflow_ipu.pipelining.program.rings import Turns, Wanted, When

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import autograph
 
-_OTHERS = (str(pathlib.Path(__file__).parent), str(pathlib.Path(tf.__file__).parent))
+_OTHERS = (str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(tf.__file__).parent))
 # What AutoGraph made of the user's code: its message has the lines that the user wrote.
 _GENERATED = "__autograph_generated_file"
 

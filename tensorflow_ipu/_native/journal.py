@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 
 _logger = logging.getLogger(__name__)
 

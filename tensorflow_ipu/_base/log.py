@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 
 ROOT = "tensorflow_ipu"
 # Below `logging.DEBUG`: what happens at each run.
@@ -29,7 +29,7 @@ def install(environ: Mapping[str, str] | None = None) -> None:
     `NullHandler` would take these away from a program that says nothing.)
     """
     logging.addLevelName(TRACE, "TRACE")
-    level = _environment.log_level(environ)
+    level = environment.log_level(environ)
     if level is None:
         return
     logger = logging.getLogger(ROOT)

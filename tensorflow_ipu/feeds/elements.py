@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu.feeds import _arguments
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 # What the machine's streams carry from the host.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._library import native
+from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.replicas import ReplicaGroups

@@ -10,7 +10,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from tensorflow_ipu._types import DTypeLike, DTypeOf, Variable
+    from tensorflow_ipu._base.types import DTypeLike, DTypeOf, Variable
 
 
 def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:

@@ -15,13 +15,13 @@ from types import ModuleType
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import devices, op_errors
 from tensorflow_ipu.errors import LibraryError
 
 _logger = logging.getLogger(__name__)
 
-_FOLDER = Path(__file__).parent / "kernels"
+_FOLDER = Path(__file__).parents[1] / "kernels"
 LIBRARY = _FOLDER / "libtensorflow_ipu.so"
 BUILD_INFO = _FOLDER / "build_info.json"
 
@@ -173,7 +173,7 @@ def _load_native() -> ctypes.CDLL:
 
 check_build(LIBRARY, BUILD_INFO, tf.__version__)
 check_runtime_not_started()
-_environment.registered_devices()  # The kernels read the same variable; a malformed one is named here.
+environment.registered_devices()  # The kernels read the same variable; a malformed one is named here.
 ops = _load_ops()
 native = _load_native()
 _logger.debug("loaded `%s`, built for TensorFlow %s", LIBRARY, tf.__version__)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment
-from tensorflow_ipu._checks import is_int
-from tensorflow_ipu._library import BUILD_INFO, native
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._native.library import BUILD_INFO, native
 from tensorflow_ipu.config import _state
 
 _logger = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ def _wanted() -> tuple[str, int]:
         folder = record.options["serialization_output_folder"]
         if folder:
             return _made(folder, "IPUConfig.serialization_output_folder"), DEFAULT_MAX_BYTES
-    folder = _environment.poplar_flags().executable_cache_path
-    return (_made(folder, f"--executable_cache_path` in `{_environment.FLAGS_VARIABLE}") if folder else ""), (
+    folder = environment.poplar_flags().executable_cache_path
+    return (_made(folder, f"--executable_cache_path` in `{environment.FLAGS_VARIABLE}") if folder else ""), (
         DEFAULT_MAX_BYTES
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorflow_ipu._reports import command
+from tensorflow_ipu.cli import reports
 from tensorflow_ipu.precision._report import PrecisionReport
 
 
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line: the words behind `python -m tensorflow_ipu precision`. See `command.run`."""
-    return command.run("precision", "Shows a report that `precision_report(...).save` wrote.", arguments, _show)
+    return reports.run("precision", "Shows a report that `precision_report(...).save` wrote.", arguments, _show)
 
 
 def _show(paths: list[Path], html: Path | None) -> None:

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import (
-    _executable_cache,  # noqa: F401  (It follows the configuration from its import on.)
-    replicas,
-)
+from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import devices, distribute, graphs
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Gradient, Nested
+    from tensorflow_ipu._base.types import Gradient, Nested
     from tensorflow_ipu.hosts import World
 
 

@@ -3,11 +3,71 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tensorflow_ipu import _variables
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+
+def text_of(variable: str, environ: Mapping[str, str] | None) -> str:
+    """What a variable holds, without white space around it; empty where it is unset."""
+    return (os.environ if environ is None else environ).get(variable, "").strip()
+
+
+def switch(variable: str, default: bool, environ: Mapping[str, str] | None) -> bool:
+    """A variable that is on or off; `default` where it is unset or empty."""
+    text = text_of(variable, environ).lower()
+    if text not in FALSE | TRUE | {""}:
+        raise ValueError(
+            f"`{variable}={text}` is neither on nor off; set it to `1` or `0`, or unset it for `{int(default)}`"
+        )
+    return text in TRUE if text else default
+
+
+def choice(variable: str, choices: tuple[str, str], advice: str, environ: Mapping[str, str] | None) -> str:
+    """A variable that holds one of two words, in any case; the first one where it is unset or empty."""
+    text = text_of(variable, environ).lower() or choices[0]
+    if text not in choices:
+        raise ValueError(f"`{variable}={text}` is neither `{choices[0]}` nor `{choices[1]}`; {advice}")
+    return text
+
+
+def positive_int(variable: str, default: int, most: int, environ: Mapping[str, str] | None) -> int:
+    """A variable that holds a whole number from 1 to `most`; `default` where it is unset or empty.
+
+    A `default` of 0 stands for what no number says, so that messages do not name it.
+    """
+    text = text_of(variable, environ)
+    if not text:
+        return default
+    unset = f"or unset it{f' for {default}' if default else ''}"
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not digits:
+        raise ValueError(
+            f"`{variable}={text}` is not a positive whole number; set it to a number from 1 to {most}, {unset}"
+        )
+    # By its length first: Python reads no number of thousands of digits.
+    if len(digits) > len(str(most)) or int(digits) > most:
+        shown = text if len(text) < 40 else text[:20] + "..."
+        raise ValueError(f"`{variable}={shown}` is too high; set it to a number from 1 to {most}, {unset}")
+    return int(digits)
+
+
+def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
+    """The JSON object that a variable holds."""
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise ValueError(f"`{variable}={text}` is no JSON ({exc}); write it as in `{example}`") from exc
+    if not isinstance(found, dict):
+        raise ValueError(f"`{variable}={text}` is no JSON object; write it as in `{example}`")
+    return found
+
 
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
@@ -74,12 +134,12 @@ def registered_devices() -> int:
 
     The kernels read it once too, when they are loaded: a later change of the variable has no effect.
     """
-    return _variables.positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, _MOST[DEVICES_VARIABLE], None)
+    return positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, _MOST[DEVICES_VARIABLE], None)
 
 
 def ipu_count(environ: Mapping[str, str] | None = None) -> int:
     """How many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`)."""
-    return _variables.positive_int(COUNT_VARIABLE, DEFAULT_COUNT, _MOST[COUNT_VARIABLE], environ)
+    return positive_int(COUNT_VARIABLE, DEFAULT_COUNT, _MOST[COUNT_VARIABLE], environ)
 
 
 def way_out(variable: str, wanted: int) -> str:
@@ -91,7 +151,7 @@ def way_out(variable: str, wanted: int) -> str:
 
 def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
     """Whether kernels of the host may compute layers of programs (`TENSORFLOW_IPU_HOST_KERNELS`); yes where unset."""
-    return _variables.switch(HOST_KERNELS_VARIABLE, True, environ)
+    return switch(HOST_KERNELS_VARIABLE, True, environ)
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:
@@ -100,7 +160,7 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
     `TENSORFLOW_IPU_LOG_LEVEL` says it by name. Where that is unset, `TF_POPLAR_VLOG_LEVEL` says it by number: 0 is `WARN`,
     1 `INFO`, 2 `DEBUG`, and what is above `TRACE`.
     """
-    text = _variables.text_of(LOG_LEVEL_VARIABLE, environ)
+    text = text_of(LOG_LEVEL_VARIABLE, environ)
     if text:
         if text.upper() in LOG_LEVELS:
             return text.upper()
@@ -108,7 +168,7 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
             f"`{LOG_LEVEL_VARIABLE}={text}` is no level; set it to one of {', '.join(f'`{one}`' for one in LOG_LEVELS)}, or"
             " unset it"
         )
-    text = _variables.text_of(VLOG_VARIABLE, environ)
+    text = text_of(VLOG_VARIABLE, environ)
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
@@ -118,7 +178,7 @@ def log_level(environ: Mapping[str, str] | None = None) -> str | None:
 
 def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
     """Parses `TF_POPLAR_FLAGS` as it stands now."""
-    text = _variables.text_of(FLAGS_VARIABLE, environ)
+    text = text_of(FLAGS_VARIABLE, environ)
     try:
         words = shlex.split(text)
     except ValueError as exc:
@@ -146,10 +206,10 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
 
 def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
     """The folder in which `POPLAR_ENGINE_OPTIONS` wants a report of each program that is compiled; None for no reports."""
-    text = _variables.text_of(ENGINE_VARIABLE, environ)
+    text = text_of(ENGINE_VARIABLE, environ)
     if not text:
         return None
-    options = _variables.json_object(ENGINE_VARIABLE, text, _EXAMPLE)
+    options = json_object(ENGINE_VARIABLE, text, _EXAMPLE)
     asked = {name.removeprefix(_AUTO_REPORT): value for name, value in options.items() if name.startswith(_AUTO_REPORT)}
     unknown = sorted(set(asked) - _OTHER_REPORT_OPTIONS - set(_REPORTING))
     if unknown:
@@ -171,9 +231,9 @@ def _truth(name: str, value: object) -> bool:
 
 
 def _switch(word: str, value: str) -> bool:
-    if value.lower() in _variables.TRUE | {""}:
+    if value.lower() in TRUE | {""}:
         return True
-    if value.lower() in _variables.FALSE:
+    if value.lower() in FALSE:
         return False
     raise ValueError(f"`{word}` in `{FLAGS_VARIABLE}` is neither on nor off; write `true`, `false` or no value")
 
@@ -188,3 +248,86 @@ def _categories(word: str, value: str) -> set[str]:
             f" write a comma-separated list of {', '.join(sorted(_SYNTHETIC_CATEGORIES))}"
         )
     return names
+
+
+TF_CONFIG_VARIABLE = "TF_CONFIG"
+TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
+LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
+TRANSPORT_VARIABLE = "TENSORFLOW_IPU_TRANSPORT"
+DATA_PORT_VARIABLE = "TENSORFLOW_IPU_DATA_PORT"
+REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
+IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
+
+DEFAULT_TIMEOUT = 60.0
+
+# The first is the default.
+LISTEN = ("address", "all")
+TRANSPORTS = ("sockets", "grpc")
+# A day: what is above was meant in another unit.
+MOST_SECONDS = 86400
+
+_MOST_PORTS = 65535
+
+
+def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
+    """What `TF_CONFIG` says of the cluster that this process is a task of; None where it is unset or empty."""
+    return text_of(TF_CONFIG_VARIABLE, environ) or None
+
+
+def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
+    """How many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset."""
+    text = text_of(TIMEOUT_VARIABLE, environ)
+    if not text:
+        return DEFAULT_TIMEOUT
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(
+            f"`{TIMEOUT_VARIABLE}={text}` is no number of seconds above 0 and up to {MOST_SECONDS}; set it to one, or"
+            f" unset it for {DEFAULT_TIMEOUT:g}"
+        )
+    return seconds
+
+
+def worker_listens(environ: Mapping[str, str] | None = None) -> str:
+    """Where workers listen (`TENSORFLOW_IPU_LISTEN`): `address`, the worker's own, where unset; or `all` interfaces."""
+    advice = (
+        "set it to `all` for workers that listen on all interfaces of their machine, or unset it for those that listen on"
+        " their own address alone"
+    )
+    return choice(LISTEN_VARIABLE, LISTEN, advice, environ)
+
+
+def transport(environ: Mapping[str, str] | None = None) -> str:
+    """By what programs of several workers send messages (`TENSORFLOW_IPU_TRANSPORT`): `sockets` where unset; or `grpc`."""
+    advice = "set it to `grpc` for messages by TensorFlow's server alone, or unset it for connections of their own"
+    return choice(TRANSPORT_VARIABLE, TRANSPORTS, advice, environ)
+
+
+def data_port(environ: Mapping[str, str] | None = None) -> int:
+    """The port of this worker's own connections (`TENSORFLOW_IPU_DATA_PORT`); 0 where the system chooses."""
+    return positive_int(DATA_PORT_VARIABLE, 0, _MOST_PORTS, environ)
+
+
+def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:
+    """How many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs."""
+    return positive_int(REPLICAS_VARIABLE, 0, MOST_IPUS, environ) or None
+
+
+def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
+    """How many IPUs each replica has (`TENSORFLOW_IPU_IPUS_PER_REPLICA`); None where that is left to programs."""
+    return positive_int(IPUS_PER_REPLICA_VARIABLE, 0, MOST_IPUS, environ) or None
+
+
+def default_ipus(environ: Mapping[str, str] | None = None) -> int:
+    """How many IPUs the device has that there is where programs select none: as many as its replicas need."""
+    replicas, each = local_replicas(environ), ipus_per_replica(environ)
+    wanted = (replicas or 1) * (each or 1)
+    if wanted > ipu_count(environ):
+        raise ValueError(
+            f"`{REPLICAS_VARIABLE}` and `{IPUS_PER_REPLICA_VARIABLE}` say {replicas or 1} replicas of {each or 1} IPUs, and"
+            f" there are {ipu_count(environ)} IPUs: {way_out(COUNT_VARIABLE, wanted)}"
+        )
+    return wanted

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tensorflow_ipu._units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.comparison import compare_plans
 from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
 from tensorflow_ipu.pipelining.report.perfetto import write_trace

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._types import Nested
+    from tensorflow_ipu._base.types import Nested
 
 
 def signature(argument: str, step: object, given: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:

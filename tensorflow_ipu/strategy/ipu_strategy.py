@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu import _environment, _tracebacks, replicas
-from tensorflow_ipu._auto_reports import auto_reports
-from tensorflow_ipu._checks import check_bool
-from tensorflow_ipu._extended import IPUExtended, reduction
-from tensorflow_ipu._prepared import PreparedProgram
-from tensorflow_ipu._strategy_scope import StrategyScope
+from tensorflow_ipu import replicas
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
+from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.strategy.extended import IPUExtended, reduction
+from tensorflow_ipu.strategy.reports import auto_reports
+from tensorflow_ipu.strategy.scope import PreparedProgram, StrategyScope
 
 if TYPE_CHECKING:
     from tensorflow_ipu import machine as machine_model
-    from tensorflow_ipu._types import Nested
-
-__all__ = ["IPUStrategy", "IPUStrategyV1", "report"]
+    from tensorflow_ipu._base.types import Nested
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         check_bool("enable_dataset_iterators", enable_dataset_iterators)
         check_bool("enable_keras_extensions", enable_keras_extensions)
         if host_kernels is None:
-            host_kernels = _environment.host_kernels()
+            host_kernels = environment.host_kernels()
         check_bool("host_kernels", host_kernels)
         super().__init__(self._make_extended(ordinal, cpu_ordinal, host_kernels))
         _logger.debug("a strategy for `%s`, kernels of the host %s", ipu_device, "on" if host_kernels else "off")
@@ -212,7 +211,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
                 try:
                     prepared = extended.call_on_device(replicas.trace, (*call, target), {})
                 except Exception as exc:
-                    raise _tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
+                    raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
         return prepared
 
     def report(
@@ -248,8 +247,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
           TypeError: `fn` cannot be called so; or `machine` is none of the above.
           NotImplementedError: The program has several pipelines.
         """
-        from tensorflow_ipu import _predicted as predicted  # Not with the package: few programs ask.
         from tensorflow_ipu import machine as model
+        from tensorflow_ipu.strategy import reports as predicted  # Not with the package: few programs ask.
 
         if not replicas.is_graph_function(fn):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
@@ -361,9 +360,9 @@ def _ordinal(argument: str, value: object, kind: str) -> int:
 
 def _check_registered(ordinal: int) -> None:
     # TensorFlow would place what belongs on a device that it does not know on the CPU, and say nothing.
-    registered = _environment.registered_devices()
+    registered = environment.registered_devices()
     if ordinal >= registered:
         raise DeviceLimitError(
             f"`ipu_device` is `/device:IPU:{ordinal}`, and {registered} IPU devices are registered, the last of them"
-            f" `/device:IPU:{registered - 1}`; " + _environment.way_out(_environment.DEVICES_VARIABLE, ordinal + 1)
+            f" `/device:IPU:{registered - 1}`; " + environment.way_out(environment.DEVICES_VARIABLE, ordinal + 1)
         )

@@ -1,4 +1,4 @@
-"""The scope of a strategy: TensorFlow's own, in which `iter(dataset)` feeds programs, and what upper layers add."""
+"""A program that a strategy has prepared: with its inputs, ready for any number of runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,41 @@ import contextlib
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu.feeds import iterator
+from tensorflow_ipu.strategy.extended import IPUExtended
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Nested
+
+
+class PreparedProgram:
+    """A program with its inputs, found once and run any number of times: what a strategy's `prepare` returns.
+
+    It is for the system that was configured when it was prepared. It holds tensors, and keeps no queue of data alive.
+    """
+
+    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
+        """Takes a program and its flat inputs, as they were found for `target`."""
+        self._extended = extended
+        self._prepared = prepared
+        self._target = target
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the system is configured as it was: otherwise another program has to be prepared."""
+        return self._extended.target == self._target
+
+    def run(self) -> Nested:
+        """Runs it, and returns what its function returns."""
+        extended = self._extended
+        with tf.device(extended.ipu_device):
+            return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)
+
 
 _Strategy = TypeVar("_Strategy", bound=tf.distribute.Strategy)
 

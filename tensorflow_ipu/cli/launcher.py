@@ -1,0 +1,576 @@
+"""The command `python -m tensorflow_ipu run`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, BinaryIO
+
+from tensorflow_ipu._base import environment
+
+# What a process writes without a line's end is not kept for ever.
+_LONGEST = 1 << 16
+
+
+class Lines:
+    """One output of one process. What it is given in pieces, it writes in lines.
+
+    Of a line that its process has written over, as a bar of progress is, it writes what stands there in the end.
+    """
+
+    def __init__(self, prefix: str, target: BinaryIO, last: deque[str]) -> None:
+        """Takes what stands in front of each line, where lines go, and what keeps the last ones."""
+        self._prefix = prefix.encode()
+        self._target = target
+        self._last = last
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the process wrote, and writes the lines that are whole."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST:
+            whole.append(self._rest)
+            self._rest = b""
+        self._write(whole)
+
+    def close(self) -> None:
+        """Writes what was left without a line's end."""
+        if self._rest:
+            self._write([self._rest])
+            self._rest = b""
+
+    def _write(self, lines: list[bytes]) -> None:
+        shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]
+        self._last.extend(line.decode(errors="replace") for line in shown)
+        if shown:
+            # In one piece, so that no other process's line comes in between.
+            self._target.write(b"".join(self._prefix + line + b"\n" for line in shown))
+            self._target.flush()
+
+
+# Seconds that others have to say what they saw when one failed, to end when they are asked to, and after Ctrl-C.
+_TO_SAY = 2.0
+_TO_END = 5.0
+_TO_INTERRUPT = 10.0
+# How many lines of a process that failed are shown once more.
+_SHOWN = 20
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a process.
+
+
+class Child:
+    """One process, with what it writes."""
+
+    def __init__(self, worker: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts it, as the leader of a group of its own: Ctrl-C reaches it through the launcher alone."""
+        self.worker = worker
+        self.last: deque[str] = deque(maxlen=_SHOWN)
+        self.since = time.monotonic()
+        self.seconds = 0.0
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  (The launcher has no other threads.)
+        )
+        prefix = f"[{worker}] "
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.outputs: dict[IO[bytes], Lines] = {
+            self.process.stdout: Lines(prefix, sys.stdout.buffer, self.last),
+            self.process.stderr: Lines(prefix, sys.stderr.buffer, self.last),
+        }
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status, as a shell has it; None while it runs."""
+        code = self.process.returncode
+        return _OF_SIGNAL - code if code is not None and code < 0 else code
+
+    def send(self, number: int) -> None:
+        """Sends a signal to it and to all processes that it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def has_ended(self) -> bool:
+        """Whether it has; then it ends what it had started, too."""
+        if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Ends it, and what it started, at once; none of them runs when this returns."""
+        if self.process.returncode is None:
+            self.send(signal.SIGKILL)  # Before it is waited for: its number is its own until then.
+            self.process.wait()
+            self.seconds = time.monotonic() - self.since
+            self._await_group()
+
+    def _await_group(self) -> None:
+        """Waits for what it had started, which are the launcher's own children since it ended.
+
+        A signal is only sent when `killpg` returns: its receiver may still run. What changed its user cannot be ended
+        by this one, so there is a limit.
+        """
+        limit = time.monotonic() + _TO_END
+        with suppress(ChildProcessError):  # No more of them.
+            while time.monotonic() < limit:
+                if os.waitpid(-self.process.pid, os.WNOHANG)[0] == 0:
+                    time.sleep(0.001)
+
+    def fate(self) -> str:
+        """How it ended, as the end of a sentence."""
+        code = self.process.returncode
+        if code < 0:
+            return f"was ended by {_name(-code)} after {self.seconds:.1f} s"
+        return f"ended with status {code} after {self.seconds:.1f} s"
+
+
+class Children:
+    """All of them."""
+
+    def __init__(self) -> None:
+        """Takes over the signals that end the launcher, and what its children leave behind, for good."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._children: list[Child] = []
+        self._selector = selectors.DefaultSelector()
+        self._failed: Child | None = None
+        self._caught: list[int] = []
+        self._ended_by: int | None = None
+        # What is sent to all that still run, and when.
+        self._sentences: deque[tuple[float, int]] = deque()
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(writer, False)
+        self._writer = writer
+        self._selector.register(self._reader, selectors.EVENT_READ)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._catch)
+
+    def run(self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
+        """Starts all, and waits until all have ended."""
+        try:
+            for worker, (command, environment) in enumerate(zip(commands, environments, strict=True)):
+                self._start(worker, command, environment)
+            while self._running():
+                self._step()
+        finally:
+            for child in self._children:
+                child.end()
+                for source in list(child.outputs):
+                    self._read(child, source, at_end=True)
+        return self._status()
+
+    def _start(self, worker: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        child = Child(worker, command, environment)
+        self._children.append(child)
+        for source in child.outputs:
+            os.set_blocking(source.fileno(), False)
+            self._selector.register(source, selectors.EVENT_READ, child)
+
+    def _running(self) -> list[Child]:
+        return [child for child in self._children if child.process.returncode is None]
+
+    def _step(self) -> None:
+        """Waits for something to happen, and deals with it."""
+        wait = None
+        if self._sentences:
+            wait = max(0.0, self._sentences[0][0] - time.monotonic())
+        for key, _ in self._selector.select(wait):
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    os.read(self._reader, 4096)
+            else:
+                self._read(key.data, key.fileobj)
+        while self._caught:
+            self._interrupt(self._caught.pop(0))
+        for child in self._running():
+            if child.has_ended() and child.code and self._failed is None:
+                self._fail(child)
+        while self._sentences and self._sentences[0][0] <= time.monotonic():
+            self._send(self._sentences.popleft()[1])
+
+    def _read(self, child: Child, source: Any, at_end: bool = False) -> None:
+        lines = child.outputs.get(source)
+        if lines is None:
+            return
+        data: bytes | None = None
+        # Until there is no more: at the end of a process that is all that it wrote.
+        while True:
+            data = source.read(1 << 16)  # None where there is nothing now, empty at the end.
+            if not data:
+                break
+            lines.feed(data)
+            if not at_end:
+                return
+        if data is None and not at_end:
+            return
+        lines.close()
+        with suppress(KeyError):
+            self._selector.unregister(source)
+        source.close()
+        del child.outputs[source]
+
+    def _fail(self, child: Child) -> None:
+        """One has failed: the others may say what they saw of that, and end."""
+        self._failed = child
+        if self._ended_by is None:
+            now = time.monotonic()
+            self._sentences.append((now + _TO_SAY, signal.SIGTERM))
+            self._sentences.append((now + _TO_SAY + _TO_END, signal.SIGKILL))
+
+    def _interrupt(self, number: int) -> None:
+        """Hands a signal on, and ends what does not end by it; at once when it comes a second time."""
+        now = time.monotonic()
+        again = self._ended_by is not None
+        self._ended_by = number
+        self._sentences.clear()
+        if again:
+            self._send(signal.SIGKILL)
+            return
+        self._send(number)
+        self._sentences.append((now + _TO_INTERRUPT, signal.SIGTERM))
+        self._sentences.append((now + _TO_INTERRUPT + _TO_END, signal.SIGKILL))
+
+    def _send(self, number: int) -> None:
+        for child in self._running():
+            child.send(number)
+            child.send(signal.SIGCONT)  # A process that is stopped takes no signal but `SIGKILL`.
+
+    def _status(self) -> int:
+        if self._ended_by is not None:
+            return _OF_SIGNAL + self._ended_by
+        if self._failed is None:
+            return 0
+        said = [f"worker {self._failed.worker} {self._failed.fate()}; its last lines:"]
+        said += [f"  {line}" for line in self._failed.last] or ["  (none)"]
+        others = [child for child in self._children if child is not self._failed]
+        said += [f"worker {child.worker} {child.fate()}" for child in others]
+        print("\n".join(said), file=sys.stderr, flush=True)  # noqa: T201  (The launcher's own output.)
+        return self._failed.code or 1
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if number != signal.SIGCHLD:
+            self._caught.append(number)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end_with_parent() -> None:
+    """In the new process: it ends where the launcher is killed, which then can end nobody."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 2222  # Where TensorFlow's own examples have their servers.
+_MOST_PORT = 65535
+
+# A name, an IPv4 address, or an IPv6 address in brackets.
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A cluster.
+
+    Attributes:
+      addresses: `host:port` of each worker, in order.
+      local_replicas: How many replicas each has; None where the script says.
+      ipus_per_replica: How many IPUs each replica has; None where the script says.
+      timeout: Seconds after which a worker gives the others up; None for the default.
+    """
+
+    addresses: tuple[str, ...]
+    local_replicas: int | None = None
+    ipus_per_replica: int | None = None
+    timeout: float | None = None
+
+    def variables(self, worker: int, count: int = 0) -> dict[str, str]:
+        """What the environment of a worker says."""
+        cluster = {"worker": list(self.addresses)}
+        config = {"cluster": cluster, "task": {"type": "worker", "index": worker}}
+        found = {"TF_CONFIG": json.dumps(config)}
+        if self.local_replicas is not None:
+            found[environment.REPLICAS_VARIABLE] = str(self.local_replicas)
+        if self.ipus_per_replica is not None:
+            found[environment.IPUS_PER_REPLICA_VARIABLE] = str(self.ipus_per_replica)
+        if self.timeout is not None:
+            found[environment.TIMEOUT_VARIABLE] = f"{self.timeout:g}"
+        wanted = (self.local_replicas or 1) * (self.ipus_per_replica or 1)
+        if wanted > count:
+            found[environment.COUNT_VARIABLE] = str(wanted)
+        return found
+
+
+def addresses_of(hosts: Sequence[str], instances: int, port: int) -> tuple[str, ...]:
+    """The addresses of so many workers, divided evenly among hosts; those of one host have ports one after the other."""
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise ValueError(
+                f"`--hosts` has `{host}`, which is no host; write names or addresses with commas in between, and ports"
+                " by `--port`"
+            )
+        if hosts.count(host) > 1:
+            raise ValueError(f"`--hosts` names `{host}` twice; write it once, and raise `--instances`")
+    if instances % len(hosts):
+        raise ValueError(
+            f"`--instances={instances}` cannot be divided evenly among {len(hosts)} hosts; choose a multiple of"
+            f" {len(hosts)}"
+        )
+    of_host = instances // len(hosts)
+    if port + of_host - 1 > _MOST_PORT:
+        raise ValueError(
+            f"`--port={port}` leaves no room for {of_host} ports; choose one up to {_MOST_PORT - of_host + 1}"
+        )
+    return tuple(f"{host}:{port + index}" for host in hosts for index in range(of_host))
+
+
+def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
+    """Holds ports of the loopback for so many workers, so that no other process is given them.
+
+    The sockets are bound and do not listen: a server that allows the reuse of its address, as gRPC's do, may listen on
+    the same port while they are open.
+    """
+    held: list[socket.socket] = []
+    try:
+        for index in range(instances):
+            one = socket.socket()
+            held.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            wanted = 0 if port is None else port + index
+            try:
+                one.bind((LOOPBACK, wanted))
+            except OSError as exc:
+                raise ValueError(
+                    f"port {wanted}, for worker {index}, cannot be used: {(exc.strerror or str(exc)).lower()}; choose"
+                    f" another `--port`, or leave it out to have free ones chosen"
+                ) from exc
+    except BaseException:
+        for one in held:
+            one.close()
+        raise
+    return held
+
+
+_USAGE = """\
+python -m tensorflow_ipu run --instances N [--replicas R] [OPTION ...] SCRIPT [ARGUMENT ...]
+       python -m tensorflow_ipu run --hosts A,B [--instances N] [OPTION ...] SCRIPT [ARGUMENT ...]
+       python -m tensorflow_ipu run SCRIPT [ARGUMENT ...]"""
+
+_DESCRIPTION = """\
+Runs a script in several processes of this machine, which form a cluster: each is one
+worker of TensorFlow's, by the variable TF_CONFIG. Each line of their output has the
+number of its worker in front. When one fails, the others are ended: the status is that
+of the first to fail, and its last lines are shown once more. Ctrl-C is handed on to all.
+
+With `--hosts` nothing is started: the command that each host has to run is printed.
+
+Without `--instances` and `--hosts`, the script runs as by `python -m tensorflow_ipu SCRIPT`."""
+
+_EPILOG = """\
+Scripts may be written for Graphcore IPUs, or import tensorflow_ipu themselves. All that
+stands behind SCRIPT is the script's own. docs/distributed.md has more."""
+
+_NOT_RUN = 2
+
+
+def main(arguments: Sequence[str], alone: Callable[[Sequence[str]], int]) -> int:
+    """Executes a command line."""
+    own, script = _split(arguments)
+    if not any(word.partition("=")[0] in (*_VALUES, "-h", "--help") for word in own):
+        return alone(arguments)
+    parser = _parser()
+    options = parser.parse_args(own)
+    if not script:
+        parser.error("name the script to run, behind all options")
+    if options.hosts is None and options.instances is None:
+        parser.error("say how many processes there are by `--instances`, or where they are by `--hosts`")
+    try:
+        return _print_hosts(options, script) if options.hosts is not None else _run(options, script)
+    except ValueError as exc:
+        parser.exit(_NOT_RUN, f"python -m tensorflow_ipu run: {exc}\n")
+
+
+def _run(options: argparse.Namespace, script: Sequence[str]) -> int:
+    path = Path(script[0])
+    if not path.is_file():
+        kind = "is a folder, not a script" if path.is_dir() else "does not exist"
+        raise ValueError(f"`{path}` {kind}; name a Python file")
+    instances: int = options.instances
+    local_replicas = _local_replicas(options.replicas, instances)
+    held = hold_ports(instances, options.port)
+    try:
+        addresses = tuple(f"{LOOPBACK}:{one.getsockname()[1]}" for one in held)
+        cluster = LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
+        count = environment.ipu_count()
+        environments = [
+            {**os.environ, "PYTHONUNBUFFERED": "1", **cluster.variables(worker, count)} for worker in range(instances)
+        ]
+        command = [sys.executable, "-m", "tensorflow_ipu", *_passed_on(options), *script]
+        return Children().run([command] * instances, environments)
+    finally:
+        for one in held:
+            one.close()
+
+
+def _print_hosts(options: argparse.Namespace, script: Sequence[str]) -> int:
+    hosts = [host.strip() for host in options.hosts.split(",")]
+    instances: int = len(hosts) if options.instances is None else options.instances
+    port = DEFAULT_PORT if options.port is None else options.port
+    addresses = addresses_of(hosts, instances, port)
+    local_replicas = _local_replicas(options.replicas, instances)
+    cluster = LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
+    for worker, address in enumerate(addresses):
+        command = ["python", "-m", "tensorflow_ipu", *_passed_on(options), *script]
+        # What each host offers is not known here.
+        variables = _assignments(cluster.variables(worker, environment.DEFAULT_COUNT))
+        print(f"# worker {worker}, on {address.rpartition(':')[0]}:")  # noqa: T201  (What was asked for.)
+        print(f"{variables} {shlex.join(command)}")  # noqa: T201
+    return 0
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+
+
+def _local_replicas(replicas: int | None, instances: int) -> int | None:
+    if replicas is None:
+        return None
+    if replicas % instances:
+        raise ValueError(
+            f"`--replicas={replicas}` cannot be divided evenly among {instances} instances; choose a multiple of"
+            f" {instances}"
+        )
+    return replicas // instances
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    return [
+        *(["--force"] if options.force else []),
+        *([f"--emulations={options.emulations}"] if options.emulations is not None else []),
+    ]
+
+
+# Options that have a value, which may be a word of its own.
+_VALUES = (
+    "--instances",
+    "--num-instances",
+    "--replicas",
+    "--num-replicas",
+    "--ipus-per-replica",
+    "--hosts",
+    "--host",
+    "--port",
+    "--timeout",
+)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command's own words, and the script with its own."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-"):
+        at += 2 if arguments[at] in _VALUES else 1
+    return list(arguments[:at]), list(arguments[at:])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorflow_ipu run",
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--instances",
+        "--num-instances",
+        metavar="N",
+        type=_count,
+        help="how many processes; with `--hosts`, on all hosts together, and one each by default",
+    )
+    parser.add_argument(
+        "--replicas",
+        "--num-replicas",
+        metavar="R",
+        type=_count,
+        help="how many replicas all processes have together, a multiple of N: for scripts that ask `popdist`. Others say"
+        " themselves how many IPUs each process has",
+    )
+    parser.add_argument(
+        "--ipus-per-replica",
+        metavar="I",
+        type=_count,
+        help="how many IPUs each replica has, for `popdist`; 1 by default",
+    )
+    parser.add_argument(
+        "--hosts", "--host", metavar="A,B", help="print what each of these hosts has to run, and start nothing"
+    )
+    parser.add_argument(
+        "--port",
+        metavar="P",
+        type=_port,
+        help="the first worker's port; the others on the same host have those behind it. By default the system chooses"
+        f" free ones, and with `--hosts` it is {DEFAULT_PORT}",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        help="after how many seconds a worker gives up waiting for the others, where the script does not say;"
+        f" {environment.DEFAULT_TIMEOUT:g} by default",
+    )
+    parser.add_argument("--force", action="store_true", help="as without `run`: run a script that needs missing names")
+    parser.add_argument("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 6):
+        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1 to 99999")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"`{text}` is no port; write a number from 1 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return environment.worker_timeout({environment.TIMEOUT_VARIABLE: text or "0"})
+    except ValueError:
+        most = environment.MOST_SECONDS
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no time; write a number of seconds above 0 and up to {most}"
+        ) from None

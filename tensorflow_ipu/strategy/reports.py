@@ -1,0 +1,201 @@
+"""What the optimizers of a program keep, and how far ahead its infeeds read: found by what its function names."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tensorflow_ipu import machine, optimizers, pipelining, replicas
+from tensorflow_ipu._base import environment
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
+from tensorflow_ipu.optimizers import AccumulationOptions
+from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of, state_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu._tensorflow.functions import ConcreteFunction
+    from tensorflow_ipu.machine import Report
+
+# So far functions are followed that functions name: a step that a program hands to `loops.repeat`, and what that calls.
+_DEEPEST = 4
+
+
+def kept_by(fn: object, arguments: Iterable[object], captured: Iterable[Any], replicas: int) -> machine.Kept:
+    """What the optimizers of a program keep."""
+    handles = {id(tensor) for tensor in captured}
+    kept = machine.Kept()
+    for optimizer in _optimizers((getattr(fn, "python_function", fn), *arguments)):
+        used = [each for each in state_of(optimizer) if id(each.handle) in handles]
+        sums = [each for each in accumulators_of(optimizer) if id(each.handle) in handles]
+        if not used and not sums:
+            continue
+        memory = optimizers.update_memory(optimizer, (), replicas)
+        whole = optimizers.update_memory(optimizer, ())
+        options = getattr(optimizer, "options", None)
+        steps = options.num_mini_batches if isinstance(options, AccumulationOptions) else 1
+        kept = machine.Kept(
+            state=kept.state + whole.state_on_chip + whole.state_off_chip,
+            on_chip=kept.on_chip + memory.state_on_chip,
+            off_chip=kept.off_chip + memory.state_off_chip,
+            accumulated=kept.accumulated + sum(map(bytes_of, sums)),
+            steps_per_update=max(kept.steps_per_update, steps),
+        )
+    return kept
+
+
+def prefetch_of(fn: object, arguments: Iterable[object]) -> int | None:
+    """The most `prefetch_depth` of the infeeds that a program may read; None where none is known."""
+    found = _reached((getattr(fn, "python_function", fn), *arguments))
+    queues = (each._infeed_queue if isinstance(each, IPUIterator) else each for each in found)
+    depths = (queue.prefetch_depth for queue in queues if isinstance(queue, IPUInfeedQueue))
+    return max((depth for depth in depths if depth is not None), default=None)
+
+
+def _optimizers(roots: Iterable[object]) -> Iterator[Any]:
+    """The outermost optimizers that can be reached from these, each once."""
+    return (each for each in _reached(roots) if _is_optimizer(each))
+
+
+def _is_optimizer(value: Any) -> bool:
+    return hasattr(value, "apply_gradients") and not isinstance(value, type)
+
+
+def _reached(roots: Iterable[object]) -> Iterator[Any]:
+    """All that can be reached from these, each once, but for what optimizers wrap."""
+    todo = [(root, 0) for root in roots]
+    seen: set[int] = set()
+    while todo:
+        value, depth = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if _is_optimizer(value):
+            # What it wraps is its own.
+            wrapped = value
+            while (wrapped := getattr(wrapped, "inner_optimizer", None)) is not None:
+                seen.add(id(wrapped))
+        elif depth < _DEEPEST:
+            todo += [(each, depth + 1) for each in _named(value)]
+
+
+def _named(value: Any) -> list[Any]:
+    """What a function names, the items of a list, or the optimizer of a model."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    value = getattr(value, "python_function", value)
+    if inspect.ismethod(value):
+        return [value.__self__, value.__func__]
+    if inspect.isfunction(value):
+        variables = inspect.getclosurevars(value)
+        return [*variables.nonlocals.values(), *variables.globals.values()]
+    optimizer = getattr(value, "optimizer", None)
+    return [] if optimizer is None else [optimizer]
+
+
+class Called(NamedTuple):
+    """A program and what it was traced for.
+
+    Attributes:
+      function: What the user wrote.
+      arguments: What it is called with.
+      program: What it was traced to.
+      inputs: Its flat inputs.
+      device: The full name of its device.
+      ipus: How many IPUs that has.
+    """
+
+    function: Callable[..., Nested]
+    arguments: Sequence[Nested]
+    program: ConcreteFunction
+    inputs: Sequence[tf.Tensor]
+    device: str
+    ipus: int
+
+
+def report_of(
+    called: Called,
+    setting: machine.Setting,
+    trip_counts: Mapping[str, int] | None,
+    kept: machine.Kept | None,
+) -> machine.Report:
+    """Predicts what a machine makes of a program."""
+    program = called.program
+    name = getattr(called.function, "__name__", program.name)
+    per_replica = replicas.ipus_of_replica(program)
+    pipelines = pipelining.pipelines_of(program)
+    if len(pipelines) == 1:
+        return pipelining.report_of_pipeline(
+            pipelines[0],
+            setting.system,
+            program=name,
+            replicas=max(1, called.ipus // per_replica),
+            prefetch=prefetch_of(called.function, called.arguments),
+            trip_counts=trip_counts,
+        )
+    if pipelines:
+        raise NotImplementedError(
+            f"the program has {len(pipelines)} pipelines: a report is of programs with one pipeline, or with none"
+        )
+    report = machine.report_of(
+        replicas.hlo(program, called.inputs, called.device),
+        setting.system,
+        program=name,
+        replicas=max(1, called.ipus // per_replica),
+        proportion=setting.proportion,
+        trip_counts=trip_counts,
+        lines=replicas.user_lines(program),
+        prefetch=prefetch_of(called.function, called.arguments),
+        ipus=per_replica,
+        shards=replicas.placed_by_name(program),
+    )
+    if per_replica > 1:
+        return report
+    if kept is None:
+        kept = kept_by(called.function, called.arguments, program.captured_inputs, called.ipus)
+    return machine.told_apart(report, kept)
+
+
+_warned = False
+
+
+def auto_reports() -> AutoReports | None:
+    """What `POPLAR_ENGINE_OPTIONS` asks for now; None for no reports."""
+    directory = environment.report_directory()
+    return None if directory is None else AutoReports(directory)
+
+
+class AutoReports:
+    """Saves a report of each program in a folder. A run never fails for its report."""
+
+    def __init__(self, directory: str) -> None:
+        """Takes the folder, which is made with the first report."""
+        self._directory = directory
+        self._seen: weakref.WeakSet[object] = weakref.WeakSet()  # Programs.
+
+    def save(self, program: object, make: Callable[[], Report]) -> None:
+        """Saves the report of a program, once."""
+        if program in self._seen:
+            return
+        self._seen.add(program)
+        from tensorflow_ipu import machine  # Not with the package: few programs ask.
+
+        try:
+            machine.autosave(make(), self._directory)
+        except Exception as exc:
+            self.warn(f"{type(exc).__name__}: {exc}")
+
+    def warn(self, reason: str) -> None:
+        """Says why a program has no report, once in a process."""
+        global _warned  # noqa: PLW0603
+        if not _warned:
+            _warned = True
+            variable = environment.ENGINE_VARIABLE
+            warnings.warn(f"`{variable}` asks for reports, and a program has none: {reason}", stacklevel=4)

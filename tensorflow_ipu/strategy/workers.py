@@ -1,0 +1,394 @@
+"""`IPUMultiWorkerStrategy`: an `IPUStrategy` in each of several processes, on one machine or many."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import hosts, replicas
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu.hosts import World, cluster, exchange
+from tensorflow_ipu.ops import random_streams, reductions
+from tensorflow_ipu.strategy import IPUStrategyV1
+from tensorflow_ipu.strategy.extended import IPUExtended, reduction
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu.config import IPUConfig
+    from tensorflow_ipu.strategy.extended import IPUExtended
+
+_logger = logging.getLogger(__name__)
+
+
+class WorkerExtended(IPUExtended):
+    """The side of `IPUMultiWorkerStrategy` that TensorFlow's own library code calls."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        ordinal: int,
+        cpu_ordinal: int,
+        host_kernels: bool,
+        world: World,
+        ipus_per_replica: int | None,
+        reduces: bool,
+    ) -> None:
+        """Makes the side of a strategy."""
+        super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
+        self._world = world
+        self._counted: int | None = None
+        self._ipus_per_replica = ipus_per_replica
+        self._reduces = reduces
+        self._alone = False
+
+    # Variables.
+
+    def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        given = kwargs.get("initial_value")
+        if self.workers > 1 and given is not None and not self._alone:
+            kwargs["initial_value"] = self._agreed(given, kwargs.get("dtype"), kwargs.get("name") or "a variable")
+        return super()._create_variable(next_creator, **kwargs)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block that not all workers run, in which variables begin with this worker's values."""
+        before, self._alone = self._alone, True
+        try:
+            yield
+        finally:
+            self._alone = before
+
+    def _agreed(self, given: Any, dtype: tf.DType | None, name: str) -> Callable[..., object]:
+        """What makes the initial value of a variable: worker 0's."""
+
+        def make(*args: Any, **kwargs: Any) -> object:
+            value: Any = given(*args, **kwargs) if callable(given) else given
+            if isinstance(given, tf.Tensor) and not tf.executing_eagerly():
+                value = random_streams.on_host(given)
+            value = tf.convert_to_tensor(value, dtype)
+            return exchange.broadcast(self.world, value, f"the initial value of `{name}`")
+
+        return make
+
+    # Reductions.
+
+    def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
+        """Reduces all tensors of a structure: in a program over all replicas, outside of one over the workers."""
+        if self.workers == 1 and self._reduces:
+            return super()._reduced(reduce_op, value)
+        mean = reduction(reduce_op) is tf.distribute.ReduceOp.MEAN
+        if reductions.in_program():
+            if not self._reduces:
+                return value
+            dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
+            return tf.nest.pack_sequence_as(value, reductions.all_reduce(dense, mean))
+        if self.workers == 1:
+            return value
+        return tf.nest.map_structure(
+            lambda leaf: exchange.all_reduce(self.world, leaf, mean, "what is reduced outside of programs"), value
+        )
+
+    def _gather_to_implementation(
+        self,
+        value: Nested,
+        destinations: object,
+        axis: int,
+        options: tf.distribute.experimental.CommunicationOptions | None,
+    ) -> Nested:
+        if self.workers == 1 or reductions.in_program():
+            return super()._gather_to_implementation(value, destinations, axis, options)
+        return tf.nest.map_structure(lambda leaf: self._gathered(leaf, axis), value)
+
+    def _gathered(self, value: Any, axis: int) -> tf.Tensor:
+        """What all workers have, along an axis in which they may differ."""
+        what = "what is gathered outside of programs"
+        tensor = tf.convert_to_tensor(value)
+        front = tf.experimental.numpy.moveaxis(tensor, axis, 0)
+        sizes = exchange.all_gather(self.world, tf.shape(front)[:1], what)
+        padding = [[0, tf.reduce_max(sizes) - tf.shape(front)[0]], *([[0, 0]] * (front.shape.rank - 1))]
+        rows = tf.split(exchange.all_gather(self.world, tf.pad(front, padding), what), self.workers)
+        joined = tf.concat([rows[worker][: sizes[worker]] for worker in range(self.workers)], 0)
+        return tf.experimental.numpy.moveaxis(joined, 0, axis)
+
+    def _experimental_distribute_values_from_function(
+        self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Nested]
+    ) -> Nested:
+        first, all_of_them = self.first_replica, self._num_replicas_in_sync
+        return value_fn(tf.distribute.experimental.ValueContext(first, all_of_them))
+
+    # The shape of the system, as the host sees it.
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return self.world.workers
+
+    @property
+    def worker(self) -> int:
+        """Which of them this is."""
+        return self.world.worker
+
+    @property
+    def world(self) -> World:
+        """The workers."""
+        return self._world
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas this worker has: as the block around says, else as many as there are IPUs for."""
+        if self._counted is not None:
+            return self._counted
+        if self._ipus_per_replica is not None:
+            return max(1, self.ipus // self._ipus_per_replica)
+        said = environment.local_replicas()
+        return said if said is not None and self.ipus % said == 0 else self.ipus
+
+    @contextlib.contextmanager
+    def counting(self, replicas: int) -> Iterator[None]:
+        """A block in which this worker has so many replicas."""
+        before, self._counted = self._counted, replicas
+        try:
+            yield
+        finally:
+            self._counted = before
+
+    @property
+    def first_replica(self) -> int:
+        """The number of this worker's first replica, of all workers' replicas."""
+        return self.worker * self.replicas
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self.workers * self.replicas
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        return self.workers > 1
+
+    @property
+    def should_checkpoint(self) -> bool:
+        return self.world.is_chief
+
+    @property
+    def should_save_summary(self) -> bool:
+        return self.world.is_chief
+
+    def _in_multi_worker_mode(self) -> bool:
+        return self.workers > 1
+
+
+class IPUMultiWorkerStrategyV1(IPUStrategyV1):
+    """An `IPUStrategy` over several processes, the workers, each of which has some of the replicas.
+
+    All workers run the same program on their own share of the data:
+
+        strategy = ipu.IPUMultiWorkerStrategy()  # Who this process is: `TF_CONFIG`.
+        with strategy.scope():
+            model = tf.keras.Sequential([...])
+            model.compile(...)
+            model.fit(x, y)
+
+    Variables begin with worker 0's values. What programs reduce over replicas, they reduce over those of all workers.
+    `num_replicas_in_sync` counts them all, also where there is one worker, and Keras divides losses by it, as under every
+    strategy of `tf.distribute`: so w workers of r replicas compute what one worker of w times r does.
+
+    Make the strategy first of all: once TensorFlow's runtime has started, by a first tensor, it takes no cluster.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | hosts.Identity | None = None,
+        ipu_device: str = "/device:IPU:0",
+        variables_on_host: bool = False,
+        cpu_device: str = "/device:CPU:0",
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+        *,
+        add_ipu_cross_replica_reductions: bool = True,
+        ipus_per_replica: int | None = None,
+        host_kernels: bool | None = None,
+        communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
+        timeout: float | None = None,
+        listen: str | None = None,
+    ) -> None:
+        """Joins the cluster, and creates the strategy once all workers have.
+
+        Args:
+          cluster_resolver: Who knows the workers and which of them this process is, for instance TensorFlow's
+            `SlurmClusterResolver`. None: the environment variable `TF_CONFIG`; where that is unset, there is one worker.
+          ipu_device: As for `IPUStrategy`.
+          variables_on_host: Whether variables are in the memory of the host, for which a machine has less to keep. The
+            emulator has one memory: the switch changes nothing.
+          cpu_device: As for `IPUStrategy`.
+          enable_dataset_iterators: As for `IPUStrategy`.
+          enable_keras_extensions: As for `IPUStrategy`.
+          add_ipu_cross_replica_reductions: Whether the strategy reduces in programs, gradients among others; else each
+            replica keeps its own, and the program has to reduce.
+          ipus_per_replica: How many IPUs each replica has, for who counts replicas outside of programs: the shares of
+            datasets, `num_replicas_in_sync`. Keras models count their own. None: the environment variable
+            `TENSORFLOW_IPU_IPUS_PER_REPLICA`; where that is unset, there are as many replicas as `TENSORFLOW_IPU_REPLICAS`
+            says, which `run --replicas` sets, else one for each IPU.
+          host_kernels: As for `IPUStrategy`.
+          communication_options: TensorFlow's options of collectives. `timeout_seconds` stands for `timeout` where that is
+            None; `bytes_per_pack` is the most bytes that cross in one message, 0 for what the configuration says
+            (`optimizations.maximum_cross_replica_sum_buffer_size`). It holds for the process, and is the same on all workers.
+          timeout: Seconds that workers wait for each other: to join, and in each exchange. None: the environment variable
+            `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
+          listen: `"address"`: this worker listens on its own address alone; `"all"`: on all interfaces of its machine. None:
+            the environment variable `TENSORFLOW_IPU_LISTEN`, the own address where that is unset. What workers send is not
+            encrypted.
+
+        Raises:
+          ClusterError: The workers did not come together within `timeout`, which the error says in detail; or TensorFlow's
+            runtime had started before.
+          ValueError: As for `IPUStrategy`; or the cluster, `timeout`, `listen` or `communication_options` is malformed.
+          TypeError: An argument is of a wrong type.
+          DeviceLimitError: As for `IPUStrategy`.
+        """
+        check_bool("variables_on_host", variables_on_host)
+        check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)
+        if ipus_per_replica is not None and (not is_int(ipus_per_replica) or ipus_per_replica < 1):
+            raise ValueError(f"`ipus_per_replica` must be a positive whole number, but is {ipus_per_replica!r}")
+        self._ipus_per_replica = ipus_per_replica or environment.ipus_per_replica()
+        self.bytes_per_pack = 0
+        if communication_options is not None:
+            self.bytes_per_pack, seconds = _checked_options(communication_options)
+            timeout = seconds if timeout is None else timeout
+        self._reduces = add_ipu_cross_replica_reductions
+        self._world = hosts.join(cluster_resolver, timeout, listen)
+        self._cluster_resolver = _resolver(cluster_resolver)
+        super().__init__(
+            ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
+        )
+        replicas.set_pack_bytes(self.bytes_per_pack)
+        _logger.debug("worker %d of %d", self._world.worker, self._world.workers)
+
+    def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
+        counts = (self._ipus_per_replica, self._reduces)
+        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._world, *counts)
+
+    @property
+    def world(self) -> hosts.World:
+        """The workers, and which of them this process is."""
+        return self._world
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """Who knows the workers, for callbacks and for code of `tf.distribute`."""
+        return self._cluster_resolver
+
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> tf.data.Dataset:
+        """Returns this worker's share of a dataset that all workers have; its queues hand that to the replicas.
+
+        `dataset.options().experimental_distribute.auto_shard_policy` says which: with `AUTO` and `DATA`, of each round of
+        elements for all replicas those of the worker's own, so that replica g of R has the elements g, g + R, ..., as in one
+        process; with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all of it. Elements stay as they are: no
+        batch is divided.
+
+        Args:
+          dataset: A `tf.data.Dataset`.
+          options: Accepted for `tf.distribute`.
+        """
+        del options
+        if not isinstance(dataset, tf.data.Dataset):
+            return dataset  # What Keras hands on here is a share already.
+        extended: Any = self.extended
+        return cluster.share_of(dataset, self._world, extended.replicas)
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None = None,
+    ) -> tf.data.Dataset:
+        """Returns `dataset_fn(context)`, with the worker's number and the number of workers in the context.
+
+        Args:
+          dataset_fn: A function from an input context to this worker's dataset: `context.input_pipeline_id` is the number
+            of the worker, `context.num_input_pipelines` how many there are.
+          options: Accepted for `tf.distribute`.
+        """
+        del options
+        context = tf.distribute.InputContext(self._world.workers, self._world.worker, self.num_replicas_in_sync)
+        return dataset_fn(context)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def update_ipu_config(self, config: IPUConfig) -> IPUConfig:
+        """Notes in a configuration how many workers there are, and which of them this is.
+
+        Args:
+          config: A configuration, to be configured afterwards.
+
+        Returns:
+          The same.
+        """
+        config.experimental.multi_replica_distribution.process_count = self._world.workers
+        config.experimental.multi_replica_distribution.process_index = self._world.worker
+        return config
+
+
+IPUMultiWorkerStrategy = IPUMultiWorkerStrategyV1
+
+
+class PopDistStrategy(IPUMultiWorkerStrategyV1):
+    """`IPUMultiWorkerStrategy` as scripts for `poprun` call it: who the process is, the environment says."""
+
+    def __init__(
+        self,
+        ipu_device: str = "/device:IPU:0",
+        add_ipu_cross_replica_reductions: bool = True,
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+    ) -> None:
+        """Joins the cluster, and creates the strategy.
+
+        Args:
+          ipu_device: As for `IPUStrategy`.
+          add_ipu_cross_replica_reductions: As for `IPUMultiWorkerStrategy`.
+          enable_dataset_iterators: As for `IPUStrategy`.
+          enable_keras_extensions: As for `IPUStrategy`.
+
+        Raises:
+          ClusterError: As for `IPUMultiWorkerStrategy`.
+          ValueError: As for `IPUMultiWorkerStrategy`.
+          TypeError: An argument is of a wrong type.
+          DeviceLimitError: As for `IPUStrategy`.
+        """
+        super().__init__(
+            None,
+            ipu_device,
+            enable_dataset_iterators=enable_dataset_iterators,
+            enable_keras_extensions=enable_keras_extensions,
+            add_ipu_cross_replica_reductions=add_ipu_cross_replica_reductions,
+        )
+
+
+def _resolver(given: object) -> tf.distribute.cluster_resolver.ClusterResolver:
+    known = tf.distribute.cluster_resolver
+    if isinstance(given, hosts.Identity):
+        cluster = tf.train.ClusterSpec({"worker": list(given.addresses)})
+        return known.SimpleClusterResolver(cluster, task_type="worker", task_id=given.worker, rpc_layer="grpc")
+    return given if isinstance(given, known.ClusterResolver) else known.TFConfigClusterResolver()
+
+
+def _checked_options(options: object) -> tuple[int, float | None]:
+    """The bytes of a pack and the seconds of a timeout that TensorFlow's options of collectives say."""
+    kinds = tf.distribute.experimental
+    if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
+        raise TypeError(
+            f"`communication_options` must be a `tf.distribute.experimental.CommunicationOptions`, but is {options!r}"
+        )
+    given: Any = options
+    if given.implementation == kinds.CommunicationImplementation.NCCL:
+        raise ValueError(
+            "`communication_options` asks for NCCL, which connects GPUs, and workers of emulated IPUs have none: leave out"
+            " `implementation`"
+        )
+    return given.bytes_per_pack, given.timeout_seconds
