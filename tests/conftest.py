@@ -13,6 +13,7 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0",
 )
 
+import functools
 import gc
 import logging
 import runpy
@@ -175,6 +176,24 @@ def strategy() -> ipu.IPUStrategy:
 
 
 @pytest.fixture
+def configure() -> Callable[..., ipu.IPUConfig]:
+    """Configures the system: how many IPUs each device has, and options by their path, with `__` for its dots."""
+    import tensorflow_ipu as ipu
+
+    def configured(*ipus: int, **options: object) -> ipu.IPUConfig:
+        config = ipu.IPUConfig()
+        config.auto_select_ipus = list(ipus) or [1]
+        for path, value in options.items():
+            *categories, name = path.split("__")
+            setattr(functools.reduce(getattr, categories, config), name, value)
+        ipu.config.reset_ipu_configuration()  # Where a test configures twice, a warning would fail it.
+        config.configure_ipu_system()
+        return config
+
+    return configured
+
+
+@pytest.fixture
 def compiled_text() -> Callable[..., str]:
     """`compiled_text(strategy, function, *args)` is what XLA makes of the program that the strategy would run, as text."""
 
@@ -217,18 +236,15 @@ def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
 
 
 @pytest.fixture
-def replicas() -> Callable[..., ipu.IPUStrategy]:
+def replicas(configure: Callable[..., ipu.IPUConfig]) -> Callable[..., ipu.IPUStrategy]:
     """`replicas(4)` configures a device of so many IPUs, and `replicas(4, 2)` two; the strategy of the first returns."""
     import tensorflow_ipu as ipu
 
-    def configure(*ipus: int) -> ipu.IPUStrategy:
-        config = ipu.IPUConfig()
-        config.auto_select_ipus = list(ipus)
-        ipu.config.reset_ipu_configuration()  # Where a test configures twice, a warning would fail it.
-        config.configure_ipu_system()
+    def made(*ipus: int, **options: object) -> ipu.IPUStrategy:
+        configure(*ipus, **options)
         return ipu.IPUStrategy()
 
-    return configure
+    return made
 
 
 def _log_levels() -> dict[str, int]:
