@@ -17,10 +17,10 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import definitions
-from tensorflow_ipu.executables import _executable_cache
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
+from tensorflow_ipu.replicas import executable_cache
 
 if TYPE_CHECKING:
     from tensorflow_ipu.replicas import Prepared
@@ -112,7 +112,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         )
     with tempfile.TemporaryDirectory() as folder:
         with tf.device(device):
-            replicas.compile_only(prepared, folder, _executable_cache.key())
+            replicas.compile_only(prepared, folder, executable_cache.key())
         executables = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     shards = replicas.ipus_of_replica(program)
     results = [{"dtype": one.dtype.name, "shape": one.shape.as_list()} for one in program.outputs]
@@ -126,7 +126,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         ipus=ipus,
         ahead=ahead,
         weights=weights,
-        key=_executable_cache.key(),
+        key=executable_cache.key(),
         executables=executables,
     )
 

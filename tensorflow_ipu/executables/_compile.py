@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu.executables import _executable_cache
+from tensorflow_ipu.replicas import executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
 from tensorflow_ipu.strategy.scope import PreparedProgram
 
@@ -49,10 +49,10 @@ def compile(  # noqa: A001
     strategy = current_strategy()
     prepared = strategy.prepare(program, args, kwargs)
     with tf.device(strategy.extended.ipu_device):
-        if _executable_cache.folder() is not None:
+        if executable_cache.folder() is not None:
             replicas.compile_only(prepared._prepared)
         else:
-            replicas.compile_only(prepared._prepared, _folder(), _executable_cache.key())
+            replicas.compile_only(prepared._prepared, _folder(), executable_cache.key())
     return prepared
 
 
@@ -66,12 +66,12 @@ def _folder() -> str:
     if not _own_folder:
         folder = tempfile.mkdtemp(prefix="ipu_executables_")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        native.ipu_add_executables(folder.encode(), _executable_cache.key().encode())
+        native.ipu_add_executables(folder.encode(), executable_cache.key().encode())
         _own_folder.append(folder)
     return _own_folder[0]
 
 
-DEFAULT_MAX_BYTES = _executable_cache.DEFAULT_MAX_BYTES
+DEFAULT_MAX_BYTES = executable_cache.DEFAULT_MAX_BYTES
 
 
 def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -89,9 +89,9 @@ def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MA
       TypeError: `max_bytes` is no whole number.
       ValueError: It is not positive, or the folder cannot be written.
     """
-    _executable_cache.ask(folder, max_bytes)
+    executable_cache.ask(folder, max_bytes)
 
 
 def cache_folder() -> str | None:
     """The folder in which compiled programs are kept; None where they are not."""
-    return _executable_cache.folder()
+    return executable_cache.folder()

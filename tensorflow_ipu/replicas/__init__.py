@@ -1,6 +1,7 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
 from tensorflow_ipu.replicas import _host_kernels as _host_kernels
+from tensorflow_ipu.replicas import executable_cache as _executable_cache  # noqa: F401  (It follows the configuration.)
 from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._gradients import computed_by, follow_operations, summed_in
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.executables import _executable_cache
+from tensorflow_ipu.replicas import executable_cache
 
 # What a process does before, where its data begin, and whether the program runs at all.
 PROGRAM = """
@@ -51,10 +51,10 @@ CALLED = """
 
 @pytest.fixture(autouse=True)
 def cache_as_it_was() -> Iterator[None]:
-    _executable_cache._asked.clear()
+    executable_cache._asked.clear()
     yield
-    _executable_cache._asked.clear()
-    _executable_cache.refresh()
+    executable_cache._asked.clear()
+    executable_cache.refresh()
 
 
 def script(before: str, first: int) -> str:
@@ -118,16 +118,16 @@ def test_faults_of_folders_are_named_and_change_nothing(monkeypatch: pytest.Monk
 
 
 def test_key_is_another_for_another_processor_version_or_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [_executable_cache.key.__wrapped__()]
+    keys = [executable_cache.key.__wrapped__()]
     for owner, name, value in [
-        (_executable_cache, "_processor", lambda: ["another"]),
-        (_executable_cache.tf, "__version__", "3.0.0"),
+        (executable_cache, "_processor", lambda: ["another"]),
+        (executable_cache.tf, "__version__", "3.0.0"),
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
-            keys.append(_executable_cache.key.__wrapped__())
+            keys.append(executable_cache.key.__wrapped__())
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
-    keys.append(_executable_cache.key.__wrapped__())
+    keys.append(executable_cache.key.__wrapped__())
     assert len(set(keys)) == len(keys)
 
 
