@@ -31,10 +31,10 @@ BATCH = 12
 UPDATES = 144
 
 strategy = ipu.IPUMultiWorkerStrategy()  # First of all: joins the other workers. Who they are says TF_CONFIG.
-world = strategy.world
+cluster = strategy.cluster
 
 config = ipu.IPUConfig()
-config.auto_select_ipus = REPLICAS // world.workers
+config.auto_select_ipus = REPLICAS // cluster.workers
 config.configure_ipu_system()
 
 digits = load_digits()
@@ -70,6 +70,6 @@ with strategy.scope():
 
 checksum = sum(float(tf.reduce_sum(tf.abs(weight))) for weight in model.weights)
 print(
-    f"worker {world.worker} of {world.workers}, {strategy.num_replicas_in_sync} replicas: loss {float(loss):.4f},"
+    f"worker {cluster.worker} of {cluster.workers}, {strategy.num_replicas_in_sync} replicas: loss {float(loss):.4f},"
     f" sum of weights {checksum:.2f}"
 )

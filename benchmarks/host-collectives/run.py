@@ -136,13 +136,13 @@ class OnIpus:
     def eager(self, size, count):
         """The same by TensorFlow's collective alone, an eager call each."""
         tf = self.tf
-        world = self.strategy.world
-        with tf.device(world.device):
+        cluster = self.strategy.cluster
+        with tf.device(cluster.device):
             x = tf.ones([size])
             start = time.perf_counter()
             for _ in range(count):
                 tf.raw_ops.CollectiveReduceV2(
-                    input=x, group_size=world.workers, group_key=9000, instance_key=size, ordering_token=[],
+                    input=x, group_size=cluster.workers, group_key=9000, instance_key=size, ordering_token=[],
                     merge_op="Add", final_op="Id", communication_hint="ring", timeout_seconds=120.0,
                 )  # fmt: skip
         return time.perf_counter() - start

@@ -29,7 +29,7 @@ def finalizeBackend() -> None:  # noqa: N802  (The names that scripts call.)
 
 def isBackendInitialized() -> bool:  # noqa: N802
     """Whether the instances have been joined; with one instance, there is nothing to join."""
-    return getNumInstances() == 1 or hosts.world() is not None
+    return getNumInstances() == 1 or hosts.joined() is not None
 
 
 def synchronize() -> None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import hosts, replicas
 from tensorflow_ipu._base.checks import as_int
-from tensorflow_ipu.hosts import World, exchange
+from tensorflow_ipu.hosts import Cluster, exchange
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import TensorLike
@@ -32,9 +32,9 @@ _block: ContextVar[tuple[int, ...] | None] = ContextVar("participants", default=
 
 def instances() -> tuple[int, int]:
     """The number of this instance, from 0, and how many there are; without joining them."""
-    world = hosts.world()
-    if world is not None:
-        return world.worker, world.workers
+    cluster = hosts.joined()
+    if cluster is not None:
+        return cluster.worker, cluster.workers
     identity = hosts.identity()
     return (0, 1) if identity is None else (identity.worker, identity.workers)
 
@@ -101,7 +101,7 @@ class Agreed:
 
 
 def agree(
-    world: World, kind: str, tensor: tf.Tensor, option: int, name: str, in_order: bool, rows_differ: bool = False
+    cluster: Cluster, kind: str, tensor: tf.Tensor, option: int, name: str, in_order: bool, rows_differ: bool = False
 ) -> Agreed:
     """Compares what instances give to an exchange."""
     if tensor.shape.rank is None or tensor.shape.rank > _MOST_AXES:
@@ -116,7 +116,7 @@ def agree(
         own = np.array(
             _head(kind, tensor, option, name) + _axes([int(length or 0) for length in tensor.shape.as_list()]), np.int64
         )
-        table = exchange.gather_at(world, meeting, tf.constant(own[np.newaxis]), what).numpy()
+        table = exchange.gather_at(cluster, meeting, tf.constant(own[np.newaxis]), what).numpy()
         if ((table - table[:1]) * mask).any():
             raise tf.errors.InvalidArgumentError(None, None, _difference(what, table))
         key = (
@@ -125,7 +125,7 @@ def agree(
         return Agreed(dataclasses.replace(meeting, instance_key=key), table[:, _HEAD])
     shape = tf.pad(tf.shape(tensor, tf.int64), [[0, _MOST_AXES - tensor.shape.rank]])
     own = tf.concat([tf.constant(_head(kind, tensor, option, name), tf.int64), shape], 0)
-    table = exchange.gather_at(world, meeting, own[tf.newaxis], what)
+    table = exchange.gather_at(cluster, meeting, own[tf.newaxis], what)
     same = tf.reduce_all(tf.equal((table - table[:1]) * mask, 0))
     said = f"{what}: the instances give different things. Of each: kind, type, option, name, axes, their lengths"
     check = tf.debugging.Assert(same, [said, table], summarize=meeting.group_size * _LENGTH)
@@ -198,9 +198,9 @@ def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_complex):
         raise TypeError(f"`value` must hold numbers, and is of type {tensor.dtype.name}")
 
-    def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
-        agreed = agree(world, "allreduce", given, int(mean), name, in_order)
-        return exchange.reduce_at(world, agreed.keys, given, mean, f"`allreduce` of {name}")
+    def exchanged(cluster: Cluster, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
+        agreed = agree(cluster, "allreduce", given, int(mean), name, in_order)
+        return exchange.reduce_at(cluster, agreed.keys, given, mean, f"`allreduce` of {name}")
 
     return _over_instances("AllReduce", tensor, tensor_name, exchanged, tensor.shape) if _several() else tensor
 
@@ -228,9 +228,9 @@ def allgather(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
     if not _several():
         return tensor[tf.newaxis]
 
-    def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
-        agreed = agree(world, "allgather", given, 0, name, in_order)
-        return exchange.gather_at(world, agreed.keys, given[tf.newaxis], f"`allgather` of {name}")
+    def exchanged(cluster: Cluster, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
+        agreed = agree(cluster, "allgather", given, 0, name, in_order)
+        return exchange.gather_at(cluster, agreed.keys, given[tf.newaxis], f"`allgather` of {name}")
 
     shape = tf.TensorShape([len(current())]).concatenate(tensor.shape)
     return _over_instances("AllGather", tensor, tensor_name, exchanged, shape)
@@ -263,9 +263,9 @@ def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = N
     (root,) = checked([number], "root_rank")
     tensor = _tensor("broadcast", value)
 
-    def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
-        agreed = agree(world, "broadcast", given, root, name, in_order)
-        return exchange.broadcast_at(world, agreed.keys, given, root, f"`broadcast` of {name}")
+    def exchanged(cluster: Cluster, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
+        agreed = agree(cluster, "broadcast", given, root, name, in_order)
+        return exchange.broadcast_at(cluster, agreed.keys, given, root, f"`broadcast` of {name}")
 
     return _over_instances("Broadcast", tensor, tensor_name, exchanged, tensor.shape) if _several() else tensor
 
@@ -281,13 +281,13 @@ def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
     if not _several():
         return tensor
 
-    def exchanged(world: World, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
-        agreed = agree(world, "allgather", given, 1, name, in_order, rows_differ=True)
+    def exchanged(cluster: Cluster, given: tf.Tensor, name: str, in_order: bool) -> tf.Tensor:
+        agreed = agree(cluster, "allgather", given, 1, name, in_order, rows_differ=True)
         most = tf.reduce_max(agreed.rows)
         missing = tf.cast(most - tf.shape(given, tf.int64)[0], tf.int32)
         ends: Any = [[0, missing], *[[0, 0]] * (given.shape.rank - 1)]
         padded = tf.pad(given, ends)
-        together = exchange.gather_at(world, agreed.keys, padded[tf.newaxis], f"`allgather` of {name}")
+        together = exchange.gather_at(cluster, agreed.keys, padded[tf.newaxis], f"`allgather` of {name}")
         return tf.concat([together[i, : agreed.rows[i]] for i in range(len(current()))], 0)
 
     shape = tf.TensorShape([None]).concatenate(tensor.shape[1:])
@@ -312,7 +312,7 @@ def _tensor(function: str, value: TensorLike) -> tf.Tensor:
             " `strategy.run` is given. In programs, `ops.cross_replica_ops` and `ops.all_to_all_op` serve all replicas of all"
             " instances"
         )
-    if _several() and hosts.world() is None:
+    if _several() and hosts.joined() is None:
         hosts.join()  # Before there is a tensor, which starts TensorFlow's runtime.
     return tf.convert_to_tensor(value)
 
@@ -321,13 +321,13 @@ def _over_instances(
     kind: str,
     tensor: tf.Tensor,
     tensor_name: str | None,
-    exchanged: Callable[[World, tf.Tensor, str, bool], tf.Tensor],
+    exchanged: Callable[[Cluster, tf.Tensor, str, bool], tf.Tensor],
     shape: tf.TensorShape,
 ) -> tf.Tensor:
     """Exchanges a tensor, now or when the graph runs."""
-    world = hosts.join()
+    cluster = hosts.join()
     if tf.executing_eagerly():
-        return exchanged(world, tensor, tensor_name or _DEFAULT_NAME, True)
+        return exchanged(cluster, tensor, tensor_name or _DEFAULT_NAME, True)
     graph = tf.compat.v1.get_default_graph()
     if tensor_name is None:
         tensor_name = f"PopDist{kind}_{re.sub('[^a-zA-Z0-9_]', '_', tensor.name)}"
@@ -335,8 +335,8 @@ def _over_instances(
     given[tensor_name] += 1
     name = tensor_name if given[tensor_name] == 1 else f"{tensor_name}_{given[tensor_name]}"
     if graph.building_function:
-        return exchanged(world, tensor, name, True)
+        return exchanged(cluster, tensor, name, True)
     # A session of TensorFlow 1 has no part in the cluster, and this process has. It keeps no order.
-    done = tf.py_function(lambda given: exchanged(world, given, name, False), [tensor], tensor.dtype)
+    done = tf.py_function(lambda given: exchanged(cluster, given, name, False), [tensor], tensor.dtype)
     done.set_shape(shape)
     return done

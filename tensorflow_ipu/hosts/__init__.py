@@ -1,6 +1,6 @@
 """Several hosts: which worker of how many this process is, and the cluster that the workers form."""
 
-from tensorflow_ipu.hosts.cluster import World, join, world
+from tensorflow_ipu.hosts.cluster import Cluster, join, joined
 from tensorflow_ipu.hosts.identity import Identity, identity
 
-__all__ = ["Identity", "World", "identity", "join", "world"]
+__all__ = ["Cluster", "Identity", "identity", "join", "joined"]

@@ -9,18 +9,17 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import is_number
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu._tensorflow import cluster, devices, variables
+from tensorflow_ipu._tensorflow import coordination, devices
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import links
 from tensorflow_ipu.hosts.identity import Identity, identity
-from tensorflow_ipu.hosts.muster import address_of, muster, name_of
+from tensorflow_ipu.hosts.rendezvous import address_of, muster, name_of
 
 # Of `struct sigaction`, which no system has larger.
 _BYTES = 1024
@@ -52,7 +51,7 @@ _REGISTRATION = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
+class Cluster:
     """The workers that this process is one of.
 
     Attributes:
@@ -76,10 +75,10 @@ class World:
 
 
 _joining = threading.Lock()
-_joined: World | None = None
+_joined: Cluster | None = None
 
 
-def world() -> World | None:
+def joined() -> Cluster | None:
     """The cluster that this process has joined, of two workers or more; None where it works alone."""
     return _joined
 
@@ -88,7 +87,7 @@ def join(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | Identity | None = None,
     timeout: float | None = None,
     listen: str | None = None,
-) -> World:
+) -> Cluster:
     """Joins the cluster that this process is a worker of, and returns when all workers have joined.
 
     A process joins once: further calls return what the first one did. The cluster is TensorFlow's: gRPC in clear text.
@@ -113,7 +112,7 @@ def join(
     everywhere = _checked_listen(listen) == "all"
     if own is None or own.workers == 1:
         addresses = () if own is None else own.addresses
-        return World(0, 1, addresses, devices.full_name("/device:CPU:0"), seconds)
+        return Cluster(0, 1, addresses, devices.full_name("/device:CPU:0"), seconds)
     with _joining:
         if _joined is not None:
             if (own.worker, own.addresses) != (_joined.worker, _joined.addresses):
@@ -129,8 +128,8 @@ def join(
         return _joined
 
 
-def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Links) -> World:
-    if devices.are_in_use() or cluster.is_joined():
+def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Links) -> Cluster:
+    if devices.are_in_use() or coordination.is_joined():
         raise ClusterError(
             f"{name_of(own, own.worker)}, this process, cannot join the cluster any more: TensorFlow's runtime has started, by"
             " a tensor, a variable or a list of devices that was asked for, and takes no cluster from then on. Make the"
@@ -142,12 +141,12 @@ def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Li
         connections.make(own, listener, agreed, seconds)
     try:
         with termination_kept(), contextlib.nullcontext() if everywhere else _on_own_address(own):
-            cluster.join(own.addresses, own.worker, max(_REGISTRATION, end - time.monotonic()), seconds)
+            coordination.join(own.addresses, own.worker, max(_REGISTRATION, end - time.monotonic()), seconds)
     except tf.errors.OpError as exc:
         raise ClusterError(
             f"{name_of(own, own.worker)}, this process, could not join the cluster: {exc.message}"
         ) from exc
-    return World(own.worker, own.workers, own.addresses, devices.full_name("/device:CPU:0"), seconds)
+    return Cluster(own.worker, own.workers, own.addresses, devices.full_name("/device:CPU:0"), seconds)
 
 
 @contextlib.contextmanager
@@ -183,49 +182,3 @@ def _checked_listen(listen: str | None) -> str:
     if listen not in environment.LISTEN:
         raise ValueError(f'`listen` must be "address" or "all", but is {listen!r}')
     return listen
-
-
-_Policy = tf.data.experimental.AutoShardPolicy
-
-
-def deals(dataset: tf.data.Dataset) -> bool:
-    """Whether workers share a dataset element by element: then each knows how many all of them have."""
-    return _policy(dataset) in (_Policy.AUTO, _Policy.DATA)
-
-
-def share_of(dataset: tf.data.Dataset, world: World, replicas: int) -> tf.data.Dataset:
-    """The share of a worker."""
-    policy = _policy(dataset)
-    if world.workers == 1 or policy is _Policy.OFF:
-        return dataset
-    if policy not in (_Policy.AUTO, _Policy.DATA):
-        return variables.auto_sharded(dataset, world.workers, world.worker)
-    return _dealt(dataset, world.workers, world.worker, replicas)
-
-
-def _policy(dataset: tf.data.Dataset) -> Any:
-    options: Any = variables.options_of(dataset)
-    return options.experimental_distribute.auto_shard_policy
-
-
-def _dealt(dataset: tf.data.Dataset, workers: int, worker: int, replicas: int) -> tf.data.Dataset:
-    whole: Any = dataset.cardinality()
-    mine: Any
-    if replicas == 1:
-        mine = dataset.shard(workers, worker)
-    else:
-
-        def is_mine(number: Any, *_: Any) -> Any:
-            return tf.equal(number // replicas % workers, worker)
-
-        def without_number(_: Any, *element: Any) -> Any:
-            return element[0] if len(element) == 1 else element
-
-        mine = dataset.enumerate().filter(is_mine).map(without_number)
-    if not tf.executing_eagerly():
-        return mine
-    rounds = int(whole) if int(whole) < 0 else int(whole) // (workers * replicas)
-    if rounds < 0:
-        infinite = rounds == int(tf.data.INFINITE_CARDINALITY)
-        return mine.apply(tf.data.experimental.assert_cardinality(rounds)) if infinite else mine
-    return mine.take(rounds * replicas).apply(tf.data.experimental.assert_cardinality(rounds * replicas))

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._native.library import native, ops
-from tensorflow_ipu._tensorflow import cluster
+from tensorflow_ipu._tensorflow import coordination
 from tensorflow_ipu._tensorflow.op_errors import plain_message
-from tensorflow_ipu.hosts.muster import name_of
+from tensorflow_ipu.hosts.rendezvous import name_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import TensorLike
-    from tensorflow_ipu.hosts.cluster import World
+    from tensorflow_ipu.hosts.cluster import Cluster
 
 _TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
 
@@ -62,16 +62,16 @@ class CollectiveKeys:
     group_size: int
 
 
-def reduce_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool, what: str) -> tf.Tensor:
+def reduce_at(cluster: Cluster, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool, what: str) -> tf.Tensor:
     """The sum of what the workers have, or their mean."""
     dtype = tensor.dtype
     if dtype.is_complex:
         carried = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
     else:
         carried = tf.cast(tensor, _ADDED_AS.get(dtype, dtype))
-    with on_host(world, keys, what):
+    with on_host(cluster, keys, what):
         total: Any = _limited(
-            world,
+            cluster,
             keys,
             what,
             carried,
@@ -87,12 +87,12 @@ def reduce_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, mean: bool,
         return tf.truncatediv(total, tf.cast(keys.group_size, dtype)) if mean and dtype.is_integer else total
 
 
-def gather_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, what: str) -> tf.Tensor:
+def gather_at(cluster: Cluster, keys: CollectiveKeys, tensor: tf.Tensor, what: str) -> tf.Tensor:
     """What the workers have, in their order along the first axis."""
     carried = _carried(tensor, what)
-    with on_host(world, keys, what):
+    with on_host(cluster, keys, what):
         done = _limited(
-            world,
+            cluster,
             keys,
             what,
             carried,
@@ -104,56 +104,56 @@ def gather_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, what: str) 
         return _as_given(done, tensor.dtype)
 
 
-def broadcast_at(world: World, keys: CollectiveKeys, tensor: tf.Tensor, root: int, what: str) -> tf.Tensor:
+def broadcast_at(cluster: Cluster, keys: CollectiveKeys, tensor: tf.Tensor, root: int, what: str) -> tf.Tensor:
     """What worker `root` has."""
     carried = _carried(tensor, what)
     shared = _shared(keys)
 
     def exchanged(given: tf.Tensor) -> tf.Tensor:
-        if world.worker == root:
+        if cluster.worker == root:
             return tf.raw_ops.CollectiveBcastSendV2(input=given, **shared)
         return tf.raw_ops.CollectiveBcastRecvV2(T=given.dtype, shape=tf.shape(given), **shared)
 
-    with on_host(world, keys, what):
-        done = _limited(world, keys, what, carried, exchanged)
+    with on_host(cluster, keys, what):
+        done = _limited(cluster, keys, what, carried, exchanged)
         return _as_given(tf.ensure_shape(done, tensor.shape), tensor.dtype)
 
 
 @contextlib.contextmanager
-def on_host(world: World, keys: CollectiveKeys, what: str) -> Iterator[None]:
+def on_host(cluster: Cluster, keys: CollectiveKeys, what: str) -> Iterator[None]:
     """A block of an exchange: on the worker's CPU, whose errors say what was exchanged and by whom."""
-    announcement = announced(what) if _of_all(world, keys) else contextlib.nullcontext()
+    announcement = announced(what) if _of_all(cluster, keys) else contextlib.nullcontext()
     try:
-        with announcement, tf.device(world.device):
+        with announcement, tf.device(cluster.device):
             yield
     except tf.errors.OpError as exc:
-        message = told(world, plain_message(exc.message))
+        message = told(cluster, plain_message(exc.message))
         raise type(exc)(exc.node_def, exc.op, message if what in message else f"{what}: {message}") from exc
 
 
 def _limited(
-    world: World, keys: CollectiveKeys, what: str, carried: tf.Tensor, exchanged: Callable[[tf.Tensor], tf.Tensor]
+    cluster: Cluster, keys: CollectiveKeys, what: str, carried: tf.Tensor, exchanged: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.Tensor:
     """What a collective makes of a tensor; it ends with an error after the workers' limit, now or when the graph runs."""
-    names = [name_of(world, worker) for worker in range(world.workers)] if _of_all(world, keys) else []
+    names = [name_of(cluster, worker) for worker in range(cluster.workers)] if _of_all(cluster, keys) else []
     # Not while another exchange computes the key.
     with tf.control_dependencies([keys.instance_key] if isinstance(keys.instance_key, tf.Tensor) else []):
         given, exchange = ops.ipu_begin_exchange(
-            carried, what=what, limit=world.timeout, worker=world.worker, workers=names
+            carried, what=what, limit=cluster.timeout, worker=cluster.worker, workers=names
         )
     return ops.ipu_end_exchange(exchanged(given), exchange)
 
 
-def _of_all(world: World, keys: CollectiveKeys) -> bool:
-    return keys.group_size == world.workers
+def _of_all(cluster: Cluster, keys: CollectiveKeys) -> bool:
+    return keys.group_size == cluster.workers
 
 
-def told(world: World, message: str) -> str:
+def told(cluster: Cluster, message: str) -> str:
     """A message of TensorFlow's with the workers in the place of its tasks."""
 
     def name(found: re.Match[str]) -> str:
         task = int(found[1])
-        return f"worker {task} ({world.addresses[task]})" if task < world.workers else found[0]
+        return f"worker {task} ({cluster.addresses[task]})" if task < cluster.workers else found[0]
 
     return _TASK.sub(name, message)
 
@@ -213,27 +213,27 @@ _numbers = itertools.count(1)
 _known: dict[tuple[object, ...], int] = {}
 
 
-def broadcast(world: World, value: TensorLike, what: str, root: int = 0) -> tf.Tensor:
+def broadcast(cluster: Cluster, value: TensorLike, what: str, root: int = 0) -> tf.Tensor:
     """The value that worker `root` has, on all workers."""
     tensor = tf.convert_to_tensor(value)
     kind = f"broadcast from worker {root}"
     words = _words(kind, tensor, what)
-    return broadcast_at(world, _keys(world, kind, tensor, words), tensor, root, words)
+    return broadcast_at(cluster, _keys(cluster, kind, tensor, words), tensor, root, words)
 
 
-def all_reduce(world: World, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
+def all_reduce(cluster: Cluster, value: TensorLike, mean: bool, what: str) -> tf.Tensor:
     """The sum of what all workers have, or their mean."""
     tensor = tf.convert_to_tensor(value)
     kind = "mean" if mean else "sum"
     words = _words(kind, tensor, what)
-    return reduce_at(world, _keys(world, kind, tensor, words), tensor, mean, words)
+    return reduce_at(cluster, _keys(cluster, kind, tensor, words), tensor, mean, words)
 
 
-def all_gather(world: World, value: TensorLike, what: str) -> tf.Tensor:
+def all_gather(cluster: Cluster, value: TensorLike, what: str) -> tf.Tensor:
     """What all workers have, one behind the other along the first axis."""
     tensor = tf.convert_to_tensor(value)
     words = _words("gather", tensor, what)
-    return gather_at(world, _keys(world, "gather", tensor, words), tensor, words)
+    return gather_at(cluster, _keys(cluster, "gather", tensor, words), tensor, words)
 
 
 def _words(kind: str, tensor: tf.Tensor, what: str) -> str:
@@ -241,11 +241,11 @@ def _words(kind: str, tensor: tf.Tensor, what: str) -> str:
     return f"{kind} of {tensor.dtype.name}{shape} ({what})"
 
 
-def _keys(world: World, kind: str, tensor: tf.Tensor, words: str) -> CollectiveKeys:
-    return CollectiveKeys(_GROUP, _key(world, kind, tensor, words), world.workers)
+def _keys(cluster: Cluster, kind: str, tensor: tf.Tensor, words: str) -> CollectiveKeys:
+    return CollectiveKeys(_GROUP, _key(cluster, kind, tensor, words), cluster.workers)
 
 
-def _key(world: World, kind: str, tensor: tf.Tensor, words: str) -> int:
+def _key(cluster: Cluster, kind: str, tensor: tf.Tensor, words: str) -> int:
     """The number by which workers know an exchange from others.
 
     Eagerly, one exchange ends before the next begins, and each kind of them has one number for ever, since TensorFlow
@@ -256,53 +256,53 @@ def _key(world: World, kind: str, tensor: tf.Tensor, words: str) -> int:
     known = (kind, tensor.dtype, tuple(tensor.shape))
     if known not in _known:
         number = next(_numbers)
-        _compare(world, number, words)
+        _compare(cluster, number, words)
         _known[known] = number
     return _known[known]
 
 
-def _compare(world: World, number: int, words: str) -> None:
+def _compare(cluster: Cluster, number: int, words: str) -> None:
     """Has worker 0 compare what all workers are about to exchange: TensorFlow would wait for what does not fit."""
     with announced(words):
-        said = _said_by_worker_0(world, f"tensorflow_ipu/exchange/{number}", words)
+        said = _said_by_worker_0(cluster, f"tensorflow_ipu/exchange/{number}", words)
     if said:
         kind = tf.errors.DeadlineExceededError if said[0] == _LATE else tf.errors.InvalidArgumentError
         raise kind(None, None, said[1:])
 
 
-def _said_by_worker_0(world: World, place: str, text: str) -> str:
+def _said_by_worker_0(cluster: Cluster, place: str, text: str) -> str:
     """What worker 0 makes of what all workers are about to exchange; empty for nothing wrong."""
     verdict = f"{place}/verdict"
-    if world.worker == 0:
-        found = _verdict(world, place, text)
+    if cluster.worker == 0:
+        found = _verdict(cluster, place, text)
         said = f"{found[0]}{found[1]}" if found else ""
-        cluster.set_value(verdict, said)
+        coordination.set_value(verdict, said)
         return said
     try:
-        cluster.set_value(f"{place}/{world.worker}", text)
-        return cluster.get_value(verdict, world.timeout + _REST)
+        coordination.set_value(f"{place}/{cluster.worker}", text)
+        return coordination.get_value(verdict, cluster.timeout + _REST)
     except tf.errors.DeadlineExceededError:
-        return f"{_LATE}{name_of(world, 0)} did not come within {world.timeout:g} s to exchange {text}"
+        return f"{_LATE}{name_of(cluster, 0)} did not come within {cluster.timeout:g} s to exchange {text}"
     except tf.errors.OpError as exc:
         raise tf.errors.UnavailableError(
             exc.node_def,
             exc.op,
-            f"{name_of(world, 0)} is gone: its process ended, or was killed, or the network to it was cut, before all had"
+            f"{name_of(cluster, 0)} is gone: its process ended, or was killed, or the network to it was cut, before all had"
             f" exchanged {text}. ({exc.message})",
         ) from exc
 
 
-def _verdict(world: World, place: str, own: str) -> tuple[str, str] | None:
+def _verdict(cluster: Cluster, place: str, own: str) -> tuple[str, str] | None:
     """What is wrong with what the other workers are about to exchange, with the kind of it; None for nothing."""
-    end = time.monotonic() + world.timeout
-    for worker in range(1, world.workers):
+    end = time.monotonic() + cluster.timeout
+    for worker in range(1, cluster.workers):
         try:
-            theirs = cluster.get_value(f"{place}/{worker}", max(0.001, end - time.monotonic()))
+            theirs = coordination.get_value(f"{place}/{worker}", max(0.001, end - time.monotonic()))
         except tf.errors.DeadlineExceededError:
-            return _LATE, f"{name_of(world, worker)} did not come within {world.timeout:g} s to exchange {own}"
+            return _LATE, f"{name_of(cluster, worker)} did not come within {cluster.timeout:g} s to exchange {own}"
         if theirs != own:
             return _OTHER, (
-                f"{name_of(world, worker)} exchanges {theirs}, and worker 0 {own}: all workers run the same program on tensors"
+                f"{name_of(cluster, worker)} exchanges {theirs}, and worker 0 {own}: all workers run the same program on tensors"
                 " of the same shapes"
             )
     return None

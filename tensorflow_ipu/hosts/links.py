@@ -23,14 +23,14 @@ from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import exchange
 from tensorflow_ipu.hosts.identity import Identity
-from tensorflow_ipu.hosts.muster import Muster, address_of, name_of, names_of, read_part, split, take_in
+from tensorflow_ipu.hosts.rendezvous import Muster, address_of, name_of, names_of, read_part, split, take_in
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from tensorflow_ipu.hosts.cluster import World
+    from tensorflow_ipu.hosts.cluster import Cluster
 
 _logger = logging.getLogger(__name__)
 
@@ -185,29 +185,29 @@ _connected = False
 _KEY = 0x69707501
 
 
-def connect(world: World, links: Links) -> None:
+def connect(cluster: Cluster, links: Links) -> None:
     """Tells the kernels who the other workers are, and how to reach them.
 
     All workers have to call this, since they meet in a collective of TensorFlow's: only after that does its runtime know
     the devices of all.
     """
     global _connected  # noqa: PLW0603  (As the kernels are: a process is connected or not.)
-    keys = exchange.CollectiveKeys(_KEY, _KEY, world.workers)
+    keys = exchange.CollectiveKeys(_KEY, _KEY, cluster.workers)
 
     def shared() -> tf.Tensor:
-        return exchange.reduce_at(world, keys, tf.constant(int(links.complete)), False, "who has all connections")
+        return exchange.reduce_at(cluster, keys, tf.constant(int(links.complete)), False, "who has all connections")
 
     # In a graph: an operation that is called by itself is not told of TensorFlow's coordination service, by which workers
     # learn who is missing. From here on the kernels know it.
     linked = tf.function(shared, autograph=False).get_concrete_function()()
-    with tf.device(world.device):
-        tasks = [_task(world.device, worker) for worker in range(world.workers)]
+    with tf.device(cluster.device):
+        tasks = [_task(cluster.device, worker) for worker in range(cluster.workers)]
         ops.ipu_connect_workers(
-            worker=world.worker,
+            worker=cluster.worker,
             tasks=tasks,
-            addresses=list(world.addresses),
-            limit=float(world.timeout),
-            sockets=links.given_away() if int(linked) == world.workers else [],
+            addresses=list(cluster.addresses),
+            limit=float(cluster.timeout),
+            sockets=links.given_away() if int(linked) == cluster.workers else [],
         )
     _connected = True
 

@@ -15,7 +15,7 @@ from tensorflow_ipu.ops import random_streams, reductions, replication_ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Nested
-    from tensorflow_ipu.hosts import World
+    from tensorflow_ipu.hosts import Cluster
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
@@ -266,7 +266,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return 0
 
     @property
-    def world(self) -> World | None:
+    def cluster(self) -> Cluster | None:
         """What is known of these processes; None where a strategy never has more than one."""
         return None
 

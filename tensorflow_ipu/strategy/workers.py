@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu import hosts, replicas
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
-from tensorflow_ipu.hosts import World, cluster, exchange
+from tensorflow_ipu.hosts import Cluster, exchange, sharding
 from tensorflow_ipu.ops import random_streams, reductions
 from tensorflow_ipu.strategy import IPUStrategyV1
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
@@ -34,13 +34,13 @@ class WorkerExtended(IPUExtended):
         ordinal: int,
         cpu_ordinal: int,
         host_kernels: bool,
-        world: World,
+        cluster: Cluster,
         ipus_per_replica: int | None,
         reduces: bool,
     ) -> None:
         """Makes the side of a strategy."""
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
-        self._world = world
+        self._cluster = cluster
         self._counted: int | None = None
         self._ipus_per_replica = ipus_per_replica
         self._reduces = reduces
@@ -71,7 +71,7 @@ class WorkerExtended(IPUExtended):
             if isinstance(given, tf.Tensor) and not tf.executing_eagerly():
                 value = random_streams.on_host(given)
             value = tf.convert_to_tensor(value, dtype)
-            return exchange.broadcast(self.world, value, f"the initial value of `{name}`")
+            return exchange.broadcast(self.cluster, value, f"the initial value of `{name}`")
 
         return make
 
@@ -90,7 +90,7 @@ class WorkerExtended(IPUExtended):
         if self.workers == 1:
             return value
         return tf.nest.map_structure(
-            lambda leaf: exchange.all_reduce(self.world, leaf, mean, "what is reduced outside of programs"), value
+            lambda leaf: exchange.all_reduce(self.cluster, leaf, mean, "what is reduced outside of programs"), value
         )
 
     def _gather_to_implementation(
@@ -109,9 +109,9 @@ class WorkerExtended(IPUExtended):
         what = "what is gathered outside of programs"
         tensor = tf.convert_to_tensor(value)
         front = tf.experimental.numpy.moveaxis(tensor, axis, 0)
-        sizes = exchange.all_gather(self.world, tf.shape(front)[:1], what)
+        sizes = exchange.all_gather(self.cluster, tf.shape(front)[:1], what)
         padding = [[0, tf.reduce_max(sizes) - tf.shape(front)[0]], *([[0, 0]] * (front.shape.rank - 1))]
-        rows = tf.split(exchange.all_gather(self.world, tf.pad(front, padding), what), self.workers)
+        rows = tf.split(exchange.all_gather(self.cluster, tf.pad(front, padding), what), self.workers)
         joined = tf.concat([rows[worker][: sizes[worker]] for worker in range(self.workers)], 0)
         return tf.experimental.numpy.moveaxis(joined, 0, axis)
 
@@ -126,17 +126,17 @@ class WorkerExtended(IPUExtended):
     @property
     def workers(self) -> int:
         """How many workers there are."""
-        return self.world.workers
+        return self.cluster.workers
 
     @property
     def worker(self) -> int:
         """Which of them this is."""
-        return self.world.worker
+        return self.cluster.worker
 
     @property
-    def world(self) -> World:
+    def cluster(self) -> Cluster:
         """The workers."""
-        return self._world
+        return self._cluster
 
     @property
     def replicas(self) -> int:
@@ -172,11 +172,11 @@ class WorkerExtended(IPUExtended):
 
     @property
     def should_checkpoint(self) -> bool:
-        return self.world.is_chief
+        return self.cluster.is_chief
 
     @property
     def should_save_summary(self) -> bool:
-        return self.world.is_chief
+        return self.cluster.is_chief
 
     def _in_multi_worker_mode(self) -> bool:
         return self.workers > 1
@@ -260,22 +260,22 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             self.bytes_per_pack, seconds = _checked_options(communication_options)
             timeout = seconds if timeout is None else timeout
         self._reduces = add_ipu_cross_replica_reductions
-        self._world = hosts.join(cluster_resolver, timeout, listen)
+        self._cluster = hosts.join(cluster_resolver, timeout, listen)
         self._cluster_resolver = _resolver(cluster_resolver)
         super().__init__(
             ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
         )
         replicas.set_pack_bytes(self.bytes_per_pack)
-        _logger.debug("worker %d of %d", self._world.worker, self._world.workers)
+        _logger.debug("worker %d of %d", self._cluster.worker, self._cluster.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
         counts = (self._ipus_per_replica, self._reduces)
-        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._world, *counts)
+        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._cluster, *counts)
 
     @property
-    def world(self) -> hosts.World:
+    def cluster(self) -> hosts.Cluster:
         """The workers, and which of them this process is."""
-        return self._world
+        return self._cluster
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -300,7 +300,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # What Keras hands on here is a share already.
         extended: Any = self.extended
-        return cluster.share_of(dataset, self._world, extended.replicas)
+        return sharding.share_of(dataset, self._cluster, extended.replicas)
 
     def distribute_datasets_from_function(
         self,
@@ -315,7 +315,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
           options: Accepted for `tf.distribute`.
         """
         del options
-        context = tf.distribute.InputContext(self._world.workers, self._world.worker, self.num_replicas_in_sync)
+        context = tf.distribute.InputContext(self._cluster.workers, self._cluster.worker, self.num_replicas_in_sync)
         return dataset_fn(context)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
@@ -329,8 +329,8 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         Returns:
           The same.
         """
-        config.experimental.multi_replica_distribution.process_count = self._world.workers
-        config.experimental.multi_replica_distribution.process_index = self._world.worker
+        config.experimental.multi_replica_distribution.process_count = self._cluster.workers
+        config.experimental.multi_replica_distribution.process_index = self._cluster.worker
         return config
 
 

@@ -12,8 +12,8 @@ from tensorflow_ipu import hosts
 
 def listening() -> list[str]:
     """The addresses, as the system writes them, on which this worker's port is open."""
-    world = hosts.join()
-    port = int(world.addresses[world.worker].rpartition(":")[2])
+    cluster = hosts.join()
+    port = int(cluster.addresses[cluster.worker].rpartition(":")[2])
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
     return [row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port]
 
@@ -25,7 +25,7 @@ def joined_again() -> Any:
     try:
         hosts.join(hosts.Identity(1 - first.worker, tuple(config["cluster"]["worker"])))
     except ValueError as exc:
-        return first is again is hosts.world(), str(exc)
+        return first is again is hosts.joined(), str(exc)
 
 
 def test_server_listens_on_the_own_address_alone(workers: Any) -> None:

@@ -26,7 +26,7 @@ def train(marks, steps, timeout, end_by=None):
     import tensorflow_ipu as ipu
 
     strategy = ipu.IPUMultiWorkerStrategy(timeout=timeout)
-    worker = strategy.world.worker
+    worker = strategy.cluster.worker
 
     @tf.function(jit_compile=True)
     def program(steps):
@@ -64,7 +64,7 @@ def miss_a_run(known):
             return exc.message
 
     strategy.run(step)
-    failure = failure_of_a_run() if strategy.world.worker == 0 else None
+    failure = failure_of_a_run() if strategy.cluster.worker == 0 else None
     total = strategy.reduce("SUM", one, axis=None)
     return failure or failure_of_a_run(), total, strategy.run(step)
 

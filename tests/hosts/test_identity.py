@@ -203,7 +203,7 @@ def joined_by(scheduler: str, worker: int, port: int) -> Any:
     strategy = ipu.IPUMultiWorkerStrategy({"slurm": of_slurm, "kubernetes": of_kubernetes}[scheduler](worker, port))
     resolver = strategy.cluster_resolver
     total = strategy.reduce("SUM", tf.constant(worker + 1.0), axis=None)
-    return strategy.world.addresses, resolver.task_type, resolver.task_id, total
+    return strategy.cluster.addresses, resolver.task_type, resolver.task_id, total
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])

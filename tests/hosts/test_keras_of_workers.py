@@ -75,9 +75,9 @@ def trained(kind: str, ipus: int, method: str) -> dict[str, Any]:
 
 def shuffled(seeds: list[int] | None) -> dict[str, Any]:
     strategy = configured(2)
-    world = strategy.world
+    cluster = strategy.cluster
     if seeds is not None:
-        tf.random.set_seed(seeds[world.worker])
+        tf.random.set_seed(seeds[cluster.worker])
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
         model.set_replication_options("MEAN")
@@ -91,8 +91,10 @@ def of_own_data() -> list[float]:
     strategy = configured(1)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    value = float(strategy.world.worker + 1)
-    dataset = tf.data.Dataset.from_tensors(([[value]], [[0.0]])).repeat(2 + strategy.world.worker).with_options(options)
+    value = float(strategy.cluster.worker + 1)
+    dataset = (
+        tf.data.Dataset.from_tensors(([[value]], [[0.0]])).repeat(2 + strategy.cluster.worker).with_options(options)
+    )
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
         model.set_replication_options("LIST")
@@ -106,7 +108,7 @@ def of_other_sizes() -> None:
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), layers.Dense(1)])
         model.compile("sgd", "mse")
-        x = np.zeros([4 + 2 * strategy.world.worker, 1], "float32")
+        x = np.zeros([4 + 2 * strategy.cluster.worker, 1], "float32")
         model.fit(x, x, batch_size=1, verbose=0)
 
 
@@ -120,7 +122,7 @@ def of_other_shapes(inputs: int, batch: int) -> None:
 
 def with_files(folder: str) -> dict[str, Any]:
     strategy = configured(1)
-    own = Path(folder, f"worker{strategy.world.worker}")
+    own = Path(folder, f"worker{strategy.cluster.worker}")
     own.mkdir()
     seen: list[int] = []
     with strategy.scope():
@@ -142,14 +144,14 @@ def interrupted(folder: str, epochs: int, killed_behind: int | None) -> dict[str
     x, y = data_for("mlp")
 
     def end(epoch: int, logs: Any) -> None:
-        if epoch == killed_behind and strategy.world.worker == 1:
+        if epoch == killed_behind and strategy.cluster.worker == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with strategy.scope():
         model = model_for("mlp")
         model.compile(keras.optimizers.Adam(0.05), "mse")
         # A machine of each worker's own: the folder of worker 1 is always empty.
-        backup = keras.callbacks.BackupAndRestore(str(Path(folder, f"{strategy.world.worker}")))
+        backup = keras.callbacks.BackupAndRestore(str(Path(folder, f"{strategy.cluster.worker}")))
         files = keras.callbacks.ModelCheckpoint(str(Path(folder, "{epoch}.keras")))
         callbacks = [backup, files, keras.callbacks.LambdaCallback(on_epoch_end=end)]
         history = model.fit(x, y, BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)

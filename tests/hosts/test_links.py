@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, links
-from tensorflow_ipu.hosts.muster import Muster
+from tensorflow_ipu.hosts.rendezvous import Muster
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.

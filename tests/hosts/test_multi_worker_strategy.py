@@ -35,7 +35,7 @@ def shape_of_the_system(ipus: int) -> dict[str, Any]:
         in_scope = context() is None
     return {
         "replicas": strategy.num_replicas_in_sync,
-        "world": (strategy.world.worker, strategy.world.workers),
+        "world": (strategy.cluster.worker, strategy.cluster.workers),
         "task": (strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id),
         "jobs": sorted(strategy.cluster_resolver.cluster_spec().as_dict()),
         "chief": (extended.should_checkpoint, extended.should_save_summary),
@@ -53,7 +53,7 @@ def shape_of_the_system(ipus: int) -> dict[str, Any]:
 
 def initial_values(dtypes: list[str]) -> list[Any]:
     strategy = configured()
-    worker = strategy.world.worker
+    worker = strategy.cluster.worker
     with strategy.scope():
         found = [tf.Variable(tf.cast([worker, 5], dtype), name=dtype).numpy() for dtype in dtypes]
         made = [
@@ -69,7 +69,7 @@ def initial_values(dtypes: list[str]) -> list[Any]:
 
 def variable_of_a_function() -> Any:
     strategy = configured()
-    worker = strategy.world.worker
+    worker = strategy.cluster.worker
     made: list[tf.Variable] = []
 
     @tf.function
@@ -84,7 +84,7 @@ def variable_of_a_function() -> Any:
 
 def reductions() -> dict[str, Any]:
     strategy = configured()
-    worker = strategy.world.worker
+    worker = strategy.cluster.worker
     own = tf.constant([1.0, 2.0]) * (worker + 1)
 
     @tf.function
@@ -144,12 +144,12 @@ def files(folder: str) -> list[bytes]:
 
 def another_shape() -> None:
     strategy = configured()
-    strategy.reduce("SUM", tf.ones([20 + strategy.world.worker]), axis=None)
+    strategy.reduce("SUM", tf.ones([20 + strategy.cluster.worker]), axis=None)
 
 
 def absent_worker(absent: int) -> None:
     strategy = configured()
-    if strategy.world.worker != absent:
+    if strategy.cluster.worker != absent:
         strategy.reduce("SUM", tf.ones([7 + absent]), axis=None)
 
 
@@ -300,7 +300,7 @@ def test_one_worker_is_what_one_process_is(monkeypatch: pytest.MonkeyPatch, repl
     replicas(2)
     strategy = ipu.IPUMultiWorkerStrategy()
     assert strategy.num_replicas_in_sync == 2
-    assert strategy.world.is_chief
+    assert strategy.cluster.is_chief
     assert (strategy.extended.workers, strategy.extended._in_multi_worker_mode()) == (1, False)
     dataset = tf.data.Dataset.range(3)
     assert strategy.experimental_distribute_dataset(dataset) is dataset
@@ -357,13 +357,13 @@ def test_resolvers_and_identities_are_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert ipu.IPUMultiWorkerStrategy().cluster_resolver.cluster_spec().as_dict() == {"worker": ["a:1"]}
     strategy = ipu.IPUMultiWorkerStrategy(hosts.Identity(0, ("b:2",)), timeout=5)
     assert strategy.cluster_resolver.cluster_spec().as_dict() == {"worker": ["b:2"]}
-    assert (strategy.world.addresses, strategy.world.timeout) == (("b:2",), 5.0)
+    assert (strategy.cluster.addresses, strategy.cluster.timeout) == (("b:2",), 5.0)
 
 
 def test_options_of_collectives_are_taken() -> None:
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1024, timeout_seconds=7.0)
     strategy = ipu.IPUMultiWorkerStrategy(communication_options=options)
-    assert (strategy.bytes_per_pack, strategy.world.timeout) == (1024, 7.0)
+    assert (strategy.bytes_per_pack, strategy.cluster.timeout) == (1024, 7.0)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow_ipu import hosts
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, join
-from tensorflow_ipu.hosts.muster import Muster, muster
+from tensorflow_ipu.hosts.rendezvous import Muster, muster
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.
@@ -51,7 +51,7 @@ def test_all_go_on_once_all_are_there(pool: ThreadPoolExecutor, addresses: list[
 def test_who_is_missing_is_told_to_those_who_came(
     pool: ThreadPoolExecutor, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("tensorflow_ipu.hosts.muster")
+    module = importlib.import_module("tensorflow_ipu.hosts.rendezvous")
     now = [0.0]
 
     def note(*caller: Any) -> str | None:
@@ -181,7 +181,7 @@ def test_one_worker_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = join(timeout=3)
     assert (alone.worker, alone.workers, alone.addresses, alone.timeout, alone.is_chief) == (0, 1, (), 3.0, True)
     assert join(Identity(0, ("a:1",))).addresses == ("a:1",)
-    assert hosts.world() is None
+    assert hosts.joined() is None
 
 
 def test_runtime_that_has_started_joins_nobody() -> None:

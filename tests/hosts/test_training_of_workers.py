@@ -47,7 +47,7 @@ def trained(kinds: list[str], ipus: int) -> dict[str, Any]:
         strategy = configured(ipus)
         results = ipu.IPUOutfeedQueue()
         with strategy.scope():
-            weights = tf.Variable(np.full((3, 1), 1.0 + strategy.world.worker, np.float32))
+            weights = tf.Variable(np.full((3, 1), 1.0 + strategy.cluster.worker, np.float32))
             optimizer: Any = OPTIMIZERS[kind]()
             iterator = iter(batches(strategy))
 
@@ -71,7 +71,7 @@ def pipelined(ipus: int) -> dict[str, Any]:
     strategy = configured(ipus, 2)
     losses = ipu.IPUOutfeedQueue()
     with strategy.scope():
-        first = tf.Variable(np.full((3, 4), 0.1 + strategy.world.worker, np.float32))
+        first = tf.Variable(np.full((3, 4), 0.1 + strategy.cluster.worker, np.float32))
         last = tf.Variable(np.linspace(-1, 1, 4, dtype=np.float32)[:, None])
         infeed = ipu.IPUInfeedQueue(batches(strategy))
         optimizer = optimizers.CrossReplicaOptimizer(v1.MomentumOptimizer(0.05, 0.9))

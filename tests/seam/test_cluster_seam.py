@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 SCRIPT = """
     import json, sys
     import tensorflow as tf
-    from tensorflow_ipu._tensorflow import cluster
+    from tensorflow_ipu._tensorflow import coordination
 
-    seen = {"before": cluster.is_joined()}
-    cluster.join([sys.argv[1]], 0, connect_seconds=60, heartbeat_seconds=60)
-    seen["after"] = cluster.is_joined()
+    seen = {"before": coordination.is_joined()}
+    coordination.join([sys.argv[1]], 0, connect_seconds=60, heartbeat_seconds=60)
+    seen["after"] = coordination.is_joined()
     seen["device"] = tf.config.list_logical_devices("CPU")[0].name
-    cluster.set_value("key", "a value")
-    seen["value"] = cluster.get_value("key", seconds=60)
+    coordination.set_value("key", "a value")
+    seen["value"] = coordination.get_value("key", seconds=60)
     try:
-        cluster.set_value("key", "another")
+        coordination.set_value("key", "another")
     except tf.errors.AlreadyExistsError as exc:
         seen["twice"] = True
-    cluster.drop_value("key")
+    coordination.drop_value("key")
     try:
-        cluster.get_value("key", seconds=0.01)
+        coordination.get_value("key", seconds=0.01)
     except tf.errors.DeadlineExceededError as exc:
         seen["dropped"] = True
-    cluster.wait_for_all("a barrier", seconds=60)
+    coordination.wait_for_all("a barrier", seconds=60)
     print(json.dumps(seen))
 """
 

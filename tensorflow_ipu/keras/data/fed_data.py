@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.feeds import IPUInfeedQueue
-from tensorflow_ipu.hosts import World, cluster, exchange
+from tensorflow_ipu.hosts import Cluster, exchange, sharding
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
 from tensorflow_ipu.keras.data import _arrays
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorflow_ipu._base.types import Nested, TensorLike
-    from tensorflow_ipu.hosts import World
+    from tensorflow_ipu.hosts import Cluster
 
 _BITS = 40  # Of a number for an order: passes are counted on from it.
 
@@ -37,22 +37,22 @@ class Share:
 
     def __init__(
         self,
-        world: World,
+        cluster: Cluster,
         batches: int | None,
         replicas: int,
         dataset: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset] | None,
     ) -> None:
         """Takes the data."""
-        self._world = world
+        self._cluster = cluster
         self._replicas = replicas
         self._make = make
-        self._order = _agreed_order(world) if make is not None else None
+        self._order = _agreed_order(cluster) if make is not None else None
         self._dataset = dataset
-        self._deals = cluster.deals(dataset)
+        self._deals = sharding.deals(dataset)
         own: int = batches if batches is not None else -1
         if not self._deals:
-            own = int(self.of_next_pass().cardinality()) * world.workers
+            own = int(self.of_next_pass().cardinality()) * cluster.workers
         self.batches = own if own >= 0 else None
 
     @property
@@ -66,18 +66,18 @@ class Share:
         if self._make is not None and self._order is not None:
             dataset = self._make(self._order)
             self._order += 1
-        return cluster.share_of(dataset, self._world, self._replicas)
+        return sharding.share_of(dataset, self._cluster, self._replicas)
 
     def agreed(self, steps: int) -> int:
         """How many steps each worker runs, of those that its data makes."""
         form = str(self._dataset.element_spec)
         own = tf.constant([[steps, zlib.crc32(form.encode())]], tf.int64)
-        counts, forms = exchange.all_gather(self._world, own, "how many steps the data makes").numpy().T
+        counts, forms = exchange.all_gather(self._cluster, own, "how many steps the data makes").numpy().T
         faults = []
         if np.any(counts != steps):
             each = ", ".join(f"worker {worker} has {count}" for worker, count in enumerate(counts.tolist()))
             faults.append(f"of steps, {each}")
-        others = [str(worker) for worker, other in enumerate(forms.tolist()) if other != forms[self._world.worker]]
+        others = [str(worker) for worker, other in enumerate(forms.tolist()) if other != forms[self._cluster.worker]]
         if others:
             faults.append(
                 f"batches of worker {', '.join(others)} have other shapes or types than the ones here, {form}"
@@ -91,11 +91,11 @@ class Share:
         return int(counts.min())
 
 
-def _agreed_order(world: World) -> int | None:
+def _agreed_order(cluster: Cluster) -> int | None:
     """A number for the order of all workers; None where `tf.random.set_seed` says it, to all the same."""
     seed = devices.global_seed()
     own = tf.constant([[seed is not None, seed or 0, secrets.randbits(_BITS)]], tf.int64)
-    of_all = exchange.all_gather(world, own, "the order of the data").numpy()
+    of_all = exchange.all_gather(cluster, own, "the order of the data").numpy()
     given, seeds, drawn = of_all.T
     return None if given.all() and (seeds == seeds[0]).all() else int(drawn[0])
 
@@ -175,7 +175,7 @@ class FedData(DataAdapter):
         ordinal: int,
         infeed_options: Mapping[str, Any],
         for_prediction: bool,
-        world: World | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         """Checks the data."""
         _check_kind(adapter)
@@ -191,11 +191,11 @@ class FedData(DataAdapter):
         batches = adapter.num_batches
         self._share: Share | None = None
         everywhere = replicas
-        if world is not None:
+        if cluster is not None:
             make = _in_orders(adapter)
-            self._share = Share(world, batches, replicas, dataset, make)
+            self._share = Share(cluster, batches, replicas, dataset, make)
             self._elements = Elements(self._share.of_next_pass())
-            batches, everywhere = self._share.batches, replicas * world.workers
+            batches, everywhere = self._share.batches, replicas * cluster.workers
         _check_enough(batches, steps, steps_argument, everywhere)
         total = steps or batches
         assert total is not None

@@ -70,7 +70,7 @@ class LoopMethods:
             held_out = extension.feed(adapter, steps, "validation_steps")
             given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
             opened.append(held_out)
-        if extension.world is not None:
+        if extension.cluster is not None:
             given["callbacks"] = written_once(given["callbacks"], extension.strategy)
         more = {"add_history": True, "epochs": given["epochs"]}
         given["callbacks"] = callbacks = _callbacks("train", extension, given, data, **more)

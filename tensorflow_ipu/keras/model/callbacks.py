@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.callbacks import CallbackList
 
 from tensorflow_ipu.feeds import IPUOutfeedQueue
-from tensorflow_ipu.hosts import World, exchange
+from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras import _keras_internals as internals
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class _OnChief(keras.callbacks.Callback):
         super().__init__()
         self.callback = callback
         self.extended = strategy.extended
-        self.world: World = strategy.extended.world
+        self.cluster: Cluster = strategy.extended.cluster
 
     def set_params(self, params: Any) -> None:
         super().set_params(params)
@@ -163,13 +163,13 @@ class _OnChief(keras.callbacks.Callback):
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        if self.world.is_chief:
+        if self.cluster.is_chief:
             self.callback.set_model(model)
 
 
 def _handing_on(hook: str) -> Callable[..., None]:
     def hand_on(self: _OnChief, *args: Any, **kwargs: Any) -> None:
-        if self.world.is_chief:
+        if self.cluster.is_chief:
             with self.extended.alone():
                 getattr(self.callback, hook)(*args, **kwargs)
 
@@ -186,14 +186,14 @@ class _Restoring(_OnChief):
 
     def on_train_begin(self, logs: Any = None) -> None:
         model: Any = self.model
-        if self.world.is_chief:
+        if self.cluster.is_chief:
             with self.extended.alone():
                 self.callback.on_train_begin(logs)
         epoch = internals.first_epoch(model)
         optimizer: Any = model.optimizer
         built = bool(optimizer) and optimizer.built
         own = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
-        found, has_optimizer = exchange.broadcast(self.world, own, "the epoch to resume with").numpy().tolist()
+        found, has_optimizer = exchange.broadcast(self.cluster, own, "the epoch to resume with").numpy().tolist()
         if found < 0:
             return
         internals.begin_with_epoch(model, found)
@@ -202,4 +202,4 @@ class _Restoring(_OnChief):
                 optimizer.build(model.trainable_variables)
         kept = [*model.variables, *(optimizer.variables if has_optimizer else [])]
         for variable in kept:
-            variable.assign(exchange.broadcast(self.world, variable.value, f"what `{variable.path}` resumes with"))
+            variable.assign(exchange.broadcast(self.cluster, variable.value, f"what `{variable.path}` resumes with"))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
-from tensorflow_ipu.hosts import World, exchange
+from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.model.loop import Loop
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.extension import Extension
 
 
-def of_all_workers(world: World, element: Nested, replicas: int) -> Nested:
+def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
     """What the replicas of all workers have left in their outfeeds, one behind the other along the first axis."""
     parts = [np.asarray(part) for part in tf.nest.flatten(element)]
     rows = [part if replicas > 1 else part[None] for part in parts]
@@ -32,27 +32,27 @@ def of_all_workers(world: World, element: Nested, replicas: int) -> Nested:
         # Those of a type cross together.
         places = [at for at, row in enumerate(rows) if row.dtype.str == kind]
         flat = np.concatenate([rows[at].reshape(replicas, -1) for at in places], axis=1)
-        joined = exchange.all_gather(world, flat, "what the replicas of a model return").numpy()
+        joined = exchange.all_gather(cluster, flat, "what the replicas of a model return").numpy()
         begin = 0
         for at in places:
             size = int(np.prod(rows[at].shape[1:]))
             part = joined[:, begin : begin + size]
-            gathered[at] = part.reshape(world.workers * replicas, *rows[at].shape[1:])
+            gathered[at] = part.reshape(cluster.workers * replicas, *rows[at].shape[1:])
             begin += size
     return tf.nest.pack_sequence_as(element, gathered)
 
 
-def steps_of_all_workers(world: World, elements: Nested, replicas: int) -> Nested:
+def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> Nested:
     """The same of several steps, which are along the first axis: in the result too, and all replicas along the second."""
 
     def joined(part: tf.Tensor) -> tf.Tensor:
         own = part if replicas > 1 else tf.expand_dims(part, 1)
         # The axis of workers comes in front, and belongs behind that of steps.
-        of_all = exchange.all_gather(world, own, "what the replicas of a model predict")
-        by_worker = tf.reshape(of_all, [world.workers, *own.shape])
+        of_all = exchange.all_gather(cluster, own, "what the replicas of a model predict")
+        by_worker = tf.reshape(of_all, [cluster.workers, *own.shape])
         order = [1, 0, *range(2, len(by_worker.shape))]
         steps, _, *rest = own.shape
-        return tf.reshape(tf.transpose(by_worker, order), [steps, world.workers * replicas, *rest])
+        return tf.reshape(tf.transpose(by_worker, order), [steps, cluster.workers * replicas, *rest])
 
     return tf.nest.map_structure(joined, elements)
 
@@ -152,9 +152,9 @@ class Execution:
 
     def _logs(self, element: Nested) -> Nested:
         element = self._named(element)
-        world = self._extension.world
-        if world is not None:
-            element = of_all_workers(world, element, self._replicas)
+        cluster = self._extension.cluster
+        if cluster is not None:
+            element = of_all_workers(cluster, element, self._replicas)
         elif self._replicas == 1:
             return element
         reduction = self._extension.options.replication.replicated_metric_reduction_method
@@ -168,10 +168,10 @@ class Execution:
 
     def _joined(self, elements: Nested) -> Nested:
         """The predictions of all steps and replicas, in the order of the data."""
-        world = self._extension.world
-        if world is not None:
-            elements = steps_of_all_workers(world, elements, self._replicas)
-        axes = 2 if self._replicas > 1 or world is not None else 1
+        cluster = self._extension.cluster
+        if cluster is not None:
+            elements = steps_of_all_workers(cluster, elements, self._replicas)
+        axes = 2 if self._replicas > 1 or cluster is not None else 1
 
         def join(part: tf.Tensor) -> tf.Tensor:
             shape = part.shape.as_list()
@@ -208,7 +208,7 @@ class Execution:
             )
         logs = [self._loop.run_single(batch) for batch in batches][-1]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
-        return logs if self._extension.world is None else self._logs(logs)
+        return logs if self._extension.cluster is None else self._logs(logs)
 
 
 def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:

@@ -35,7 +35,7 @@ from tensorflow_ipu.keras.pipeline.stages import entered
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.hosts import World
+    from tensorflow_ipu.hosts import Cluster
     from tensorflow_ipu.keras._keras_internals import DataAdapter
     from tensorflow_ipu.strategy import IPUStrategyV1
 
@@ -127,9 +127,9 @@ class Extension:
         return self.strategy.extended.ordinal
 
     @property
-    def world(self) -> World | None:
+    def cluster(self) -> Cluster | None:
         """The workers that train the model together; None for this process alone."""
-        return self.strategy.extended.world if self.strategy.extended.workers > 1 else None
+        return self.strategy.extended.cluster if self.strategy.extended.workers > 1 else None
 
     def replicas_for(self, spec: Nested) -> int:
         """How many replicas run a program of the model."""
@@ -186,7 +186,7 @@ class Extension:
             ordinal=self.ordinal,
             infeed_options=self.options.infeed.changed(),
             for_prediction=for_prediction,
-            world=self.world,
+            cluster=self.cluster,
         )
 
     @property
