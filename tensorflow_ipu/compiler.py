@@ -65,8 +65,8 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     around = _device_around()
     host_kernels = _host_kernels()
-    numbers = replicas.numbers_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
-    with replicas.tracing_program(None, host_kernels, placed=around is not None, numbers=numbers):
+    floating_point = replicas.floating_point_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
+    with replicas.tracing_program(None, host_kernels, placed=around is not None, floating_point=floating_point):
         try:
             program = functions.traced(tuple(flat), {}, options)
         except Exception as exc:
@@ -85,7 +85,7 @@ def _called(
         if not tf.executing_eagerly():
             return replicas.insert(program, values, {}, device, host_kernels)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        target = replicas.Target(1, host_kernels, replicas.numbers_of(ordinal))
+        target = replicas.Target(1, host_kernels, replicas.floating_point_of(ordinal))
         return replicas.run(replicas.trace(program, values, {}, target), devices.full_name(device), ordinal)
 
 

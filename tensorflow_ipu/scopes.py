@@ -13,7 +13,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._base import poplar_options as known_options
 from tensorflow_ipu._base.checks import check_bool, is_int, is_number
 from tensorflow_ipu._tensorflow import old_keras
-from tensorflow_ipu.ops import host_parts
+from tensorflow_ipu.ops import host_callbacks
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
 if TYPE_CHECKING:
@@ -91,13 +91,13 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
         the program made; or it assigns to a variable of the IPU, or uses queues or other replicas, which the program
         itself does.
     """
-    if host_parts.around() is not None:
+    if host_callbacks.around() is not None:
         raise ValueError(
             "Illegal nesting of outside_compilation_scope: an `outside_compilation_scope` must not be nested in another."
             " End the outer one first"
         )
     if replicas.is_tracing():
-        return host_parts.host_part(name)
+        return host_callbacks.host_part(name)
     if old_keras.are_asked_for():
         return tf.name_scope(name)
     raise ValueError(
@@ -236,7 +236,7 @@ def is_on_ipu() -> bool:
     False in eager execution, in functions that run on the host, and in what of a program is
     `outside_compilation_scope`.
     """
-    return replicas.is_tracing() and host_parts.around() is None
+    return replicas.is_tracing() and host_callbacks.around() is None
 
 
 def _check_options(argument: str, options: Mapping[str, str]) -> None:

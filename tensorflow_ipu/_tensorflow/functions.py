@@ -72,9 +72,9 @@ def compiled_twin(function: Function) -> Function:
     Stands on `Function._clone`, which keeps signature, name and AutoGraph's options. When it is gone:
     `tf.function(function.python_function, jit_compile=True, ...)` with those.
     """
-    twin = function._clone(None)
-    twin._jit_compile = True
-    return twin
+    jitted = function._clone(None)
+    jitted._jit_compile = True
+    return jitted
 
 
 def lock_of(function: Function) -> AbstractContextManager[object]:

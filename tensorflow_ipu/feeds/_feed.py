@@ -42,21 +42,21 @@ class Feed:
         self._per_step = per_step
         # A device: the state's handle, for eager execution. Weak, since the handle keeps this object.
         self._states: weakref.WeakValueDictionary[str, tf.Tensor] = weakref.WeakValueDictionary()
-        # A device, lane and lanes: another handle of the same state, to destroy it by.
-        self._twins: dict[tuple[str, int, int], tf.Tensor] = {}
+        # A device, replica and replicas: another handle of the same state, to destroy it by.
+        self._replica_states: dict[tuple[str, int, int], tf.Tensor] = {}
         self._graph_states: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Tensor]] = weakref.WeakKeyDictionary()
         self._drop = drop
-        weakref.finalize(self, _release, number, drop, self._twins).atexit = False  # All are shut down then.
+        weakref.finalize(self, _release, number, drop, self._replica_states).atexit = False  # All are shut down then.
 
     def drop(self) -> None:
         """Ends the native feed now. Programs that have its state stay, and learn from it that the feed is gone."""
         if os.getpid() == _owner:
             self._drop(self.number)
 
-    def state(self, device: str, lane: int = 0, lanes: int = 1) -> tf.Tensor:
+    def state(self, device: str, replica: int = 0, replicas: int = 1) -> tf.Tensor:
         """The resource that names this feed to a program on `device`, for the graph being built or eager execution."""
-        if lanes > 1:
-            return self._twin(device, lane, lanes)
+        if replicas > 1:
+            return self._state_of_replica(device, replica, replicas)
         with tf.init_scope():
             if tf.executing_eagerly():
                 state = self._states.get(device)
@@ -64,7 +64,7 @@ class Feed:
                     state = self._make_state(device, 0, 1)
                     state._ipu_feed = self  # pyright: ignore[reportAttributeAccessIssue]
                     self._states[device] = state
-                    self._twin(device, 0, 1)
+                    self._state_of_replica(device, 0, 1)
                 return state
             graph: Any = tf.compat.v1.get_default_graph()
             states = self._graph_states.setdefault(graph, {})
@@ -74,16 +74,18 @@ class Feed:
                 graph._ipu_feeds = [*getattr(graph, "_ipu_feeds", ()), self]
             return states[device]
 
-    def _twin(self, device: str, lane: int, lanes: int) -> tf.Tensor:
-        twin = self._twins.get((device, lane, lanes))
-        if twin is None:
-            twin = self._twins[device, lane, lanes] = self._make_state(device, lane, lanes)
-        return twin
+    def _state_of_replica(self, device: str, replica: int, replicas: int) -> tf.Tensor:
+        state = self._replica_states.get((device, replica, replicas))
+        if state is None:
+            state = self._replica_states[device, replica, replicas] = self._make_state(device, replica, replicas)
+        return state
 
-    def _make_state(self, device: str, lane: int, lanes: int) -> tf.Tensor:
+    def _make_state(self, device: str, replica: int, replicas: int) -> tf.Tensor:
         per_step = self._per_step and not tf.executing_eagerly()
         with tf.device(device):
-            return ops.ipu_feed_state(initial=tf.constant([self.number, lane, lanes, 0], tf.int64), per_step=per_step)
+            return ops.ipu_feed_state(
+                initial=tf.constant([self.number, replica, replicas, 0], tf.int64), per_step=per_step
+            )
 
 
 class Queue:

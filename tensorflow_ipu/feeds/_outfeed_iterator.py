@@ -44,7 +44,7 @@ class IPUOutfeedQueueIterator(Iterator):
         return self._queue._next_element()
 
 
-class Unread:
+class ReadBuffer:
     """The rest of a chunk of elements, for whoever reads next: an iteration may end early, by a `break` or an exception.
 
     Not thread-safe.

@@ -53,7 +53,7 @@ class _ElementLayout(ctypes.Structure):
     )
 
 
-class _Place(NamedTuple):
+class _OutputBuffer(NamedTuple):
     """The tensors of an element that has not come: nobody has seen them before their values are there.
 
     Attributes:
@@ -62,17 +62,17 @@ class _Place(NamedTuple):
       values: Where the values of each leaf belong.
     """
 
-    lanes: int
+    replicas: int
     element: Nested
     values: ctypes.Array[ctypes.c_void_p]
 
 
-class Ahead:
+class PreallocatedOutput:
     """What the reader of a queue has made ahead of the next element. Not thread-safe."""
 
     def __init__(self) -> None:
         """There is nothing at first."""
-        self.place: _Place | None = None
+        self.place: _OutputBuffer | None = None
 
 
 class RowReader:
@@ -104,17 +104,17 @@ class RowReader:
         """Whether DLPack has all of these types."""
         return all(type_ in _TYPES for type_ in types)
 
-    def take(self, number: int, patience_us: int, most: int, ahead: Ahead) -> Taken | None:
+    def take(self, number: int, timeout_us: int, most: int, preallocated: PreallocatedOutput) -> Taken | None:
         """Takes the first elements of a queue."""
         most = min(most, MOST)
-        if patience_us and (place := self._place(number, ahead)):
-            first = (place.lanes, place.values)
+        if timeout_us and (place := self._place(number, preallocated)):
+            first = (place.replicas, place.values)
         else:
             place, first = None, (0, None)
         found = (ctypes.c_void_p * (most * self._leaves))()
-        count = native.ipu_outfeed_rows(number, patience_us, self._at, most, *first, found)
+        count = native.ipu_outfeed_rows(number, timeout_us, self._at, most, *first, found)
         if place and count:
-            ahead.place = None
+            preallocated.place = None
             if count == 1:
                 return place.element, ()
         if count < 0:
@@ -124,23 +124,25 @@ class RowReader:
         rows = self._tensors(found, count)
         return (self._pack(rows[0]), rows[1:]) if rows else (None, ())
 
-    def take_stacked(self, number: int, patience_us: int, most: int) -> list[tf.Tensor] | None:
+    def take_stacked(self, number: int, timeout_us: int, most: int) -> list[tf.Tensor] | None:
         """Takes the first elements of a queue, for each leaf a tensor whose rows they are."""
         found = (ctypes.c_void_p * self._leaves)()
-        if native.ipu_outfeed_stacked(number, patience_us, self._at, most, found) < 0:
+        if native.ipu_outfeed_stacked(number, timeout_us, self._at, most, found) < 0:
             return None
         return self._tensors(found, 1)[0]
 
-    def _place(self, number: int, ahead: Ahead) -> _Place | None:
+    def _place(self, number: int, preallocated: PreallocatedOutput) -> _OutputBuffer | None:
         """The place for the next element of a queue; None where it gets its tensors when it is there."""
-        lanes = native.ipu_outfeed_lanes(number)
-        if lanes == 0 or self._bytes * lanes > _MOST_BYTES_AHEAD:
+        replicas = native.ipu_outfeed_lanes(number)
+        if replicas == 0 or self._bytes * replicas > _MOST_BYTES_AHEAD:
             return None
-        if ahead.place is None or ahead.place.lanes != lanes:
+        if preallocated.place is None or preallocated.place.replicas != replicas:
             tensors, values = ((ctypes.c_void_p * self._leaves)() for _ in range(2))
-            made = native.ipu_outfeed_place(self._at, lanes, tensors, values)
-            ahead.place = _Place(lanes, self._pack(self._tensors(tensors, 1)[0]), values) if made else None
-        return ahead.place
+            made = native.ipu_outfeed_place(self._at, replicas, tensors, values)
+            preallocated.place = (
+                _OutputBuffer(replicas, self._pack(self._tensors(tensors, 1)[0]), values) if made else None
+            )
+        return preallocated.place
 
     def _tensors(self, found: ctypes.Array[ctypes.c_void_p], count: int) -> list[list[tf.Tensor]]:
         """Takes over the tensors of so many elements."""

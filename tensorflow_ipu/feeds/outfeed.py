@@ -18,8 +18,8 @@ from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
 from tensorflow_ipu.feeds._arguments import IPUOutfeedMode
-from tensorflow_ipu.feeds._outfeed_iterator import IPUOutfeedQueueIterator, Unread, rows_of
-from tensorflow_ipu.feeds._rows import MOST, Ahead
+from tensorflow_ipu.feeds._outfeed_iterator import IPUOutfeedQueueIterator, ReadBuffer, rows_of
+from tensorflow_ipu.feeds._rows import MOST, PreallocatedOutput
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._layout: _layout.ElementLayout | None = None  # Of the latest trace that captured the queue.
         self._held: _layout.ElementLayout | None = None  # Of what programs have enqueued: the same for all of it.
         self._reading = threading.Lock()
-        self._unread = Unread()  # Guarded by the lock, as the next is.
-        self._ahead = Ahead()
+        self._read_buffer = ReadBuffer()  # Guarded by the lock, as the next is.
+        self._preallocated = PreallocatedOutput()
         self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
@@ -280,7 +280,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         if not tf.executing_eagerly():
             return layout.pack(self._take(layout, max_elements))
         with self._reading:
-            return layout.pack(self._unread.pop_before(lambda most: self._take_now(layout, most), max_elements))
+            return layout.pack(self._read_buffer.pop_before(lambda most: self._take_now(layout, most), max_elements))
 
     def _next_element(self) -> Nested:
         """Takes the first element that is there; raises `StopIteration` where there is none."""
@@ -290,11 +290,11 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 time.sleep(_PATIENCE_US / 1e6)
             if layout is None:
                 raise StopIteration
-            if self._unread:
-                return layout.pack(self._unread.pop())
+            if self._read_buffer:
+                return layout.pack(self._read_buffer.pop())
             first, others = self._taken(layout)
             if others:
-                self._unread.fill(others)
+                self._read_buffer.fill(others)
             if first is None:
                 raise StopIteration
             return first
@@ -302,7 +302,9 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
     def _taken(self, layout: _layout.ElementLayout) -> Taken:
         """Takes the first few elements."""
         if self._feed is not None and layout.row_reader is not None:
-            taken = layout.row_reader.take(self._feed.number, self._patience_us(), self._chunk(layout), self._ahead)
+            taken = layout.row_reader.take(
+                self._feed.number, self._patience_us(), self._chunk(layout), self._preallocated
+            )
             if taken is not None:
                 return taken
         rows = rows_of(self._take(layout, min(self._chunk(layout), MOST)))
@@ -359,7 +361,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._current_layout()  # Nobody can ask a queue that is gone, and a dequeue is to say that it is gone.
         if tf.executing_eagerly():
             with self._reading:
-                self._unread.clear()
+                self._read_buffer.clear()
         with tf.device(_HOST):
             return ops.ipu_outfeed_delete(self._feed.number)
 

@@ -33,9 +33,9 @@ _captured: dict[str, _feed.Feed] = {}
 def of(device: str) -> list[tf.Tensor]:
     """What an op that uses a feed takes for its input `order`: nothing, or the order of the program being traced.
 
-    Nothing in the condition of a loop, where XLA lets nobody assign, and in a block of `apart`.
+    Nothing in the condition of a loop, where XLA lets nobody assign, and in a block of `unordered`.
     """
-    if replicas.in_condition() or getattr(_thread, "apart", False):
+    if replicas.in_condition() or getattr(_thread, "unordered", False):
         return []
     return [replicas.in_function(shared(device))]
 
@@ -51,22 +51,22 @@ def shared(device: str) -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[None]:
+def unordered() -> Iterator[None]:
     """A block that traces uses of feeds which keep the order of each feed alone, so that more of them can overlap."""
-    before = getattr(_thread, "apart", False)
-    _thread.apart = True
+    before = getattr(_thread, "unordered", False)
+    _thread.unordered = True
     try:
         yield
     finally:
-        _thread.apart = before
+        _thread.unordered = before
 
 
 @contextlib.contextmanager
-def joined(*queues: _feed.Queue | None) -> Iterator[None]:
-    """A block of `apart`: all before it comes before the uses of these queues in it, and they before all behind it."""
+def barrier(*queues: _feed.Queue | None) -> Iterator[None]:
+    """A block of `unordered`: all before it comes before the uses of these queues in it, and they before all behind it."""
     used = [queue for queue in queues if queue is not None]
     _join(used)
-    with apart():
+    with unordered():
         yield
     _join(used)
 

@@ -64,12 +64,12 @@ class StoredResults:
         self._layout = int(description["layout"])
         self.state = self._queue._feed.state(device)
 
-    def take(self, patience_us: int) -> list[tf.Tensor]:
+    def take(self, timeout_us: int) -> list[tf.Tensor]:
         """Takes what has come, after at most so long a wait for the first: flat, a row an element."""
         with tf.device(_HOST):
             return ops.ipu_outfeed_dequeue(
                 self._number,
-                patience_us,
+                timeout_us,
                 _arguments.ALL_ELEMENTS,
                 types=[spec.dtype for spec in self._specs],
                 shapes=[spec.shape for spec in self._specs],

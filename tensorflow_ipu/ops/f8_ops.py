@@ -200,7 +200,7 @@ def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = N
     with tf.name_scope(name or "convert_to_f8"):
         half = tf.cast(values, tf.float16)
         packed = _metadata(metadata)
-        return QuarterTensor(encode(tf.cast(half, tf.float32), packed, replicas.numbers_now().nanoo), packed)
+        return QuarterTensor(encode(tf.cast(half, tf.float32), packed, replicas.floating_point_now().nanoo), packed)
 
 
 def convert_from_f8(

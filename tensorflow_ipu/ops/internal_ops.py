@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._tensorflow import graphs, patches, variables, xla
-from tensorflow_ipu.ops import host_parts, sites
+from tensorflow_ipu.ops import host_callbacks, sites
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import TensorLike
@@ -154,7 +154,7 @@ def _printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Ope
     def print_v2(text: Any, *args: object, **kwargs: object) -> tf.Operation | None:
         if not replicas.is_tracing():
             return plain(text, *args, **kwargs)
-        with host_parts.host_part("print") as part:
+        with host_callbacks.host_part("print") as part:
             plain(text() if callable(text) else text, *args, **kwargs)
         return part.call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tensorflow_ipu.ops import _collectives, host_parts
+from tensorflow_ipu.ops import _collectives, host_callbacks
 from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = ["replication_index"]
@@ -22,7 +22,7 @@ def replication_index(name: str | None = None) -> tf.Tensor:
     Raises:
       RuntimeError: The call is not in a program that is being traced.
     """
-    part = host_parts.around()
+    part = host_callbacks.around()
     if part is not None:
         return tf.identity(part.replica, name)
     return _collectives.rank("replication_index", ReplicaGroups(), name)

@@ -3,12 +3,12 @@
 from tensorflow_ipu.replicas import _host_kernels as _host_kernels
 from tensorflow_ipu.replicas import executable_cache as _executable_cache  # noqa: F401  (It follows the configuration.)
 from tensorflow_ipu.replicas._description import hlo, user_lines
+from tensorflow_ipu.replicas._floating_point import PLAIN as PLAIN_FLOATING_POINT
+from tensorflow_ipu.replicas._floating_point import FloatingPoint, set_marker
+from tensorflow_ipu.replicas._floating_point import of_device as floating_point_of
 from tensorflow_ipu.replicas._gradients import computed_by, follow_operations, summed_in
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._numbers import PLAIN as PLAIN_NUMBERS
-from tensorflow_ipu.replicas._numbers import Numbers, set_marker
-from tensorflow_ipu.replicas._numbers import of_device as numbers_of
 from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ReplicaGroups, check_size, ipus_of_replica, ipus_or_one, set_pack_bytes
 from tensorflow_ipu.replicas._runner import active, compile_only, insert, insert_operation, run, wait_until_idle
@@ -25,13 +25,13 @@ from tensorflow_ipu.replicas._shards import (
 )
 from tensorflow_ipu.replicas._traces import ShapesOfData
 from tensorflow_ipu.replicas._tracing import (
+    floating_point_now,
     in_condition,
     in_function,
     in_plain_graph,
     ipus_traced_for,
     is_tracing,
     names_a_feed,
-    numbers_now,
     on_host,
     source_of,
     tracing_program,
@@ -41,9 +41,9 @@ from tensorflow_ipu.replicas._uncompilable import why_stopped
 
 __all__ = [
     "ALL_IPUS",
-    "PLAIN_NUMBERS",
+    "PLAIN_FLOATING_POINT",
     "SHARD_ATTRIBUTE",
-    "Numbers",
+    "FloatingPoint",
     "Prepared",
     "ReplicaGroups",
     "ShapesOfData",
@@ -68,8 +68,8 @@ __all__ = [
     "is_tracing",
     "names_a_feed",
     "note_shards",
-    "numbers_now",
-    "numbers_of",
+    "floating_point_now",
+    "floating_point_of",
     "on_host",
     "place_on",
     "placed",

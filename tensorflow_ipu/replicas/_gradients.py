@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import gradients, graphs, patches
-from tensorflow_ipu.replicas import _instruction_attributes, _numbers, _shards, _tracing
+from tensorflow_ipu.replicas import _floating_point, _instruction_attributes, _shards, _tracing
 
 _Gradient = Callable[..., Any]
 
@@ -138,14 +138,14 @@ def computed_by(
     if not tf.executing_eagerly() and not _instruction_attributes.INHERITED.isdisjoint(attributes):
         graph = tf.compat.v1.get_default_graph()
         follow_operations(graph)
-        _numbers.ask(graph)
+        _floating_point.ask(graph)
     return _instruction_attributes.set_to(attributes, after)
 
 
 def summed_in(partials: tf.DType, type_: tf.DType | str) -> contextlib.AbstractContextManager[None]:
     """A block in which a layer that has a type of partial sums multiplies; a scope around it goes before that."""
     in_half = partials == tf.float16
-    known = in_half or _tracing.numbers_now().partials_matmul == "half"
+    known = in_half or _tracing.floating_point_now().partials_matmul == "half"
     if not known or type_ != tf.float16 or not _tracing.is_tracing() or _PARTIALS in _instruction_attributes.now():
         return contextlib.nullcontext()
     return computed_by({_PARTIALS: "half" if in_half else "float"})

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _numbers, _replicated, _traces, _uncompilable
+from tensorflow_ipu.replicas import _floating_point, _replicated, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MUST_COMPILE = "_XlaMustCompile"
 # A function that the user does not compile has a twin that is compiled, made at its first run.
-_twins: weakref.WeakKeyDictionary[Function | ConcreteFunction, Function] = weakref.WeakKeyDictionary()
+_jitted: weakref.WeakKeyDictionary[Function | ConcreteFunction, Function] = weakref.WeakKeyDictionary()
 
 # A program and its flat inputs, without those that it captured.
 Prepared = tuple[ConcreteFunction, list[tf.Tensor]]
@@ -40,7 +40,7 @@ class Target(NamedTuple):
 
     ipus: int | None
     host_kernels: bool
-    numbers: _numbers.Numbers = _numbers.PLAIN
+    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN
 
 
 def is_graph_function(fn: object) -> bool:
@@ -60,13 +60,13 @@ def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Functio
             return fn
     else:
         return tf.function(fn, jit_compile=True)
-    twin = _twins.get(fn)
-    if twin is None:
-        twin = _twins[fn] = _twin(fn)
-    return twin
+    jitted = _jitted.get(fn)
+    if jitted is None:
+        jitted = _jitted[fn] = _make_jitted(fn)
+    return jitted
 
 
-def _twin(fn: Function | ConcreteFunction) -> Function:
+def _make_jitted(fn: Function | ConcreteFunction) -> Function:
     if isinstance(fn, Function):
         return functions.compiled_twin(fn)
     reference = weakref.ref(fn)  # The table must not keep its own key alive.
@@ -119,7 +119,7 @@ def trace(
         return prepared
     begin = time.monotonic_ns()
     known = set(map(id, functions.traces_of(function)))
-    with tracing_program(target.ipus, target.host_kernels, numbers=target.numbers):
+    with tracing_program(target.ipus, target.host_kernels, floating_point=target.floating_point):
         with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
             if functions.tracing_options(function) is None:
                 vars(function).setdefault("_ipu_first", target)

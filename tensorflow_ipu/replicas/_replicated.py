@@ -16,7 +16,7 @@ from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.hosts import links
-from tensorflow_ipu.replicas import _numbers
+from tensorflow_ipu.replicas import _floating_point
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bo
     if eager:
         if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or links.is_connected():
             return True
-        return _numbers.may_stop(program.graph)
+        return _floating_point.may_stop(program.graph)
     return not _is_part_of_a_program()
 
 
@@ -128,8 +128,10 @@ def _refuse(op: tf.Operation, *upstream: Gradient | None) -> None:
 
 
 def _tell_kernels(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]) -> None:
-    numbers = ctypes.c_int32 * len(ipus)
-    native.ipu_configure_devices(numbers(*ipus), numbers(*(kind.value for kind in connections)), len(ipus))
+    floating_point = ctypes.c_int32 * len(ipus)
+    native.ipu_configure_devices(
+        floating_point(*ipus), floating_point(*(kind.value for kind in connections)), len(ipus)
+    )
 
 
 def set_pack_bytes(size: int) -> None:

@@ -20,7 +20,7 @@ from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs, op_errors
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _numbers, _program, _uncompilable
+from tensorflow_ipu.replicas import _floating_point, _program, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target
 
@@ -194,7 +194,7 @@ def insert(
     if host_kernels is None:
         host_kernels = environment.host_kernels()
     ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-    program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels, _numbers.of_device(ordinal)))
+    program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels, _floating_point.of_device(ordinal)))
     _program.check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.

@@ -182,8 +182,8 @@ def _reason(function: Function, new: _Known, earlier: Sequence[_Known]) -> str:
             words.append(f"the device has {now.ipus or 'any number of'} IPUs, and had {before.ipus or 'any number of'}")
         if before.host_kernels != now.host_kernels:
             words.append(f"kernels of the host {'may' if now.host_kernels else 'may not'} compute its layers")
-        if before.numbers != now.numbers:
-            words.append(f"numbers are to be `{now.numbers.text()}`, and were `{before.numbers.text()}`")
+        if before.floating_point != now.floating_point:
+            words.append(f"numbers are to be `{now.floating_point.text()}`, and were `{before.floating_point.text()}`")
     return "; ".join(filter(None, words)) or "it was called in another context: another scope, graph or device"
 
 

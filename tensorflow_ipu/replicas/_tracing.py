@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
-from tensorflow_ipu.replicas import _numbers
+from tensorflow_ipu.replicas import _floating_point
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -52,7 +52,7 @@ class _Around(threading.local):
 _around = _Around()
 
 
-class _Kind(NamedTuple):
+class _ContextKind(NamedTuple):
     """What is known of code that is being traced.
 
     Attributes:
@@ -65,13 +65,13 @@ class _Kind(NamedTuple):
     on_ipu: bool | None
     ipus: int | None = None
     host_kernels: bool = False
-    numbers: _numbers.Numbers = _numbers.PLAIN
+    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN
 
 
-_HOSTS = _Kind(on_ipu=False)
+_HOSTS = _ContextKind(on_ipu=False)
 
 
-class _Mark(graphs.XlaContext):
+class _TraceContext(graphs.XlaContext):
     """Marks a graph, and all that are built inside of it, as parts of a program, or as the host's in the midst of one.
 
     The mark is on the graph and not on the thread, so that what `tf.init_scope` lifts out of the program, such as the
@@ -80,7 +80,7 @@ class _Mark(graphs.XlaContext):
     a program calls once for each mark, so there is one mark for all programs of a kind.
     """
 
-    def __init__(self, kind: _Kind) -> None:
+    def __init__(self, kind: _ContextKind) -> None:
         with tf.Graph().as_default():  # Inside of no other context.
             super().__init__()
         self.kind = kind
@@ -90,18 +90,18 @@ class _Mark(graphs.XlaContext):
 
 
 # Kept for ever, since TensorFlow tells them apart by their address.
-_marks: dict[_Kind, _Mark] = {}
+_contexts: dict[_ContextKind, _TraceContext] = {}
 
 
-def _marked(kind: _Kind) -> contextlib.AbstractContextManager[None]:
-    return graphs.in_compilation_context(_marks.get(kind) or _marks.setdefault(kind, _Mark(kind)))
+def _in_context(kind: _ContextKind) -> contextlib.AbstractContextManager[None]:
+    return graphs.in_compilation_context(_contexts.get(kind) or _contexts.setdefault(kind, _TraceContext(kind)))
 
 
-def _mark_of(graph: tf.Graph) -> _Mark | None:
+def _context_of(graph: tf.Graph) -> _TraceContext | None:
     """The innermost mark on a graph or one around it."""
     for one in graphs.around(graph):
         for context in graphs.compilation_contexts(one):
-            if isinstance(context, _Mark):
+            if isinstance(context, _TraceContext):
                 return context
     return None
 
@@ -111,7 +111,7 @@ def tracing_program(
     ipus: int | None,
     host_kernels: bool | None = None,
     placed: bool = True,
-    numbers: _numbers.Numbers = _numbers.PLAIN,
+    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN,
 ) -> Iterator[None]:
     """A block that traces a program; one inside of another is part of that program."""
     if is_tracing():
@@ -122,7 +122,7 @@ def tracing_program(
     _note_callers()
     before, _around.graph = _around.graph, tf.compat.v1.get_default_graph()
     try:
-        with patches.in_trace(), _marked(_Kind(placed or None, ipus, host_kernels, numbers)):
+        with patches.in_trace(), _in_context(_ContextKind(placed or None, ipus, host_kernels, floating_point)):
             yield
     finally:
         _around.graph = before
@@ -131,44 +131,44 @@ def tracing_program(
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
     """A block whose operations are not the program's that is being traced, though they may be built in its graph."""
-    with _marked(_HOSTS) if is_tracing() else contextlib.nullcontext():
+    with _in_context(_HOSTS) if is_tracing() else contextlib.nullcontext():
         yield
 
 
 def is_tracing() -> bool:
     """Whether what is called now becomes a part of a program."""
-    return _kind_of_program() is not None
+    return _kind_of_context() is not None
 
 
-def _kind_of_program() -> _Kind | None:
+def _kind_of_context() -> _ContextKind | None:
     """What is known of the program that what is called now becomes a part of; None where it becomes a part of none."""
     if tf.executing_eagerly():
         return None
-    mark = _mark_of(tf.compat.v1.get_default_graph())
-    if mark is None:
+    context = _context_of(tf.compat.v1.get_default_graph())
+    if context is None:
         return None
-    on_ipu = mark.kind.on_ipu
+    on_ipu = context.kind.on_ipu
     if on_ipu is None:
         on_ipu = tf.DeviceSpec.from_string(devices.current()).device_type == "IPU"
-    return mark.kind if on_ipu else None
+    return context.kind if on_ipu else None
 
 
 def ipus_traced_for() -> int | None:
     """How many IPUs the device has for which a program is being traced; None where that is not known, or none is."""
-    mark = None if tf.executing_eagerly() else _mark_of(tf.compat.v1.get_default_graph())
-    return None if mark is None else mark.kind.ipus
+    context = None if tf.executing_eagerly() else _context_of(tf.compat.v1.get_default_graph())
+    return None if context is None else context.kind.ipus
 
 
-def numbers_now() -> _numbers.Numbers:
+def floating_point_now() -> _floating_point.FloatingPoint:
     """What is asked of the numbers of the program that what is called now becomes a part of."""
-    kind = _kind_of_program()
-    return _numbers.PLAIN if kind is None else kind.numbers
+    kind = _kind_of_context()
+    return _floating_point.PLAIN if kind is None else kind.floating_point
 
 
 def wants_host_kernels(type_: tf.DType | None = None) -> bool:
     """Whether what is called now becomes a part of a program whose layers kernels of the host may compute."""
-    kind = _kind_of_program()
-    return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.numbers.are_plain)
+    kind = _kind_of_context()
+    return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.floating_point.are_plain)
 
 
 def _note_callers() -> None:
@@ -180,11 +180,11 @@ def _note_callers() -> None:
 
 def _transform(graph: graphs.FunctionGraph) -> None:
     """Called with each graph that TensorFlow is about to make a function of."""
-    mark = _mark_of(graph)
-    if mark is not None:
+    context = _context_of(graph)
+    if context is not None:
         leave_out(graph)
         if graphs.enclosing(graph) is _around.graph and not functions.initializes_variables(graph):
-            _numbers.finish(graph, mark.kind.numbers)
+            _floating_point.finish(graph, context.kind.floating_point)
 
 
 def _release(function: functions.ConcreteFunction) -> None:

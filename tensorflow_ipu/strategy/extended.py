@@ -96,14 +96,14 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         configured = _state.ipus()
         if self._configured is not configured:
             self._configured = configured
-            self._target = replicas.Target(self.ipus, self.host_kernels, replicas.numbers_of(self.ordinal))
+            self._target = replicas.Target(self.ipus, self.host_kernels, replicas.floating_point_of(self.ordinal))
         return self._target
 
     @contextlib.contextmanager
-    def unstopped(self) -> Iterator[None]:
+    def without_traps(self) -> Iterator[None]:
         """A block whose programs go on whatever their numbers are, to look at these. It is for no several threads."""
         target = self.target
-        self._target = replicas.Target(target.ipus, target.host_kernels, target.numbers.unstopped())
+        self._target = replicas.Target(target.ipus, target.host_kernels, target.floating_point.without_traps())
         try:
             yield
         finally:

@@ -30,7 +30,7 @@ def _reader(queue: ipu.IPUOutfeedQueue) -> _rows.RowReader:
     return layout.row_reader
 
 
-def _taken(queue: ipu.IPUOutfeedQueue, ahead: _rows.Ahead, most: int = _rows.MOST) -> Any:
+def _taken(queue: ipu.IPUOutfeedQueue, ahead: _rows.PreallocatedOutput, most: int = _rows.MOST) -> Any:
     """What a reader takes that would wait for a microsecond."""
     return _reader(queue).take(_number(queue), 1, most, ahead)
 
@@ -135,7 +135,7 @@ def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before
 
     strategy.run(program, args=(tf.constant(0),))
     assert len(list(waited)) == len(tf.nest.flatten(dequeued.dequeue())[0]) == 3
-    ahead = _rows.Ahead()
+    ahead = _rows.PreallocatedOutput()
     assert _taken(waited, ahead) == NOTHING
     place = ahead.place
     assert place is not None
@@ -167,7 +167,7 @@ def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas: Any) -
 
     replicas(3).run(program)
     list(queue)
-    ahead = _rows.Ahead()
+    ahead = _rows.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
     lanes = native.ipu_outfeed_lanes(_number(queue))
     replicas(2).run(program)
@@ -190,7 +190,7 @@ def test_a_large_element_gets_its_tensors_when_it_is_there(strategy: ipu.IPUStra
 
     strategy.run(program)
     list(queue)
-    ahead = _rows.Ahead()
+    ahead = _rows.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
     assert ahead.place is None
     strategy.run(program)

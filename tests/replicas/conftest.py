@@ -14,7 +14,7 @@ Replicas = Callable[..., ipu.IPUStrategy]
 
 
 @pytest.fixture
-def numbers() -> Callable[..., tf.data.Dataset]:
+def floating_point() -> Callable[..., tf.data.Dataset]:
     """`numbers(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
     return lambda n=10000: tf.data.Dataset.range(n).map(lambda x: tf.cast(x, tf.float32))
 

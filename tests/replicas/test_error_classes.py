@@ -28,7 +28,7 @@ DELETED = r"There is no outfeed queue of number \d+ \(any more\): it was deleted
 DATA = r"(Error in user-defined function .*: )?assertion failed: \[too large\]"
 
 
-def numbers(made: Any = tf.data.Dataset) -> Any:
+def floating_point(made: Any = tf.data.Dataset) -> Any:
     return made.range(2).map(lambda x: tf.cast(x, tf.float32))
 
 
@@ -38,7 +38,7 @@ def small(x: Any) -> Any:
 
 
 def queue(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> ipu.IPUInfeedQueue:
-    made = ipu.IPUInfeedQueue(numbers().map(check))
+    made = ipu.IPUInfeedQueue(floating_point().map(check))
     if started:
         made.initializer  # noqa: B018  (The property starts it.)
     return made
@@ -60,7 +60,7 @@ def prepared(strategy: Any) -> None:
 
 def iterator(strategy: Any) -> None:
     with strategy.scope():
-        elements = iter(numbers())
+        elements = iter(floating_point())
 
         @tf.function(jit_compile=True)
         def program(elements: Any) -> Any:
@@ -130,7 +130,7 @@ def dequeue_deleted(strategy: Any) -> None:
 def in_session(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> Callable[[Any], None]:
     def call(_: Any) -> None:
         with tf.Graph().as_default():
-            infeed = ipu.IPUInfeedQueue(numbers(v1.data.Dataset).map(check))
+            infeed = ipu.IPUInfeedQueue(floating_point(v1.data.Dataset).map(check))
             with scopes.ipu_scope(IPU):
                 [total] = compiler.compile(lambda: loops.repeat(5, lambda x, y: x + y, [0.0], infeed), [])
             with v1.Session() as session:

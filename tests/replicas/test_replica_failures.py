@@ -39,10 +39,10 @@ def some(condition: Any, work: Any) -> None:
     tf.cond(condition, branch, lambda: 0)
 
 
-def test_dataset_that_ends_within_a_run_ends_it_for_all(replicas: Any, numbers: Any, within: Any) -> None:
+def test_dataset_that_ends_within_a_run_ends_it_for_all(replicas: Any, floating_point: Any, within: Any) -> None:
     strategy, queue = replicas(4), ipu.IPUOutfeedQueue()
     with strategy.scope():
-        iterator = iter(numbers(10))
+        iterator = iter(floating_point(10))
 
     @tf.function(jit_compile=True)
     def program(iterator: Any, n: Any) -> None:
@@ -53,7 +53,7 @@ def test_dataset_that_ends_within_a_run_ends_it_for_all(replicas: Any, numbers: 
         within(60, lambda: strategy.run(program, (iterator, tf.constant(5))))
     np.testing.assert_array_equal(queue.dequeue(), [[6] * 4, [22] * 4])
     with strategy.scope():
-        again = iter(numbers(10))
+        again = iter(floating_point(10))
     strategy.run(program, (again, tf.constant(2)))
     np.testing.assert_array_equal(queue.dequeue(), [[6] * 4, [22] * 4])
 
@@ -108,10 +108,10 @@ def test_error_of_one_replica_ends_those_that_wait_for_data(who: int, replicas: 
     source.close(cancel_pending_enqueues=True)
 
 
-def test_feeds_are_in_step_after_a_run_that_failed(replicas: Any, numbers: Any, within: Any) -> None:
+def test_feeds_are_in_step_after_a_run_that_failed(replicas: Any, floating_point: Any, within: Any) -> None:
     strategy, outfeed = replicas(4), ipu.IPUOutfeedQueue()
     with strategy.scope():
-        iterator = iter(numbers())
+        iterator = iter(floating_point())
 
     @tf.function(jit_compile=True)
     def program(iterator: Any, outfeed: Any, steps: Any) -> None:
@@ -195,10 +195,10 @@ def test_waits_for_data_are_no_reason_to_fail(replicas: Any, within: Any) -> Non
     assert within(60, late).numpy() == 5
 
 
-def test_error_within_a_graph_function_is_that_of_the_replica(replicas: Any, numbers: Any, within: Any) -> None:
+def test_error_within_a_graph_function_is_that_of_the_replica(replicas: Any, floating_point: Any, within: Any) -> None:
     strategy = replicas(4)
     with strategy.scope():
-        iterator = iter(numbers(2))
+        iterator = iter(floating_point(2))
     program = tf.function(lambda: cross_replica_sum(next(iterator)), jit_compile=True)
     outer = tf.function(lambda: strategy.run(program))
     with pytest.raises(tf.errors.OutOfRangeError, match="ended after 2 elements"):

@@ -30,9 +30,9 @@ def iterator_of(strategy: Any, dataset: tf.data.Dataset) -> Any:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_consecutive_elements_go_to_consecutive_replicas(count: int, replicas: Any, numbers: Any) -> None:
+def test_consecutive_elements_go_to_consecutive_replicas(count: int, replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(count), ipu.IPUOutfeedQueue()
-    iterator = iterator_of(strategy, numbers())
+    iterator = iterator_of(strategy, floating_point())
     for begin in (0, 3):  # The second run goes on where the first one stopped.
         strategy.run(echo, (iterator, queue, tf.constant(3)))
         rows = np.arange(begin * count, (begin + 3) * count).reshape(3, count)
@@ -61,10 +61,10 @@ def test_any_runs_over_any_dataset_see_its_whole_rows_and_no_more(size: int, cou
         np.testing.assert_array_equal(queue.dequeue(), np.arange(at * count).reshape(at, count))
 
 
-def test_queue_of_a_loop_deals_its_elements_out_in_turn(replicas: Any, numbers: Any) -> None:
+def test_queue_of_a_loop_deals_its_elements_out_in_turn(replicas: Any, floating_point: Any) -> None:
     strategy = replicas(4)
     with strategy.scope():
-        infeed, outfeed = ipu.IPUInfeedQueue(numbers()), ipu.IPUOutfeedQueue()
+        infeed, outfeed = ipu.IPUInfeedQueue(floating_point()), ipu.IPUOutfeedQueue()
         infeed.initializer  # noqa: B018  (The access starts it.)
 
     @tf.function(jit_compile=True)
@@ -103,29 +103,29 @@ def test_structures_get_the_replica_axis_in_every_leaf(replicas: Any) -> None:
     np.testing.assert_array_equal(second, [[5, 5]])
 
 
-def test_last_mode_keeps_the_last_value_of_each_replica(replicas: Any, numbers: Any) -> None:
+def test_last_mode_keeps_the_last_value_of_each_replica(replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(4), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
-    strategy.run(echo, (iterator_of(strategy, numbers()), queue, tf.constant(3)))
+    strategy.run(echo, (iterator_of(strategy, floating_point()), queue, tf.constant(3)))
     np.testing.assert_array_equal(queue.dequeue(), [8, 9, 10, 11])
     with pytest.raises(tf.errors.FailedPreconditionError):
         queue.dequeue()
 
 
-def test_iteration_over_an_outfeed_gives_a_row_of_all_replicas(replicas: Any, numbers: Any) -> None:
+def test_iteration_over_an_outfeed_gives_a_row_of_all_replicas(replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(2), ipu.IPUOutfeedQueue()
-    strategy.run(echo, (iterator_of(strategy, numbers()), queue, tf.constant(3)))
+    strategy.run(echo, (iterator_of(strategy, floating_point()), queue, tf.constant(3)))
     assert [row.numpy().tolist() for row in queue] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_one_replica_gets_no_replica_axis(replicas: Any, numbers: Any) -> None:
+def test_one_replica_gets_no_replica_axis(replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(1), ipu.IPUOutfeedQueue()
-    strategy.run(echo, (iterator_of(strategy, numbers()), queue, tf.constant(2)))
+    strategy.run(echo, (iterator_of(strategy, floating_point()), queue, tf.constant(2)))
     np.testing.assert_array_equal(queue.dequeue(), [0, 1])
 
 
-def test_incomplete_last_group_of_elements_is_dropped(replicas: Any, numbers: Any) -> None:
+def test_incomplete_last_group_of_elements_is_dropped(replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(4), ipu.IPUOutfeedQueue()
-    iterator = iterator_of(strategy, numbers(11))
+    iterator = iterator_of(strategy, floating_point(11))
     strategy.run(echo, (iterator, queue, tf.constant(2)))
     with pytest.raises(tf.errors.OutOfRangeError, match="ended after 11 elements"):
         strategy.run(echo, (iterator, queue, tf.constant(1)))
@@ -145,9 +145,9 @@ def test_values_of_replicas_of_which_some_enqueue_more_wait_for_the_others(repli
     np.testing.assert_array_equal(queue.dequeue(), [[1, 3]])
 
 
-def test_queue_keeps_to_its_number_of_replicas(replicas: Any, numbers: Any) -> None:
+def test_queue_keeps_to_its_number_of_replicas(replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(4), ipu.IPUOutfeedQueue()
-    iterator = iterator_of(strategy, numbers())
+    iterator = iterator_of(strategy, floating_point())
     strategy.run(echo, (iterator, queue, tf.constant(1)))
 
     @tf.function(jit_compile=True)
@@ -160,7 +160,7 @@ def test_queue_keeps_to_its_number_of_replicas(replicas: Any, numbers: Any) -> N
     with pytest.raises(
         tf.errors.FailedPreconditionError, match="holds elements of a program of 4 replicas; a program of 2"
     ):
-        strategy.run(halves, (iterator_of(strategy, numbers()), queue))
+        strategy.run(halves, (iterator_of(strategy, floating_point()), queue))
     np.testing.assert_array_equal(queue.dequeue(), [[0, 1, 2, 3]])
     strategy.run(echo, (iterator, queue, tf.constant(1)))
     np.testing.assert_array_equal(queue.dequeue(), [[4, 5, 6, 7]])

@@ -166,7 +166,7 @@ def test_replicas_and_runs_share_one_compilation(ipus: int, replicas: Any, compi
     assert (len(traces), later) == (traced, [])
 
 
-def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas: Any, numbers: Any) -> None:
+def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas: Any, floating_point: Any) -> None:
     traces = []
     after_the_first_of_each = 0
 
@@ -180,7 +180,7 @@ def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas: Any, n
     for count in (4, 2, 1, 8, 4, 1, 2):
         strategy, queue = replicas(count), ipu.IPUOutfeedQueue()
         with strategy.scope():
-            iterator = iter(numbers())
+            iterator = iter(floating_point())
         for run in range(2):
             row = np.arange(run * count, (run + 1) * count)
             assert strategy.run(program, (iterator, queue)).numpy() == row.sum()

@@ -121,7 +121,7 @@ def build(given: Given, name: str | None) -> tf.Operation:
         raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
     plan = _plan(arguments)
     with tf.name_scope(name or "pipeline"):
-        with program_order.apart():
+        with program_order.unordered():
             model = Model(arguments, plan)
         costs = costs_of_stages(plan, model.parts, traced_cost)
         note(TracedPipeline(name, plan, arguments.options, costs, weakref.ref(model.parts)))
@@ -190,7 +190,7 @@ def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
     """
     if arguments.schedule is PipelineSchedule.Sequential:
         return contextlib.nullcontext()
-    return program_order.joined(arguments.infeed, arguments.outfeed)
+    return program_order.barrier(arguments.infeed, arguments.outfeed)
 
 
 def _run(arguments: Arguments, plan: Plan, model: Model) -> None:

@@ -220,9 +220,9 @@ class _PartFeed(_feed.Feed):
         self._bound = bound
         self._made: list[tf.Operation] = []  # The operations that make the function in graphs.
 
-    def _make_state(self, device: str, lane: int, lanes: int) -> tf.Tensor:
+    def _make_state(self, device: str, replica: int, replicas: int) -> tf.Tensor:
         if tf.executing_eagerly():
-            return super()._make_state(device, lane, lanes)
+            return super()._make_state(device, replica, replicas)
         with tf.device(_HOST):  # Each session has a function of its own.
             initial = ops.ipu_host_function(tf.constant(0, tf.int64), self._bound, f=self.function)
         self._made.append(initial.op)

@@ -22,7 +22,7 @@ _ROUNDING = {
 }
 
 
-class Numbers(NamedTuple):
+class FloatingPoint(NamedTuple):
     """What the configuration of a device says of numbers. A program that another one is to run is traced anew.
 
     Attributes:
@@ -58,7 +58,7 @@ class Numbers(NamedTuple):
         """Whether something in a program's numbers may stop it."""
         return self.inv or self.div0 or self.oflo
 
-    def unstopped(self) -> Numbers:
+    def without_traps(self) -> FloatingPoint:
         """The same, but that nothing stops a program."""
         unstable = self._replace(inv=False, div0=False, oflo=False, stable=False)
         return unstable if unstable.are_plain else self._replace(inv=False, div0=False, oflo=False)
@@ -73,7 +73,7 @@ class Numbers(NamedTuple):
 
 
 # What programs ask for whose numbers are XLA's.
-PLAIN = Numbers()
+PLAIN = FloatingPoint()
 
 # By this attribute of the outermost graph of a program, its run knows that its numbers may stop it.
 _STOPS = "_ipu_stops"
@@ -81,10 +81,10 @@ _ASKED = "_ipu_asked_of_numbers"
 
 
 # A device: what is configured for it, and what that says. Each run asks.
-_known: dict[int, tuple[Mapping[str, Any], Numbers]] = {}
+_known: dict[int, tuple[Mapping[str, Any], FloatingPoint]] = {}
 
 
-def of_device(ordinal: int) -> Numbers:
+def of_device(ordinal: int) -> FloatingPoint:
     """What is configured for a device."""
     options = _state.options_of_device(ordinal)
     if options is None:
@@ -95,9 +95,9 @@ def of_device(ordinal: int) -> Numbers:
     return known[1]
 
 
-def _read(options: Mapping[str, Any]) -> Numbers:
+def _read(options: Mapping[str, Any]) -> FloatingPoint:
     behaviour = {name: options[f"floating_point_behaviour.{name}"] for name in ("inv", "div0", "oflo", "nanoo")}
-    found = Numbers(
+    found = FloatingPoint(
         **behaviour,
         esr=_ROUNDING[options["floating_point_behaviour.esr"]],
         stable=options["experimental.enable_prng_stability"],
@@ -105,7 +105,7 @@ def _read(options: Mapping[str, Any]) -> Numbers:
         partials_conv=options["convolutions.poplar_options"].get(poplar_options.PARTIALS, ""),
         batch_norm_replicas=options["norms.experimental.distributed_batch_norm_replica_group_size"],
     )
-    return found.unstopped() if not found.stops else found
+    return found.without_traps() if not found.stops else found
 
 
 def ask(graph: tf.Graph) -> None:
@@ -134,10 +134,10 @@ def set_marker(marker: Marker) -> None:
     _marker = marker
 
 
-def finish(graph: FunctionGraph, numbers: Numbers) -> None:
+def finish(graph: FunctionGraph, floating_point: FloatingPoint) -> None:
     """Called with the outermost graph of each program that has been traced."""
-    if _marker is not None and (not numbers.are_plain or is_asked(graph)):
-        words = [numbers.text(), *(_instruction_attributes.marker_entries(graph) if is_asked(graph) else ())]
+    if _marker is not None and (not floating_point.are_plain or is_asked(graph)):
+        words = [floating_point.text(), *(_instruction_attributes.marker_entries(graph) if is_asked(graph) else ())]
         _marker(graph, " ".join(words))
-        if numbers.stops:
+        if floating_point.stops:
             setattr(graph, _STOPS, True)
