@@ -64,7 +64,7 @@ ROOMS = {
         "options": 2,
         "pipeline": 2,
         "model": 3,
-        "watching": 3,
+        "tensor_probes": 3,
         "__init__": 4,
     },
 }

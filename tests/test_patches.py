@@ -11,11 +11,11 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._tensorflow import patches
-from tensorflow_ipu._tensorflow.patches import Changes, Hook, Lasts, Patch
+from tensorflow_ipu._tensorflow.patches import Changes, Hook, Lifetime, Patch
 
 
 def test_two_rows_last_from_the_import_on():
-    lasting = {patch for patch in patches.TABLE if patch.lasts is Lasts.IMPORT}
+    lasting = {patch for patch in patches.TABLE if patch.lasts is Lifetime.IMPORT}
     assert lasting == {patches.AUTOGRAPH_RULES, patches.JIT_COMPILE_AUTO}
     assert all(patch.is_applied for patch in lasting - {patches.JIT_COMPILE_AUTO})
 
@@ -33,7 +33,7 @@ def test_the_pages_have_each_row():
 
 
 def test_what_lasts_as_long_as_a_trace_is_put_back_after_it():
-    rows = [patch for patch in patches.TABLE if patch.lasts is Lasts.TRACE]
+    rows = [patch for patch in patches.TABLE if patch.lasts is Lifetime.TRACE]
     seen = []
 
     @tf.function(jit_compile=True)
@@ -61,7 +61,7 @@ def method(monkeypatch):
     module: Any = types.ModuleType("patched_module")
     module.Holder = Holder
     monkeypatch.setitem(sys.modules, "patched_module", module)
-    patch = Patch("patched_module:Holder.method", why="a test", lasts=Lasts.SCOPE, until="its end")
+    patch = Patch("patched_module:Holder.method", why="a test", lasts=Lifetime.SCOPE, until="its end")
     patch.by(lambda plain: lambda self: f"ours of {plain(self)}")
     return patch
 
@@ -102,7 +102,7 @@ def test_what_somebody_else_put_there_meanwhile_stays(method, monkeypatch):
 
 def test_a_hook_is_called_for_as_long_as_it_is_wanted(method):
     del method  # It has made the module.
-    hook = Hook("patched_module:Holder.kept", why="a test", lasts=Lasts.OBJECT, until="its end")
+    hook = Hook("patched_module:Holder.kept", why="a test", lasts=Lifetime.OBJECT, until="its end")
     seen = []
     hook.by(seen.append)
     for value in (1, 2):

@@ -180,7 +180,7 @@ def test_exceptions_that_are_configured_do_not_end_the_report() -> None:
     report = ipu.precision_report(model, data(), steps=1, batch_size=16)
     # Here the machine saturates, which a report on it counts as an overflow.
     assert report.float32_layers[0] == "large"
-    assert ipu.IPUStrategy().extended.target.numbers.oflo
+    assert ipu.IPUStrategy().extended.target.floating_point.oflo
 
 
 def test_models_of_no_strategy_are_reported_on_as_xla_computes_them() -> None:

@@ -64,3 +64,26 @@ def test_checks_of_bools_are_written_once() -> None:
     assert [path for path, source in text.items() if re.search(r"not isinstance\(\w+, bool\)", source)] == [
         "_base/checks.py"
     ]
+
+
+def words(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def glossary() -> list[str]:
+    """The terms of the glossary in docs/architecture.md."""
+    rows = (ROOT / "docs" / "architecture.md").read_text().split("## Glossary")[1].splitlines()
+    return [row.split("|")[1].strip() for row in rows if row.startswith("| ")][2:]
+
+
+def test_the_private_vocabulary_is_small() -> None:
+    assert 0 < len(glossary()) <= 60
+
+
+def test_names_of_modules_and_classes_use_words_of_the_field_or_of_the_glossary() -> None:
+    known = words((ROOT / "tests" / "field_words.txt").read_text()) | words(" ".join(glossary()))
+    named = {path: {path.rpartition("/")[2].removesuffix(".py")} for path, _ in python() if "__init__" not in path}
+    for path, tree in python():
+        named.setdefault(path, set()).update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    unknown = {f"{path}: {name}" for path, names in named.items() for name in names if words(name) - known}
+    assert unknown == set(), "take a word of the field, or add one to field_words.txt or to the glossary"

@@ -15,7 +15,7 @@ from typing import Any
 _NOTHING = object()
 
 
-class Lasts(enum.Enum):
+class Lifetime(enum.Enum):
     """When something is replaced."""
 
     IMPORT = "from the import of the package on"
@@ -39,7 +39,7 @@ class Patch:
       until: What TensorFlow or Keras would have to have for it to go; a link where they know of it.
     """
 
-    def __init__(self, *places: str, why: str, lasts: Lasts, until: str) -> None:
+    def __init__(self, *places: str, why: str, lasts: Lifetime, until: str) -> None:
         """Describes it; nothing is replaced yet."""
         self.places = places
         self.why = why

@@ -19,7 +19,7 @@ from tensorflow_ipu._tensorflow import coordination, devices
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import links
 from tensorflow_ipu.hosts.identity import Identity, identity
-from tensorflow_ipu.hosts.rendezvous import address_of, muster, name_of
+from tensorflow_ipu.hosts.rendezvous import address_of, meet, name_of
 
 # Of `struct sigaction`, which no system has larger.
 _BYTES = 1024
@@ -137,7 +137,7 @@ def _join(own: Identity, seconds: float, everywhere: bool, connections: links.Li
         )
     end = time.monotonic() + seconds
     with links.listening(own, everywhere) as listener:
-        agreed = muster(own, seconds, everywhere, links.port_of(listener))
+        agreed = meet(own, seconds, everywhere, links.port_of(listener))
         connections.make(own, listener, agreed, seconds)
     try:
         with termination_kept(), contextlib.nullcontext() if everywhere else _on_own_address(own):

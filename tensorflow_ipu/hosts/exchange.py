@@ -302,7 +302,7 @@ def _verdict(cluster: Cluster, place: str, own: str) -> tuple[str, str] | None:
             return _LATE, f"{name_of(cluster, worker)} did not come within {cluster.timeout:g} s to exchange {own}"
         if theirs != own:
             return _OTHER, (
-                f"{name_of(cluster, worker)} exchanges {theirs}, and worker 0 {own}: all workers run the same program on tensors"
-                " of the same shapes"
+                f"{name_of(cluster, worker)} exchanges {theirs}, and worker 0 {own}: all workers run the same program on"
+                " tensors of the same shapes"
             )
     return None

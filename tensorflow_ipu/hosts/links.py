@@ -23,7 +23,7 @@ from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import exchange
 from tensorflow_ipu.hosts.identity import Identity
-from tensorflow_ipu.hosts.rendezvous import Muster, address_of, name_of, names_of, read_part, split, take_in
+from tensorflow_ipu.hosts.rendezvous import Rendezvous, address_of, name_of, names_of, read_part, split, take_in
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -93,7 +93,7 @@ class Links:
         for connection in self._sockets.values():
             connection.close()
 
-    def make(self, identity: Identity, listener: socket.socket | None, agreed: Muster, seconds: float) -> None:
+    def make(self, identity: Identity, listener: socket.socket | None, agreed: Rendezvous, seconds: float) -> None:
         """Connects this worker with all others, if it can; else a warning in the log says why."""
         self._workers = identity.workers
         without = [worker for worker, port in enumerate(agreed.ports) if port == 0]
@@ -151,7 +151,7 @@ class _NoLinkError(Exception):
     """A worker cannot be reached, in words."""
 
 
-def _called(identity: Identity, worker: int, agreed: Muster, end: float) -> socket.socket:
+def _called(identity: Identity, worker: int, agreed: Rendezvous, end: float) -> socket.socket:
     """A connection to a worker that listens."""
     host, _ = split(identity.addresses[worker])
     try:

@@ -27,7 +27,7 @@ _LONGEST = 1 << 20  # Bytes of a message: 1,000 addresses are 30,000.
 _REST = 2.0  # Seconds that an answer may take beyond the limit, since worker 0 began to wait at another time.
 
 
-class Muster(NamedTuple):
+class Rendezvous(NamedTuple):
     """What all workers know once they have met.
 
     Attributes:
@@ -39,7 +39,7 @@ class Muster(NamedTuple):
     ports: tuple[int, ...]
 
 
-def muster(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Muster:
+def meet(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Rendezvous:
     """Returns when all workers are there."""
     deadline = time.monotonic() + seconds
     with _listening(identity, everywhere) as listener:
@@ -128,12 +128,12 @@ class _Caller(NamedTuple):
     port: int
 
 
-def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Muster:
+def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Rendezvous:
     """Worker 0: waits for all others, then lets them go on."""
     callers: dict[int, _Caller] = {}
     unread: dict[socket.socket, bytes] = {}
     failed: str | None = None
-    agreed = Muster(secrets.token_hex(16), ())
+    agreed = Rendezvous(secrets.token_hex(16), ())
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -154,7 +154,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
                     failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
         if failed is None:
             ports = (port, *(callers[worker].port for worker in range(1, identity.workers)))
-            agreed = Muster(agreed.token, ports)
+            agreed = Rendezvous(agreed.token, ports)
         answer = {"error": failed} if failed else {"go": agreed}
         for caller in callers.values():
             _send(caller.connection, answer)
@@ -245,7 +245,7 @@ def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Muster:
+def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Rendezvous:
     """Another worker: calls worker 0 until it answers, and waits for its word."""
     hello = {
         "magic": _MAGIC,
@@ -282,7 +282,7 @@ def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -
         if "error" in answer:
             raise ClusterError(answer["error"])
         token, ports = answer["go"]
-        return Muster(token, tuple(ports))
+        return Rendezvous(token, tuple(ports))
     raise ClusterError(
         f"{chief} could not be reached by worker {identity.worker} within {seconds:g} s: {reason}. Start all workers, or wait"
         " longer"

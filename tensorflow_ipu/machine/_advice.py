@@ -11,7 +11,7 @@ from tensorflow_ipu.machine._memory import DOES_NOT_FIT, FITS, MAY_FIT
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._memory import Memory
-    from tensorflow_ipu.machine._report import Again, Report
+    from tensorflow_ipu.machine._report import Report, WhatIf
 
 # A change is worth telling from these on: samples a second, and memory, as shares of what they were.
 _FASTER, _LEANER = 1.02, 0.97
@@ -141,7 +141,7 @@ _IO_TILES = 64
 _MORE = "more prefetch alone (`prefetch_depth`)"
 
 
-def advice_of_reading(report: Report, again: Again, proportion: float | None) -> Iterator[Suggestion | NotAsked]:
+def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -> Iterator[Suggestion | NotAsked]:
     """What reading the program again tells.
 
     Args:
@@ -168,7 +168,7 @@ def advice_of_reading(report: Report, again: Again, proportion: float | None) ->
         yield leanest
 
 
-def _on_data(report: Report, again: Again) -> Iterator[Suggestion | NotAsked]:
+def _on_data(report: Report, again: WhatIf) -> Iterator[Suggestion | NotAsked]:
     """What would have data pass beside the computation."""
     if report.overlaps_host or not report.part_seconds("host"):
         return

@@ -170,7 +170,7 @@ def _bases(computation: Computation) -> dict[HloInstruction, tuple[HloInstructio
 
 
 @dataclass(eq=False)
-class HeldBuffer:
+class LiveBuffer:
     """A place in memory: what it holds, how many bytes, and whether the caller gave it, who then counts it."""
 
     name: str
@@ -191,7 +191,7 @@ class Peak:
     """
 
     bytes: int
-    buffers: tuple[HeldBuffer, ...]
+    buffers: tuple[LiveBuffer, ...]
     temporary: int
     profile: tuple[int, ...] = ()
 
@@ -199,7 +199,7 @@ class Peak:
 _NOTHING = Peak(0, (), 0)
 
 # Of an array its buffers (none for a constant), of a tuple what its elements are.
-_Value: TypeAlias = "tuple[HeldBuffer, ...] | list[_Value]"
+_Value: TypeAlias = "tuple[LiveBuffer, ...] | list[_Value]"
 
 
 def peak_of(
@@ -237,8 +237,8 @@ class _Liveness:
         fused = fused_operations(operations, root)
         values: dict[HloInstruction, _Value] = {}
         # A buffer stays for as long as the last operation that uses a value in it.
-        ends: dict[HeldBuffer, int] = {}
-        begins: dict[int, list[HeldBuffer]] = {}
+        ends: dict[LiveBuffer, int] = {}
+        begins: dict[int, list[LiveBuffer]] = {}
         for at, operation in enumerate(operations):
             if operation in fused:  # What uses it reads what it reads.
                 value = tuple(dict.fromkeys(buffer for each in operation.operands for buffer in _flat(values[each])))
@@ -251,10 +251,10 @@ class _Liveness:
                     if buffer not in ends and not buffer.given:
                         begins.setdefault(at, []).append(buffer)
                     ends[buffer] = max(ends.get(buffer, at), end, last_of_element.get((operation, number), at))
-        finished: dict[int, list[HeldBuffer]] = {}
+        finished: dict[int, list[LiveBuffer]] = {}
         for buffer, end in ends.items():
             finished.setdefault(end, []).append(buffer)
-        alive: dict[HeldBuffer, None] = {}  # In the order of their begin.
+        alive: dict[LiveBuffer, None] = {}  # In the order of their begin.
         total, best = 0, Peak(0, (), 0)
         profile: list[int] = []
         for at, operation in enumerate(operations):
@@ -291,7 +291,7 @@ class _Liveness:
         return self._placement is None or self._ipu in self._placement.of(operation)
 
     def _value(
-        self, operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[HeldBuffer, int], at: int
+        self, operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], at: int
     ) -> _Value:
         opcode, operands = operation.opcode, operation.operands
         if opcode in ("constant", "iota"):
@@ -351,7 +351,7 @@ def _last_uses(
 def _new(operation: HloInstruction, shape: Shape, given: bool = False, elsewhere: bool = False) -> _Value:
     if shape.dtype == "tuple":
         return [_new(operation, part, given, elsewhere) for part in shape.parts]
-    return (HeldBuffer(operation.title, 0 if elsewhere else shape.bytes, given),)
+    return (LiveBuffer(operation.title, 0 if elsewhere else shape.bytes, given),)
 
 
 def _written(operation: HloInstruction, value: _Value, shape: Shape) -> _Value:
@@ -361,7 +361,7 @@ def _written(operation: HloInstruction, value: _Value, shape: Shape) -> _Value:
 
 
 def _chosen(
-    operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[HeldBuffer, int], at: int
+    operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], at: int
 ) -> _Value:
     """The places in which a choice between branches leaves its results.
 
@@ -369,9 +369,9 @@ def _chosen(
     is: the other branches write their results there.
     """
     found: list[_Value] = []
-    taken: set[HeldBuffer] = set()
+    taken: set[LiveBuffer] = set()
     for number, part in enumerate(operation.shape.parts):
-        place: HeldBuffer | None = None
+        place: LiveBuffer | None = None
         for branch, operand in zip(operation.called, operation.operands[1:], strict=True):
             given, element = values[operand], _handed_on(branch, number)
             if element is None or not isinstance(given, list):
@@ -395,7 +395,7 @@ def _handed_on(branch: Computation, number: int) -> int | None:
     return result.number if of_parameter else None
 
 
-def _flat(value: _Value) -> Sequence[HeldBuffer]:
+def _flat(value: _Value) -> Sequence[LiveBuffer]:
     if isinstance(value, tuple):
         return value
     return [buffer for part in value for buffer in _flat(part)]

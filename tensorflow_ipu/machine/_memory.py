@@ -14,7 +14,7 @@ from tensorflow_ipu.machine._sharding import Placement
 from tensorflow_ipu.machine._walk import OperationTime
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.machine._report import Again, Report
+    from tensorflow_ipu.machine._report import Report, WhatIf
 
 # Code of a tile, in bytes: what every program has, and what each kind of operation adds, at least and at most. Nothing
 # public tells; a vertex is some hundred bytes, and an exchange 4 to 8 bytes a fragment.
@@ -137,16 +137,16 @@ def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | No
       kept: What the IPU keeps, without data and code; nothing if omitted.
     """
     kept = kept or Memory(variables=0, constants=0, data=0, code_low=0, code_high=0, capacity=machine.bytes)
-    dearest = max(parts, key=lambda part: part.data)
+    top_operations = max(parts, key=lambda part: part.data)
     runtime_low, runtime_high = (runtime * machine.compute_tiles for runtime in _RUNTIME_CODE)  # It is there once.
     return replace(
         kept,
         constants=kept.constants + sum(part.constants for part in parts),
-        data=dearest.data,
+        data=top_operations.data,
         code_low=runtime_low + sum(part.code_low - runtime_low for part in parts),
         code_high=runtime_high + sum(part.code_high - runtime_high for part in parts),
-        largest=dearest.largest,
-        liveness=dearest.liveness,
+        largest=top_operations.largest,
+        liveness=top_operations.liveness,
     )
 
 
@@ -229,7 +229,7 @@ def told_apart(report: Report, kept: Kept) -> Report:
     return replace(report, memories=(memory,), operations=operations, again=_again(report, kept))
 
 
-def _again(plain: Report, kept: Kept) -> Again | None:
+def _again(plain: Report, kept: Kept) -> WhatIf | None:
     """Reads a program again, and tells its variables apart as they were: all of them have become smaller, if any has."""
     again = plain.again
     if again is None:

@@ -57,7 +57,7 @@ def report_of(
     Raises:
       ValueError: The bytes are no program, or `trip_counts` names a loop that there is not.
     """
-    asked = _Asked(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
+    asked = _Request(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
 
     def again(
         *,
@@ -82,7 +82,7 @@ def report_of(
     return dataclasses.replace(again(), asks=advise, again=again)
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """What is the same each time that a program is read: arguments of `report_of`."""
 
     serialized: bytes
@@ -95,7 +95,7 @@ class _Asked(NamedTuple):
     shards: Mapping[str, Sequence[int]] | None
 
 
-def _predicted(asked: _Asked, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
+def _predicted(asked: _Request, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
     entry = _hlo.read(asked.serialized, halved)
     placement = Placement(entry, asked.ipus, asked.shards) if asked.ipus > 1 else None
     walk = Walk(

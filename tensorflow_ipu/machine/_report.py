@@ -24,7 +24,7 @@ SCHEMA = 2
 _FASTER, _SLOWER = 0.85, 1.45
 
 
-class Again(Protocol):
+class WhatIf(Protocol):
     """Reads a program once more, with what is given in the place of what was."""
 
     def __call__(
@@ -69,7 +69,7 @@ class Report:
     asks: Callable[[Report, bool], Iterable[Suggestion | NotAsked]] | None = field(
         default=None, compare=False, repr=False
     )
-    again: Again | None = field(default=None, compare=False, repr=False)
+    again: WhatIf | None = field(default=None, compare=False, repr=False)
 
     @property
     def ipus_per_replica(self) -> int:

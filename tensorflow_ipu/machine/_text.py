@@ -45,7 +45,7 @@ def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
     )
 
 
-def dearest(report: Report) -> list[OperationTime]:
+def top_operations(report: Report) -> list[OperationTime]:
     """The operations of a report, dearest first: one row for all that one TensorFlow operation became, by kind and IPU."""
     found: dict[tuple[object, ...], OperationTime] = {}
     for each in report.operations:
@@ -144,7 +144,7 @@ def _time(report: Report) -> Iterator[str]:
 
 
 def _table(report: Report) -> Iterator[str]:
-    rows = dearest(report)
+    rows = top_operations(report)
     whole = sum(row.seconds for row in rows)
     yield f"{'the dearest operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
     for row in rows[:_DEAREST]:

@@ -323,9 +323,9 @@ class Walk:
 
     def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
-        dearest = max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
+        top_operations = max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
         self.notes[f"branch `{operation.title}`: taken to run the dearest of its {len(branches)} ways"] = None
-        return dearest
+        return top_operations
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:
         target = operation.target

@@ -31,11 +31,11 @@ def as_they_are() -> Iterator[None]:
     if around is None or not tf.distribute.has_strategy():
         yield
     else:
-        with _SumsNothing(around):
+        with _NoReduction(around):
             yield
 
 
-class _SumsNothing(tf.distribute.ReplicaContext):
+class _NoReduction(tf.distribute.ReplicaContext):
     """The context of a replica, as optimizers see it, but for its sums."""
 
     def __init__(self, around: tf.distribute.ReplicaContext) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.arguments.checked import Given
+from tensorflow_ipu.pipelining.arguments.checked import RawArguments
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineStageOptions
 from tensorflow_ipu.pipelining.program.build import build
 from tensorflow_ipu.pipelining.schedule.enums import (
@@ -128,7 +128,7 @@ def pipeline(
       RuntimeError: There is no variable to train, or no program is being traced.
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
-    given = Given(
+    given = RawArguments(
         computational_stages=computational_stages,
         gradient_accumulation_count=gradient_accumulation_count,
         gradient_accumulation_dtype=gradient_accumulation_dtype,

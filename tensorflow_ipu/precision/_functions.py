@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu.keras import watching
+from tensorflow_ipu.keras import tensor_probes
 from tensorflow_ipu.precision import _figures
+from tensorflow_ipu.precision._cast_graph import cast_graph, types_of
 from tensorflow_ipu.precision._figures import Count, Key, TensorRow, Values
 from tensorflow_ipu.precision._report import PrecisionReport, trial_of
-from tensorflow_ipu.precision._retyped import retyped, types_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
@@ -76,7 +76,7 @@ class FunctionSteps:
         for batch in batches:
             arguments = tf.nest.map_structure(tf.convert_to_tensor, batch)
             if twins is None:
-                twins = _Twins(self._function, arguments)
+                twins = _CastFunctions(self._function, arguments)
                 before = [each.numpy().copy() for each in twins.variables]
             single = twins.compute(tf.float32, arguments, self._run)
             for key in single:
@@ -92,7 +92,7 @@ class FunctionSteps:
         return PrecisionReport(name, device, loss_scale, twins.in_order(count.rows()), ())
 
 
-class _Twins:
+class _CastFunctions:
     """A function's graph in both types: the one that it was written in, and the other."""
 
     def __init__(self, function: Any, arguments: Nested) -> None:
@@ -120,7 +120,7 @@ class _Twins:
 
     def _twin(self, dtype: tf.DType) -> Any:
         names = [each.name for each in self._watched]
-        definition = retyped(self._definition, names, self._own, dtype)
+        definition = cast_graph(self._definition, names, self._own, dtype)
         inputs = [each.op.name for each in self._concrete.graph.inputs]
         used = {name.split(":")[0] for node in definition.node for name in node.input}
 
@@ -204,7 +204,7 @@ class ModelSteps:
         model = self._model
 
         def step(*batch: Any) -> Any:
-            made = watching.watched_step(model, batch, scale is not None, 1.0 if scale is None else scale, single)
+            made = tensor_probes.probed_step(model, batch, scale is not None, 1.0 if scale is None else scale, single)
             tensors: dict[Key, tf.Tensor] = {}
             for kind, owners, values in (
                 (_figures.ACTIVATION, made.activations, [each.tensor for each in made.activations]),
@@ -216,7 +216,7 @@ class ModelSteps:
                         tensors[owner.layer, kind, owner.name] = value
             keys[:] = tensors
             if scale is None:
-                watching.update(model, made.weight_gradients)
+                tensor_probes.update(model, made.weight_gradients)
             return made.loss, list(tensors.values())
 
         return tf.function(step, jit_compile=True, autograph=False), keys
@@ -227,7 +227,7 @@ class ModelSteps:
         updates: Values = {}
         stuck: dict[Key, float] = {}
         trained = {id(weight): at for at, weight in enumerate(self._model.variables)}
-        for owner, weight in zip(watching.weights_of(self._model), self._model.trainable_variables, strict=True):
+        for owner, weight in zip(tensor_probes.weights_of(self._model), self._model.trainable_variables, strict=True):
             before = state[trained[id(weight)]].astype(np.float32)
             after = np.asarray(keras.ops.convert_to_numpy(weight), np.float32)
             key = (owner.layer, _figures.UPDATE, owner.name)

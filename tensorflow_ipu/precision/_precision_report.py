@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import is_int, is_number
-from tensorflow_ipu.keras import watching
+from tensorflow_ipu.keras import tensor_probes
 from tensorflow_ipu.precision._functions import FunctionSteps, ModelSteps
 from tensorflow_ipu.strategy import IPUStrategyV1
 
@@ -96,8 +96,8 @@ def _of_model(model: keras.Model, batches: Iterator[Nested], loss_scale: float) 
     first = next(batches, None)
     if first is None:
         raise ValueError("`data` has no batch: a report needs at least one")
-    watching.build(model, tf.nest.map_structure(tf.convert_to_tensor, first))
-    run, device = _runner(watching.strategy_of_model(model))
+    tensor_probes.build(model, tf.nest.map_structure(tf.convert_to_tensor, first))
+    run, device = _runner(tensor_probes.strategy_of_model(model))
     return ModelSteps(model, run).report(itertools.chain([first], batches), loss_scale, device)
 
 
@@ -112,7 +112,7 @@ def _runner(strategy: IPUStrategyV1 | None) -> tuple[Callable[..., Any], str]:
         return lambda function, arguments: function(*arguments), "the host by XLA"
 
     def run(function: Callable[..., Any], arguments: Any) -> Any:
-        with strategy.extended.unstopped():
+        with strategy.extended.without_traps():
             return strategy.run(function, args=arguments)
 
     return run, strategy.extended.ipu_device.rpartition("/")[2]

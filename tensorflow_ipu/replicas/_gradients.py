@@ -27,7 +27,7 @@ def follow_operations(graph: tf.Graph) -> None:
         patch.apply_while(graph)
 
 
-class _Said(NamedTuple):
+class _Declared(NamedTuple):
     """What was said of an operation.
 
     Attributes:
@@ -61,13 +61,13 @@ def _following(gradient: _Gradient | None) -> _Gradient | None:
     return follow
 
 
-def _said_of(operation: Any) -> _Said:
+def _said_of(operation: Any) -> _Declared:
     if isinstance(operation, tf.Operation):
-        return _Said(_shards.placed_on(operation), _instruction_attributes.inherited_from(operation))
+        return _Declared(_shards.placed_on(operation), _instruction_attributes.inherited_from(operation))
     recorded = gradients.recorded_attributes(operation)
     known = dict(zip(recorded[::2], recorded[1::2], strict=False))
     shards = known.get(_shards.SHARD_ATTRIBUTE)
-    return _Said(None if shards is None else list(shards), dict(known.get(_INHERITED, ())))
+    return _Declared(None if shards is None else list(shards), dict(known.get(_INHERITED, ())))
 
 
 def _looking_up(plain: Callable[[object, str], Any]) -> Callable[[object, str], Any]:

@@ -109,7 +109,7 @@ def _has_handlers() -> bool:
     )  # Maps, since each run asks: a loop costs four times as much.
 
 
-class _Beside:
+class _ProgramThread:
     """A program that runs on a thread of its own, on the device of the thread that makes this.
 
     Attributes:
@@ -168,7 +168,7 @@ class _Beside:
 
 
 def _run_beside(program: Callable[[], _T]) -> _T:
-    run = _Beside(program)
+    run = _ProgramThread(program)
     raised: BaseException | None = None
     outermost = _stand_in is None  # Else a handler runs a program while one runs.
     try:

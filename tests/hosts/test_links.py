@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, links
-from tensorflow_ipu.hosts.rendezvous import Muster
+from tensorflow_ipu.hosts.rendezvous import Rendezvous
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.
@@ -57,7 +57,7 @@ class Cluster:
         self.links = [stack.enter_context(links.Links()) for _ in self.identities]
 
     def make(self, worker: int, ports: tuple[int, ...] | None = None, seconds: float = SECONDS) -> Future[None]:
-        agreed = Muster(TOKEN, ports or self.ports)
+        agreed = Rendezvous(TOKEN, ports or self.ports)
         return self.pool.submit(
             self.links[worker].make, self.identities[worker], self.listeners[worker], agreed, seconds
         )

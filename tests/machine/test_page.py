@@ -199,8 +199,8 @@ def test_a_browser_sorts_and_shows_the_colours_of_its_scheme(pipelined, tmp_path
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (title,) = re.findall(r"<title>(.*?)</title>", done.stdout)
-    dearest, up, down, again, fill, page, width = html.unescape(title).split("|")
-    assert (dearest, again) == ("while/Infeed", "while/Infeed")
+    top_operations, up, down, again, fill, page, width = html.unescape(title).split("|")
+    assert (top_operations, again) == ("while/Infeed", "while/Infeed")
     assert (up, down) == ("a<b>/MatMul", "while/Infeed")
     assert (fill, width) == (always, "no wider")
     assert page == f"rgb({background})"

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow.patches import TABLE, Hook, Lasts
+from tensorflow_ipu._tensorflow.patches import TABLE, Hook, Lifetime
 
 SCRIPT = Path(__file__).with_name("programs.py")
 
@@ -41,7 +41,7 @@ def test_plain_tensorflow_is_what_it_is_without_the_package(forking: Any, tmp_pa
         }
         assert others == {}, part
 
-    allowed = {place for patch in TABLE if patch.lasts is Lasts.IMPORT for place in patch.places}
+    allowed = {place for patch in TABLE if patch.lasts is Lifetime.IMPORT for place in patch.places}
     # Hooks stay in their lists, and do nothing. The same functions have other names too.
     allowed |= {place for patch in TABLE if isinstance(patch, Hook) for place in patch.places}
     names = {place.rpartition(":")[2].rpartition(".")[2] for place in allowed}

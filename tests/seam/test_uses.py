@@ -245,7 +245,7 @@ def test_gradients_are_looked_up_in_the_registry():
         return lambda op, upstream: seen.append(op.type) or plain(op, upstream)
 
     known = registry._make
-    other = patches.Patch(*registry.places, why="", lasts=patches.Lasts.TRACE, until="")
+    other = patches.Patch(*registry.places, why="", lasts=patches.Lifetime.TRACE, until="")
     other.by(counting)
     image, kernel = tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1])
     with other.applied(), tf.GradientTape() as tape:

@@ -100,7 +100,7 @@ def _agreed_order(cluster: Cluster) -> int | None:
     return None if given.all() and (seeds == seeds[0]).all() else int(drawn[0])
 
 
-class Pass:
+class EpochIterator:
     """One pass over the data, fed to programs. Keras takes it for an iterator.
 
     Attributes:
@@ -142,7 +142,7 @@ class Pass:
             self._queue.deleter  # noqa: B018
             self._queue = None
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> EpochIterator:
         return self
 
     def __next__(self) -> Nested:
@@ -187,7 +187,7 @@ class FedData(DataAdapter):
         dataset = _dataset_of(adapter)
         self._elements = Elements(dataset)
         self.replicas = replicas = replicas_for(self._elements.spec)
-        self._passes: list[Pass] = []
+        self._passes: list[EpochIterator] = []
         batches = adapter.num_batches
         self._share: Share | None = None
         everywhere = replicas
@@ -243,11 +243,11 @@ class FedData(DataAdapter):
         """What Keras iterates over: itself."""
         return self
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> EpochIterator:
         self.close()
         if self._share is not None and self._share.changes:
             self._elements = Elements(self._share.of_next_pass())
-        started = Pass(
+        started = EpochIterator(
             self._elements,
             self.steps_per_execution,
             self.replicas,

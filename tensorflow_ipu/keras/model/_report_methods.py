@@ -78,7 +78,7 @@ class ReportMethods:
         if mode != "predict":
             internals.check_compiled(model, "ipu_report")
         batch = _batch(extension, batch_size, mode, spec)
-        asked = _Asked(extension, mode, batch, machine, trip_counts)
+        asked = _Request(extension, mode, batch, machine, trip_counts)
         report = asked.report()
         data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in _parts(batch))
         source = ", as the last one that the model saw" if extension.seen else ", as the model and its losses tell"
@@ -97,11 +97,11 @@ class ReportMethods:
         """
         extension = _extension(self)
         internals.check_compiled(extension.model, "ipu_pieces")
-        asked = _Asked(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
+        asked = _Request(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
         return pieces_of(extension, machine, asked.program)
 
 
-class _Asked:
+class _Request:
     """What a report was asked for, so that more like it can be made for its advice."""
 
     def __init__(

@@ -141,14 +141,14 @@ def _of_workers(callback: Any, strategy: IPUStrategyV1) -> Any:
     if not isinstance(callback, _WRITING) or not all(_is_of_keras(callback, name) for name in _HOOKS):
         return callback
     restores = isinstance(callback, keras.callbacks.BackupAndRestore)
-    return (_Restoring if restores else _OnChief)(callback, strategy)
+    return (_Restoring if restores else _ChiefOnly)(callback, strategy)
 
 
 def _is_of_keras(callback: keras.callbacks.Callback, hook: str) -> bool:
     return getattr(type(callback), hook).__module__.startswith("keras.")
 
 
-class _OnChief(keras.callbacks.Callback):
+class _ChiefOnly(keras.callbacks.Callback):
     """Hands what `fit` says on to a callback, on worker 0."""
 
     def __init__(self, callback: keras.callbacks.Callback, strategy: IPUStrategyV1) -> None:
@@ -168,7 +168,7 @@ class _OnChief(keras.callbacks.Callback):
 
 
 def _handing_on(hook: str) -> Callable[..., None]:
-    def hand_on(self: _OnChief, *args: Any, **kwargs: Any) -> None:
+    def hand_on(self: _ChiefOnly, *args: Any, **kwargs: Any) -> None:
         if self.cluster.is_chief:
             with self.extended.alone():
                 getattr(self.callback, hook)(*args, **kwargs)
@@ -178,10 +178,10 @@ def _handing_on(hook: str) -> Callable[..., None]:
 
 
 for _hook in _HOOKS:
-    setattr(_OnChief, _hook, _handing_on(_hook))
+    setattr(_ChiefOnly, _hook, _handing_on(_hook))
 
 
-class _Restoring(_OnChief):
+class _Restoring(_ChiefOnly):
     """`BackupAndRestore`: what worker 0 finds in its folder, all workers begin with."""
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -71,7 +71,7 @@ class Execution:
     def __call__(self, source: Nested) -> Nested:
         """Runs an execution."""
         fed = source[0] if isinstance(source, list) and source else source
-        if not isinstance(fed, fed_data.Pass):
+        if not isinstance(fed, fed_data.EpochIterator):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         self._replicas = fed.replicas
         with self._extension.strategy.extended.counting(fed.replicas):
@@ -79,7 +79,7 @@ class Execution:
         self._extension.seen[self._mode] = fed.elements.spec
         return result
 
-    def _run_fed(self, fed: fed_data.Pass) -> Nested:
+    def _run_fed(self, fed: fed_data.EpochIterator) -> Nested:
         outfeed = self._queue(fed)
         try:
             if self._extension.callbacks is None:
@@ -98,7 +98,7 @@ class Execution:
         """Whether the device runs nothing, and each execution returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
-    def _zeros(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue) -> Nested:
+    def _zeros(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
         """What an execution would have left in the outfeed, all zeros."""
         outer = [self._replicas] if self._replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
@@ -108,7 +108,7 @@ class Execution:
         spec = self._loop.returned_spec(fed.elements)
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
-    def _queue(self, fed: fed_data.Pass) -> IPUOutfeedQueue:
+    def _queue(self, fed: fed_data.EpochIterator) -> IPUOutfeedQueue:
         """The queue for what the steps return: another one for other shapes, which depend on the data."""
         wanted = self._extension.outfeed_mode(self._mode)
         key = (fed.elements.key, wanted, self._replicas)
@@ -116,7 +116,9 @@ class Execution:
             self._outfeeds[key] = self._extension.outfeed(self._mode)
         return self._outfeeds[key]
 
-    def _run_and_report(self, fed: fed_data.Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:
+    def _run_and_report(
+        self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks
+    ) -> Nested:
         elements: list[Nested] = []
 
         def handle(element: Nested) -> None:

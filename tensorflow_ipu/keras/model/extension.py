@@ -50,7 +50,7 @@ def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
     return ipus // needed
 
 
-class Look(NamedTuple):
+class ShardingProbe(NamedTuple):
     """What a call of a model shows.
 
     Attributes:
@@ -62,14 +62,14 @@ class Look(NamedTuple):
     has_stages: bool
 
 
-def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> Look:
+def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> ShardingProbe:
     """Calls a model with symbols, to see which scopes its layers enter."""
     graph = graphs.FunctionGraph("look_at")
     before = entered()
     # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
     with contextlib.suppress(Exception), strategy.scope(), graph.as_default():
         internals.called_with_symbols(model, symbols_of(spec), training=True)
-    return Look(replicas.power_of_2(replicas.shards_of(graph)), entered() > before)
+    return ShardingProbe(replicas.power_of_2(replicas.shards_of(graph)), entered() > before)
 
 
 def check_traced(model: keras.Model, expected: int) -> None:
@@ -119,7 +119,7 @@ class Extension:
         self.callbacks: AsynchronousCallbacks | None = None
         self._asked: int | None = None
         self._loops: dict[str, Loop] = {}
-        self._looks: dict[str, Look] = {}  # By the spec of a batch.
+        self._looks: dict[str, ShardingProbe] = {}  # By the spec of a batch.
 
     @property
     def ordinal(self) -> int:
@@ -148,7 +148,7 @@ class Extension:
         if _state.ipus_of_device(self.ordinal) > 1:
             check_traced(self.model, self._look(spec).ipus)
 
-    def _look(self, spec: Nested) -> Look:
+    def _look(self, spec: Nested) -> ShardingProbe:
         key = repr(spec)
         if key not in self._looks:
             self._looks[key] = look_at(self.model, self.strategy, spec)

@@ -15,7 +15,6 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import Faults, as_int, note_bool, parse_method
 from tensorflow_ipu._base.tensors import is_function
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
-from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tensorflow_ipu._base.types import DTypeOf
+    from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation
     from tensorflow_ipu.pipelining import PipelineStageOptions
 
 
@@ -446,6 +446,8 @@ class GradientAccumulationOptions(OptionGroup):
         steps = self.gradient_accumulation_steps_per_replica
         if steps is None or steps == 1:
             return None
+        from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation  # It takes time to import.
+
         return StepAccumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
 
     @classmethod

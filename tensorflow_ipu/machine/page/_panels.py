@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.machine._comparison import Change, changed_figures, changed_operations
-from tensorflow_ipu.machine._text import PARTS, count_text, dearest, machine_text, memory_parts
+from tensorflow_ipu.machine._text import PARTS, count_text, machine_text, memory_parts, top_operations
 from tensorflow_ipu.machine.page import _pictures
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _timeline(report: Report) -> str:
 
 
 def _host(report: Report) -> str:
-    rows = [each for each in dearest(report) if each.host_bytes]
+    rows = [each for each in top_operations(report) if each.host_bytes]
     if not rows:
         return _panel("host", "Host input and output", '<p class="soft">The program has no feeds.</p>')
     system, steps = report.system, report.steps
@@ -251,7 +251,7 @@ def _host(report: Report) -> str:
 
 
 def _operations(report: Report) -> str:
-    found = dearest(report)
+    found = top_operations(report)
     whole = sum(each.seconds for each in found) or 1.0
     several = report.ipus_per_replica > 1
     heads = [("operation", ""), ("kind", ""), *([("IPU", "n")] if several else []), ("times", "n"), ("a run", "n")]

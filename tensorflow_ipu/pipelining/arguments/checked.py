@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
 
 
-def check_queues(given: Given, training: bool, faults: Faults) -> None:
+def check_queues(given: RawArguments, training: bool, faults: Faults) -> None:
     """Records what is wrong with the queues, and with what is to go into the outfeed."""
     infeed, outfeed, mask = given.infeed_queue, given.outfeed_queue, given.outfeed_mask
     if infeed is not None and not isinstance(infeed, IPUInfeedQueue):
@@ -81,7 +81,7 @@ def check_dtype(name: str, value: DTypeOf, faults: Faults) -> None:
 
 
 @dataclass(frozen=True)
-class Given:
+class RawArguments:
     """What `pipeline` was called with, under the names of its arguments; nothing of it is checked yet."""
 
     computational_stages: Sequence[Callable[..., Nested] | Sequence[Callable[..., Nested]]]
@@ -158,7 +158,7 @@ class Arguments:
         return self.optimizer_function is not None
 
 
-def checked(given: Given) -> Arguments:
+def checked(given: RawArguments) -> Arguments:
     """Checks the arguments of `pipeline`."""
     faults = Faults()
     training = given.optimizer_function is not None
@@ -334,7 +334,7 @@ def _default_mapping(widths: list[int], schedule: object, serialized: bool) -> p
 
 
 def _check_phases(
-    execution: PhasedExecution, mapping: plan_arguments.Mapping | None, given: Given, faults: Faults
+    execution: PhasedExecution, mapping: plan_arguments.Mapping | None, given: RawArguments, faults: Faults
 ) -> None:
     """Records what cannot be done in phases: a mapping to other than their groups of IPUs, and what schedules can do."""
     if mapping is not None:
@@ -369,7 +369,7 @@ def _check_liveness(schedule: object, liveness: object, faults: Faults) -> None:
         )
 
 
-def _check_functions(given: Given, faults: Faults) -> None:
+def _check_functions(given: RawArguments, faults: Faults) -> None:
     function = given.optimizer_function
     if function is not None and not callable(function):
         faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")

@@ -11,7 +11,7 @@ from tensorflow_ipu._base.checks import note_bool
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.checks import Faults
-    from tensorflow_ipu.pipelining.arguments.checked import Given
+    from tensorflow_ipu.pipelining.arguments.checked import RawArguments
 
 _KINDS = ("convolution_options", "matmul_options", "slice_options")
 
@@ -117,7 +117,7 @@ class PipelineOptions:
     offload_weights: bool | None
 
 
-def checked_options(given: Given, stages: int | None, faults: Faults) -> PipelineOptions:
+def checked_options(given: RawArguments, stages: int | None, faults: Faults) -> PipelineOptions:
     """Records what is wrong with these arguments."""
     lists: dict[str, tuple[PipelineStageOptions, ...] | None] = {}
     for direction in ("forward", "backward"):

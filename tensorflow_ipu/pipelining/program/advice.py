@@ -88,10 +88,10 @@ class Planned:
         if costs is None or len(plan.ipus) < plan.stages:
             yield NotAsked(words, "stages have concurrent parts, or share IPUs: `compare_plans` costs other mappings")
             return
-        dearest = max(range(plan.stages), key=lambda stage: _time(costs[stage]))
-        halves = [_half(costs[dearest])] * 2
-        more = [*costs[:dearest], *halves, *costs[dearest + 1 :]]
-        words += f" on an IPU of its own: stage {dearest}, the dearest, cut in two that take equally long"
+        top_operations = max(range(plan.stages), key=lambda stage: _time(costs[stage]))
+        halves = [_half(costs[top_operations])] * 2
+        more = [*costs[:top_operations], *halves, *costs[top_operations + 1 :]]
+        words += f" on an IPU of its own: stage {top_operations}, the dearest, cut in two that take equally long"
         words += f" (a replica then has {power_of_2(len(more))} IPUs)"
         yield from self._asked(words, mode=plan.recomputation, costs=more)
 

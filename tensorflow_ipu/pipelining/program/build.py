@@ -13,9 +13,9 @@ import tensorflow as tf
 from tensorflow_ipu._native import library
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.feeds import program_order
-from tensorflow_ipu.pipelining.arguments.checked import Arguments, Given, checked
+from tensorflow_ipu.pipelining.arguments.checked import Arguments, RawArguments, checked
 from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
-from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program import stash_buffers
 from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
 from tensorflow_ipu.pipelining.program.layout import Layout
 from tensorflow_ipu.pipelining.program.lowering import Lowering
@@ -114,7 +114,7 @@ def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()
 
 
-def build(given: Given, name: str | None) -> tf.Operation:
+def build(given: RawArguments, name: str | None) -> tf.Operation:
     """The pipeline of these arguments, in the program that is being traced."""
     arguments = checked(given)
     if tf.executing_eagerly():
@@ -205,7 +205,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     accumulation = Accumulation(
         arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
     )
-    zero = rings.opaque_zero()
+    zero = stash_buffers.opaque_zero()
     update = None if training is None else model.update(training, accumulation)
     layout = Layout(plan, model.parts, model.head)
     model.parts.weight_update = update
@@ -213,7 +213,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     operations = Operations(layout, model.parts, feeds, accumulation)
 
     def one_pass(token: tf.Tensor) -> tf.Tensor:
-        sequencer = rings.Sequencer(token)
+        sequencer = stash_buffers.TokenThreading(token)
         memory = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
         results = Lowering(layout, operations, memory, sequencer).run(iterations, total)
         feeds.finish(results.sums)

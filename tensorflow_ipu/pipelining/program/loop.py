@@ -12,7 +12,7 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._tensorflow import assembly, definitions, graphs
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.program.rings import Token
+    from tensorflow_ipu.pipelining.program.stash_buffers import Token
 
 _numbers = itertools.count()
 

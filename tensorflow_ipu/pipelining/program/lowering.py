@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.program import memory, rings
+from tensorflow_ipu.pipelining.program import memory, stash_buffers
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
 from tensorflow_ipu.pipelining.program.loop import run_while
 from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut
@@ -49,7 +49,7 @@ class Lowering:
     """One pass of a plan."""
 
     def __init__(
-        self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: rings.Sequencer
+        self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: stash_buffers.TokenThreading
     ) -> None:
         """Takes what a pass is made of."""
         self._layout = layout

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.program import rings
+from tensorflow_ipu.pipelining.program import stash_buffers
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
 from tensorflow_ipu.pipelining.program.operations import Contents, Operation, Read
-from tensorflow_ipu.pipelining.program.rings import Sequencer, Token, Turns, Wanted, When
+from tensorflow_ipu.pipelining.program.stash_buffers import LoopIndices, Predicate, PredicateKind, Token, TokenThreading
 from tensorflow_ipu.pipelining.schedule.instructions import LINKS, Buffer
 from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tensorflow_ipu._base.types import Number
-    from tensorflow_ipu.pipelining.program.rings import Token
+    from tensorflow_ipu.pipelining.program.stash_buffers import Token
 
 # Of tensors of so many bytes, an instruction uses all cores by itself, and to copy them takes what overlapping gains: with
 # 1 MiB, pipelines of convolutions take 1.20 to 1.26 times as long as one loop where they overlap, and 1.10 to 1.14 where
@@ -40,7 +40,7 @@ def window_of(stages: int) -> int:
 class Overlap:
     """The instructions of one iteration, or of one region of it, in their order."""
 
-    def __init__(self, sequencer: Sequencer, window: int, begin: Token | None = None) -> None:
+    def __init__(self, sequencer: TokenThreading, window: int, begin: Token | None = None) -> None:
         """Begins."""
         self._sequencer = sequencer
         self._window = window
@@ -89,7 +89,7 @@ class ProgramMemory:
       contents: For each buffer its tensors: `[depth, ...]`, or `[...]` where it holds one micro-batch.
     """
 
-    def __init__(self, contents: Contents, sequencer: rings.Sequencer, window: int) -> None:
+    def __init__(self, contents: Contents, sequencer: stash_buffers.TokenThreading, window: int) -> None:
         """Takes what is there when the pass begins, what runs its operations one after the other, and how many may overlap."""
         self.contents = contents
         self._sequencer = sequencer
@@ -109,18 +109,18 @@ class ProgramMemory:
     ) -> None:
         """Runs the operations of steps."""
         every = _flat(steps)
-        turns = Turns(every, base, count, () if all_there else (When(each.micro_batch) for each in every))
+        turns = LoopIndices(every, base, count, () if all_there else (Predicate(each.micro_batch) for each in every))
         self._overlap = Overlap(self._sequencer, self._window) if overlapping else None
         for operations in steps:
             for operation in operations:
-                self._run(operation, turns, None if all_there else turns.runs(When(operation.micro_batch)))
+                self._run(operation, turns, None if all_there else turns.runs(Predicate(operation.micro_batch)))
             self._end_step()
         self._overlap = None
 
     def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Number, count: Number) -> None:
         """Runs the operations of steps, two at a time where both have a micro-batch; those that have none are skipped."""
         pairs = [[operations[at : at + 2] for at in range(0, len(operations), 2)] for operations in steps]
-        turns = Turns(_flat(steps), base, count, (when for pair in _flat(pairs) for _, when in _runs(pair)))
+        turns = LoopIndices(_flat(steps), base, count, (when for pair in _flat(pairs) for _, when in _runs(pair)))
         for of_step in pairs:
             for pair in of_step:
                 for together, when in _runs(pair):
@@ -131,10 +131,10 @@ class ProgramMemory:
                         self._run_together(together, turns, runs)
             self._end_step()
 
-    def _run(self, operation: Operation, turns: Turns, runs: tf.Tensor | None) -> None:
+    def _run(self, operation: Operation, turns: LoopIndices, runs: tf.Tensor | None) -> None:
         """Runs an operation; what it writes to links is there as the step ends."""
         for key, specs in (operation.scratch or {}).items():
-            [self.contents[key]] = rings.empty([(specs, 1)])
+            [self.contents[key]] = stash_buffers.empty([(specs, 1)])
             self._scratch.append(key)
         given = [self._given(read) for read in operation.reads]
         before = [self._exchanged.get(key, self.contents[key]) for key in operation.targets]
@@ -153,7 +153,7 @@ class ProgramMemory:
             results = self._sequencer.once(runs, reads, old, flat)
         self._keep(operation.targets, cut(results, widths))
 
-    def _run_together(self, operations: Sequence[Operation], turns: Turns, runs: tf.Tensor) -> None:
+    def _run_together(self, operations: Sequence[Operation], turns: LoopIndices, runs: tf.Tensor) -> None:
         """Runs several operations of a step, overlapping, or skips all of them."""
         contents, exchanged = self.contents, self._exchanged
         targets = list(dict.fromkeys(key for operation in operations for key in operation.targets))
@@ -202,7 +202,7 @@ class _MemoryView:
 
     memory: ProgramMemory
     of_section: int  # The micro-batch's number there.
-    turns: Turns
+    turns: LoopIndices
     behind: Token  # Known once the operation may run.
     given: dict[Read, list[tf.Tensor]]
     before: dict[Key, list[tf.Tensor]]
@@ -219,7 +219,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return rings.read(self.memory.contents[buffer], self._place(buffer), self.behind)
+        return stash_buffers.read(self.memory.contents[buffer], self._place(buffer), self.behind)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -231,7 +231,7 @@ class _MemoryView:
             return list(values)
         overlap = self.memory._overlap
         behind = self.behind if overlap is None else overlap.behind_reads(buffer)
-        return rings.written(old, self._place(buffer), values, behind)
+        return stash_buffers.written(old, self._place(buffer), values, behind)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
@@ -243,23 +243,25 @@ class _MemoryView:
         return self.turns.place(self.of_section, ring)
 
 
-def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: rings.Sequencer) -> ProgramMemory:
+def empty_memory(
+    layout: Layout, accumulation: Accumulation, sums: Values, sequencer: stash_buffers.TokenThreading
+) -> ProgramMemory:
     """The memory as a pass begins."""
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
-    contents |= dict(zip(kept, rings.empty(list(kept.values())), strict=True))
+    contents |= dict(zip(kept, stash_buffers.empty(list(kept.values())), strict=True))
     return ProgramMemory(contents, sequencer, window_of(layout.plan.stages))
 
 
-def _runs(pair: Sequence[Operation]) -> list[tuple[Sequence[Operation], When]]:
+def _runs(pair: Sequence[Operation]) -> list[tuple[Sequence[Operation], Predicate]]:
     """What is run of two operations, or of one, and when."""
     first, second = pair[0].micro_batch, pair[-1].micro_batch
     if len(pair) == 1:
-        return [(pair, When(first))]
+        return [(pair, Predicate(first))]
     return [
-        (pair, When(first, second, Wanted.BOTH)),
-        (pair[:1], When(first, second, Wanted.FIRST_ALONE)),
-        (pair[1:], When(second, first, Wanted.FIRST_ALONE)),
+        (pair, Predicate(first, second, PredicateKind.BOTH)),
+        (pair[:1], Predicate(first, second, PredicateKind.FIRST_ALONE)),
+        (pair[1:], Predicate(second, first, PredicateKind.FIRST_ALONE)),
     ]
 
 

@@ -145,7 +145,7 @@ class StagePart:
             return
         graph = self._backward_graph
         assert graph is not None
-        self._backward_results += [graph.restored(one) for one in tensors]
+        self._backward_results += [graph.rematerialized(one) for one in tensors]
         self._stashed = self._needed(graph)
         self.residuals = self.stash = [spec_of(one) for one in self._stashed]
         self._check_static()
@@ -226,7 +226,7 @@ class StagePart:
     def passes(self) -> dict[str, tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]]:
         """What it runs, as functions of tensors without side effects that can be called outside of the program."""
         graph = DerivedGraph(f"{self._trace.graph.name}_alone", Sources(self._trace, self._assigned), recompute=True)
-        results = [graph.restored(one) for one in self._results]
+        results = [graph.rematerialized(one) for one in self._results]
         forward = GraphFunction(graph, graph.placeholders, results)
         found = {"forward": (forward, [spec_of(one) for one in graph.placeholders])}
         if self._recompute is not None:
@@ -266,7 +266,7 @@ class StagePart:
 
     def _make_recompute(self, sources: Sources, wanted: list[tf.Tensor]) -> None:
         graph = DerivedGraph(f"{self._trace.graph.name}_recompute", sources, recompute=True)
-        results = [graph.restored(one) for one in wanted]
+        results = [graph.rematerialized(one) for one in wanted]
         self._stashed = graph.stashed
         self._recompute = GraphFunction(graph, graph.placeholders, results)
 

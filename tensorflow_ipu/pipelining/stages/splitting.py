@@ -54,7 +54,7 @@ class Sources:
 
     def varies(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor may differ from micro-batch to micro-batch."""
-        tensor = passed_on(tensor)
+        tensor = resolve_identity(tensor)
         waiting = [tensor]
         while waiting:  # No recursion: a stage can be deep.
             top = waiting[-1]
@@ -65,7 +65,7 @@ class Sources:
             elif self.is_source(top):
                 self._varies[id(top)] = True
             else:
-                inputs = [passed_on(each) for each in top.op.inputs]
+                inputs = [resolve_identity(each) for each in top.op.inputs]
                 unknown = [each for each in inputs if id(each) not in self._varies]
                 if unknown:
                     waiting += unknown
@@ -88,18 +88,18 @@ class Sources:
 
     def _is_lasting(self, handle: tf.Tensor) -> bool:
         """Whether a handle is that of a resource which the pipeline does not change."""
-        outside = self.outside(carried_from(handle))
+        outside = self.outside(loop_source(handle))
         return outside is not None and id(outside) not in self._assigned
 
 
-def passed_on(tensor: tf.Tensor) -> tf.Tensor:
+def resolve_identity(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that operations which pass on several tensors have as this one of their outputs; else the tensor itself."""
     while tensor.op.type == "IdentityN":
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 
 
-def carried_from(handle: tf.Tensor) -> tf.Tensor:
+def loop_source(handle: tf.Tensor) -> tf.Tensor:
     """The handle that went into the loops whose output a handle is: loops hand resources on as they are."""
     while handle.op.type in ("While", "StatelessWhile"):
         handle = handle.op.inputs[handle.value_index]
@@ -152,7 +152,7 @@ class DerivedGraph(assembly.CapturingGraph):
         """Gives a tensor of another graph as one of this graph."""
         graph = getattr(tensor, "graph", None)
         if graph is self._sources.trace.graph:
-            return self.restored(tensor)
+            return self.rematerialized(tensor)
         if self._loss is not None and graph is self._loss.graph:
             outside = self._loss.outside(tensor)
             return self._of_last_stage(tensor) if outside is None else super().capture(outside, name=name, shape=shape)
@@ -177,9 +177,9 @@ class DerivedGraph(assembly.CapturingGraph):
         """A new placeholder, which is no input of the graph yet."""
         return assembly.placeholder(self, spec, name)
 
-    def restored(self, tensor: tf.Tensor) -> tf.Tensor:
+    def rematerialized(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""
-        tensor = passed_on(tensor)
+        tensor = resolve_identity(tensor)
         waiting = [tensor]
         while waiting:  # No recursion: a stage can be deep.
             top = waiting[-1]
@@ -188,7 +188,7 @@ class DerivedGraph(assembly.CapturingGraph):
                 continue
             found = self._leaf(top)
             if found is None:
-                missing = [each for each in map(passed_on, top.op.inputs) if id(each) not in self._here]
+                missing = [each for each in map(resolve_identity, top.op.inputs) if id(each) not in self._here]
                 if missing:
                     waiting += missing
                     continue
@@ -217,7 +217,7 @@ class DerivedGraph(assembly.CapturingGraph):
 
     def _leaf(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor of this graph for one that is not computed from others; None for one that is."""
-        outside = self._sources.outside(carried_from(tensor) if tensor.dtype == tf.resource else tensor)
+        outside = self._sources.outside(loop_source(tensor) if tensor.dtype == tf.resource else tensor)
         if outside is not None:
             return super().capture(outside)
         if tensor.dtype not in (tf.resource, tf.variant) and (tensor.shape.num_elements() or 0) <= _LARGEST_CONSTANT:
@@ -246,7 +246,7 @@ class DerivedGraph(assembly.CapturingGraph):
         with self.as_default(), tf.control_dependencies(None), tf.device(None):
             attributes = {name: value for name, value in op.node_def.attr.items() if name != "_class"}
             copied = graphs.copy_operation(
-                self, op, [self._here[id(passed_on(each))] for each in op.inputs], attributes
+                self, op, [self._here[id(resolve_identity(each))] for each in op.inputs], attributes
             )
         for old, new in zip(op.outputs, copied.outputs, strict=True):
             variables.say_same_behind(old, new)

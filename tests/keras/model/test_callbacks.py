@@ -195,7 +195,7 @@ def test_callbacks_of_keras_do_their_work(
 def test_a_callback_evaluates_and_predicts_between_epochs(features: Any, labels: Any, model: Any) -> None:
     results = []
 
-    class Look(keras.callbacks.Callback):
+    class ShardingProbe(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             model: Any = self.model
             results.append(model.evaluate(features[:24], labels[:24], batch_size=12, verbose=0))
@@ -203,5 +203,5 @@ def test_a_callback_evaluates_and_predicts_between_epochs(features: Any, labels:
 
     for asynchronous in (False, True):
         model.set_asynchronous_callbacks(asynchronous)
-        model.fit(**data(features, labels), callbacks=[Look()])
+        model.fit(**data(features, labels), callbacks=[ShardingProbe()])
     assert results[1::2] == [(24, 3)] * 2

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
 
-__all__ = ["Watched", "WatchedStep", "build", "strategy_of_model", "update", "watched_step", "weights_of"]
+__all__ = ["ProbedStep", "ProbedTensor", "build", "probed_step", "strategy_of_model", "update", "weights_of"]
 
 
-class Watched(NamedTuple):
+class ProbedTensor(NamedTuple):
     """A tensor that a layer made.
 
     Attributes:
@@ -33,7 +33,7 @@ class Watched(NamedTuple):
     tensor: tf.Tensor
 
 
-class WatchedStep(NamedTuple):
+class ProbedStep(NamedTuple):
     """What a step of training computed.
 
     Attributes:
@@ -45,9 +45,9 @@ class WatchedStep(NamedTuple):
     """
 
     loss: tf.Tensor
-    activations: Sequence[Watched]
+    activations: Sequence[ProbedTensor]
     gradients: Sequence[tf.Tensor | None]
-    weights: Sequence[Watched]
+    weights: Sequence[ProbedTensor]
     weight_gradients: Sequence[tf.Tensor | None]
 
 
@@ -57,9 +57,9 @@ def strategy_of_model(model: keras.Model) -> IPUStrategyV1 | None:
     return None if extension is None else extension.strategy
 
 
-def watched_step(
+def probed_step(
     model: keras.Model, batch: Nested, half: bool, scale: float = 1.0, single: Sequence[str] = ()
-) -> WatchedStep:
+) -> ProbedStep:
     """A step of training in float32 or float16, without its update. It is called where a function is traced."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     with _computing_in(model, "mixed_float16" if half else "float32", single), _watched(model) as found:
@@ -70,7 +70,7 @@ def watched_step(
         variables = [tf_variable(weight) for weight in model.trainable_variables]
         made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
     gradients = [None if one is None else tf.convert_to_tensor(one) for one in made]
-    return WatchedStep(
+    return ProbedStep(
         loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :]
     )
 
@@ -93,7 +93,7 @@ def update(model: keras.Model, gradients: Sequence[tf.Tensor | None]) -> None:
     optimizer.apply(scaled, model.trainable_variables)
 
 
-def weights_of(model: keras.Model) -> list[Watched]:
+def weights_of(model: keras.Model) -> list[ProbedTensor]:
     """The trainable weights in Keras's order, each with the layer that made it."""
     names = _names(model)
     layer_of = {}
@@ -101,7 +101,7 @@ def weights_of(model: keras.Model) -> list[Watched]:
         for weight in layer.trainable_variables:
             layer_of.setdefault(id(weight), names.get(id(layer), layer.name))
     return [
-        Watched(layer_of.get(id(weight), model.name), weight.name, tf_variable(weight))
+        ProbedTensor(layer_of.get(id(weight), model.name), weight.name, tf_variable(weight))
         for weight in model.trainable_variables
     ]
 
@@ -138,15 +138,15 @@ def _computing_in(model: keras.Model, policy: str, single: Sequence[str]) -> Ite
 
 
 @contextlib.contextmanager
-def _watched(model: keras.Model) -> Iterator[list[Watched]]:
+def _watched(model: keras.Model) -> Iterator[list[ProbedTensor]]:
     """A block that notes the floating results of the model's layers. What is computed in a loop of a layer is the layer's."""
-    found: list[Watched] = []
+    found: list[ProbedTensor] = []
     seen: set[int] = set()
     graph = tf.compat.v1.get_default_graph()
     names = _names(model)
     layers = [layer for layer in internals.all_layers(model) if layer is not model]
 
-    def watching(layer: keras.layers.Layer, call: Callable[..., Nested]) -> Callable[..., Nested]:
+    def probing(layer: keras.layers.Layer, call: Callable[..., Nested]) -> Callable[..., Nested]:
         def watched(*args: Any, **kwargs: Any) -> Nested:
             result = call(*args, **kwargs)
             tensors = [one for one in tf.nest.flatten(result) if tf.is_tensor(one) and one.dtype.is_floating]
@@ -154,14 +154,14 @@ def _watched(model: keras.Model) -> Iterator[list[Watched]]:
                 if getattr(tensor, "graph", graph) is graph and id(tensor) not in seen:
                     seen.add(id(tensor))
                     count = sum(one.layer == names[id(layer)] for one in found)
-                    found.append(Watched(names[id(layer)], str(count) if count or at else "", tensor))
+                    found.append(ProbedTensor(names[id(layer)], str(count) if count or at else "", tensor))
             return result
 
         return watched
 
     for layer in layers:
         # Past Keras's own attributes, which it tracks.
-        layer.__dict__["call"] = watching(layer, layer.call)
+        layer.__dict__["call"] = probing(layer, layer.call)
     try:
         yield found
     finally:

@@ -10,13 +10,19 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu.pipelining.program import loop, rings
+from tensorflow_ipu.pipelining.program import loop, stash_buffers
 from tensorflow_ipu.pipelining.program.operations import Operation, Read
-from tensorflow_ipu.pipelining.program.rings import Turns, Wanted, When
+from tensorflow_ipu.pipelining.program.stash_buffers import LoopIndices, Predicate, PredicateKind
 from tensorflow_ipu.pipelining.schedule.instructions import Buffer, BufferKind
 
 COUNT = 6
-WHEN = [When(0), When(-2), When(0, -2, Wanted.BOTH), When(0, -2, Wanted.FIRST_ALONE), When(-2, 0, Wanted.FIRST_ALONE)]
+WHEN = [
+    Predicate(0),
+    Predicate(-2),
+    Predicate(0, -2, PredicateKind.BOTH),
+    Predicate(0, -2, PredicateKind.FIRST_ALONE),
+    Predicate(-2, 0, PredicateKind.FIRST_ALONE),
+]
 
 
 def ring(depth: int) -> Buffer:
@@ -27,9 +33,9 @@ def operation(micro_batch: int, *depths: int) -> Operation:
     return Operation(micro_batch, (Read(ring(depths[0])),), tuple(map(ring, depths[1:])), lambda _: {})
 
 
-def is_there(when: When, base: int) -> bool:
+def is_there(when: Predicate, base: int) -> bool:
     first, second = (0 <= base + number < COUNT for number in when[:2])
-    return first and (when.wanted is Wanted.FIRST or second == (when.wanted is Wanted.BOTH))
+    return first and (when.wanted is PredicateKind.FIRST or second == (when.wanted is PredicateKind.BOTH))
 
 
 def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_batches():
@@ -37,7 +43,7 @@ def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_bat
 
     @tf.function(jit_compile=True)
     def turns(base: tf.Tensor) -> list[tf.Tensor]:
-        found = Turns(operations, base, COUNT, WHEN)
+        found = LoopIndices(operations, base, COUNT, WHEN)
         places = [found.place(0, ring(3)), found.place(-2, ring(3)), found.place(-2, ring(5))]
         return [found.number(0), found.number(-2), *places, *(found.runs(when) for when in WHEN)]
 
@@ -53,11 +59,11 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 
     @tf.function(jit_compile=True)
     def written(place: tf.Tensor) -> list[Any]:
-        kept, single = rings.empty([(specs, 4), (specs[:1], 1)])
+        kept, single = stash_buffers.empty([(specs, 4), (specs[:1], 1)])
         values = [tf.cast(tf.ones(one.shape), dtype) for one in specs]
-        kept = rings.written(kept, place, values)
-        kept = rings.written(kept, 1, values)
-        return [*kept, *rings.read(kept, place), *rings.read(kept, 2), *single]
+        kept = stash_buffers.written(kept, place, values)
+        kept = stash_buffers.written(kept, 1, values)
+        return [*kept, *stash_buffers.read(kept, place), *stash_buffers.read(kept, 2), *single]
 
     first, second, nothing, *rest = (one.numpy() for one in written(tf.constant(3)))
     assert (first.shape, second.shape, nothing.shape) == ((4, 2, 3), (4,), (4, 0))
@@ -72,9 +78,9 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 def test_large_tensors_are_written_and_read_in_their_places_too(rows):
     @tf.function(jit_compile=True)
     def written(place: tf.Tensor, value: tf.Tensor) -> list[tf.Tensor]:
-        [kept] = rings.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
-        kept = rings.written(kept, place, [value])
-        return [*kept, *rings.read(kept, place), *rings.read(kept, 0)]
+        [kept] = stash_buffers.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
+        kept = stash_buffers.written(kept, place, [value])
+        return [*kept, *stash_buffers.read(kept, place), *stash_buffers.read(kept, 0)]
 
     value = np.arange(rows << 8, dtype=np.float32).reshape(rows, 1 << 8)
     ring, there, before = written(tf.constant(2), tf.constant(value))
@@ -85,9 +91,9 @@ def test_large_tensors_are_written_and_read_in_their_places_too(rows):
 
 def convolutions_in_a_ring(images: tf.Tensor, weights: tf.Tensor, place: tf.Tensor) -> list[Any]:
     """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
-    [kept] = rings.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
-    kept = rings.written(kept, 2, [images])
-    [there], [nothing] = rings.read(kept, place), rings.read(kept, 0)
+    [kept] = stash_buffers.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
+    kept = stash_buffers.written(kept, 2, [images])
+    [there], [nothing] = stash_buffers.read(kept, place), stash_buffers.read(kept, 0)
     with tf.GradientTape() as tape:
         tape.watch(weights)
         found = tf.nn.conv2d(there, weights, 1, "SAME")
@@ -127,8 +133,8 @@ def test_a_kernel_of_the_host_refuses_a_place_that_a_ring_does_not_have():
 def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(place, writes):
     @tf.function(jit_compile=True)
     def used(place: tf.Tensor) -> list[Any]:
-        [kept] = rings.empty([([tf.TensorSpec([2], tf.float32)], 4)])
-        return rings.written(kept, place, [tf.ones([2])]) if writes else rings.read(kept, place)
+        [kept] = stash_buffers.empty([([tf.TensorSpec([2], tf.float32)], 4)])
+        return stash_buffers.written(kept, place, [tf.ones([2])]) if writes else stash_buffers.read(kept, place)
 
     with pytest.raises(tf.errors.InternalError, match=f"place {place} of a ring"):
         used(tf.constant(place))
@@ -137,7 +143,7 @@ def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(p
 def test_a_fence_and_a_barrier_pass_values_on():
     @tf.function(jit_compile=True)
     def passed(zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
-        behind, [fenced] = rings.Sequencer(zero).fence([x * 2], zero)
+        behind, [fenced] = stash_buffers.TokenThreading(zero).fence([x * 2], zero)
         [barred] = ops.ipu_barrier([x * 3])
         return [tf.convert_to_tensor(behind), fenced, barred]
 
@@ -188,15 +194,19 @@ def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(co
 
     def program(base: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
         ops.ipu_join_orders([order.handle for order in orders])
-        token = rings.opaque_zero()
-        [kept] = rings.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
-        turns = Turns([operation(0, 3)], base, COUNT, WHEN)
+        token = stash_buffers.opaque_zero()
+        [kept] = stash_buffers.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
+        turns = LoopIndices([operation(0, 3)], base, COUNT, WHEN)
         place = turns.place(0, ring(3))
         for when in WHEN:
             token, [*kept] = loop.run_once(
-                turns.runs(when), token, [x], kept, lambda behind, given, old: rings.written(old, place, given, behind)
+                turns.runs(when),
+                token,
+                [x],
+                kept,
+                lambda behind, given, old: stash_buffers.written(old, place, given, behind),
             )
-        return rings.read(kept, place, token)
+        return stash_buffers.read(kept, place, token)
 
     function = tf.function(program, jit_compile=True)
     text = compiled_text(strategy, function, tf.constant(0), tf.ones([64]))

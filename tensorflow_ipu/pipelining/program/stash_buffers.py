@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Token: TypeAlias = "int | tf.Tensor"  # An int32 scalar that is 0, and known once something else is.
 
 
-class Sequencer:
+class TokenThreading:
     """Runs the instructions of a program one after the other, by a token.
 
     Attributes:
@@ -94,7 +94,7 @@ def _graph() -> tf.Graph:
     return tf.compat.v1.get_default_graph()
 
 
-class Wanted(IntEnum):
+class PredicateKind(IntEnum):
     """Which of two micro-batches have to be there for a run, as the operation knows it."""
 
     FIRST = 0
@@ -102,7 +102,7 @@ class Wanted(IntEnum):
     FIRST_ALONE = 2
 
 
-class When(NamedTuple):
+class Predicate(NamedTuple):
     """When something runs, by micro-batches of the section.
 
     Attributes:
@@ -113,14 +113,14 @@ class When(NamedTuple):
 
     first: int
     second: int = 0
-    wanted: Wanted = Wanted.FIRST
+    wanted: PredicateKind = PredicateKind.FIRST
 
 
-class Turns:
+class LoopIndices:
     """The numbers of one iteration."""
 
     def __init__(
-        self, operations: Iterable[Operation], base: Number, count: Number, asked: Iterable[When] = ()
+        self, operations: Iterable[Operation], base: Number, count: Number, asked: Iterable[Predicate] = ()
     ) -> None:
         """Has them computed."""
         operations = list(operations)
@@ -152,7 +152,7 @@ class Turns:
         """Where in a ring of several places it is, an int32 scalar."""
         return self._places[micro_batch, ring.depth]
 
-    def runs(self, when: When) -> tf.Tensor:
+    def runs(self, when: Predicate) -> tf.Tensor:
         """A bool scalar: whether something runs."""
         return self._runs[when]
 

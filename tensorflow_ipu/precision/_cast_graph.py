@@ -14,7 +14,7 @@ from tensorflow_ipu._tensorflow import definitions
 _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "output")}
 
 
-def retyped(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.DType) -> Any:
+def cast_graph(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.DType) -> Any:
     """What computes some operations of a graph, in another type."""
     made = type(graph)()
     made.CopyFrom(graph)

@@ -270,7 +270,7 @@ def test_failure_is_the_runs_with_the_name_and_the_line(count: int, replicas: An
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)careful`.*is too much") as failure:
         strategy.run(program, (X, tf.constant(2.0)))
-    assert re.search(r"IpuHostCall `(\S+/)?careful` \(\S*test_host_parts.py:\d+\)", str(failure.value))
+    assert re.search(r"IpuHostCall `(\S+/)?careful` \(\S*test_host_callbacks.py:\d+\)", str(failure.value))
     np.testing.assert_array_equal(strategy.run(program, (X, tf.constant(9.0))), [5, 6, 7])
 
 

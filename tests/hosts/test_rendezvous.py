@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow_ipu import hosts
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, join
-from tensorflow_ipu.hosts.rendezvous import Muster, muster
+from tensorflow_ipu.hosts.rendezvous import Rendezvous, meet
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.
@@ -37,8 +37,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[Muster]:
-    return pool.submit(muster, Identity(worker, tuple(addresses)), seconds, False)
+def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[Rendezvous]:
+    return pool.submit(meet, Identity(worker, tuple(addresses)), seconds, False)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
@@ -73,7 +73,7 @@ def test_worker_without_a_chief_names_it(addresses: list[str]) -> None:
     with pytest.raises(
         ClusterError, match=rf"worker 0 \({addresses[0]}\) could not be reached by worker 1 within 0.3 s"
     ):
-        muster(Identity(1, tuple(addresses)), SOON, False)
+        meet(Identity(1, tuple(addresses)), SOON, False)
 
 
 # Worker 1 took its own hello for the answer. A port among those that the system gives to who connects is such a one.
@@ -89,7 +89,7 @@ def test_connection_with_itself_is_not_worker_0(addresses: list[str], monkeypatc
 
     monkeypatch.setattr(socket, "create_connection", itself)
     with pytest.raises(ClusterError, match=r"could not be reached by worker 1 within 0.3 s: nobody listens there"):
-        muster(Identity(1, tuple(addresses)), SOON, False)
+        meet(Identity(1, tuple(addresses)), SOON, False)
 
 
 def call(addresses: list[str]) -> socket.socket:
@@ -153,7 +153,7 @@ def test_worker_that_comes_when_the_others_run_is_told(addresses: list[str]) -> 
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(ClusterError, match="is running already, without this process: worker 1 was started twice"):
-            muster(Identity(1, tuple(addresses)), SECONDS, False)
+            meet(Identity(1, tuple(addresses)), SECONDS, False)
         thread.join()
 
 
@@ -161,19 +161,19 @@ def test_port_that_is_in_use_is_told(addresses: list[str]) -> None:
     host, port = addresses[1].split(":")
     message = rf"worker 1 \({addresses[1]}\), this process, cannot listen: its port is in use"
     with socket.create_server((host, int(port))), pytest.raises(ClusterError, match=message):
-        muster(Identity(1, tuple(addresses)), SECONDS, False)
+        meet(Identity(1, tuple(addresses)), SECONDS, False)
 
 
 def test_address_of_another_machine_is_told() -> None:
     with pytest.raises(ClusterError, match="its address is not one of this machine's"):
-        muster(Identity(1, ("127.0.0.1:2222", "192.0.2.1:2222")), SECONDS, False)
+        meet(Identity(1, ("127.0.0.1:2222", "192.0.2.1:2222")), SECONDS, False)
 
 
 def test_host_that_nobody_knows_is_told() -> None:
     with pytest.raises(
         ClusterError, match=r"the address of worker 0 \(nowhere.invalid:2222\), this process, is not known"
     ):
-        muster(Identity(0, ("nowhere.invalid:2222", "127.0.0.1:2222")), SECONDS, False)
+        meet(Identity(0, ("nowhere.invalid:2222", "127.0.0.1:2222")), SECONDS, False)
 
 
 def test_one_worker_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
