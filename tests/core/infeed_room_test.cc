@@ -1,5 +1,4 @@
 // What infeed.h promises the pump: room, and sleep until there is some.
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -76,37 +75,6 @@ bool GetsMoreRoom(std::size_t bytes, int rounds) {
 TEST(small_elements_get_more_room_than_the_depth_where_the_queue_runs_full_and_empty) {
   CHECK(GetsMoreRoom(4, check::kDeadline / check::kMoment));
   CHECK(!GetsMoreRoom(check::kLargeBytes, 5));
-}
-
-// Of such elements, a queue for one lane keeps 32 ready, and deals 4 at a time.
-constexpr std::size_t kSmallBytes = 4096;
-constexpr int64_t kReady = 32;
-
-TEST(a_pump_whose_queue_is_emptied_steadily_wakes_by_the_clock) {
-  const auto queue = MakeQueue(1);
-  Count pushed;
-  check::Threads threads;
-  CHECK_EQ(Taken(*queue), check::kNothing);  // There is a program, of one lane.
-  threads.Start([&] {
-    for (int64_t i = 0; Push(*queue, i, kSmallBytes).ok(); ++i) pushed.Add();
-  });
-  bool woke = false;
-  int64_t taken = 0;
-  const auto end = std::chrono::steady_clock::now() + check::kDeadline;
-  while (!woke && std::chrono::steady_clock::now() < end) {
-    // Full twice, with so little time between that the pump looks at the clock, as a rule.
-    for (int full = 0; full < 2; ++full) {
-      CHECK(pushed.Await(taken + kReady));
-      for (int64_t i = 0; i < kReady; ++i, ++taken) CHECK_EQ(Taken(*queue), taken);
-    }
-    CHECK(pushed.Await(taken + kReady));
-    // Fewer than a program would wake it for: the others stay.
-    CHECK_EQ(Taken(*queue), taken++);
-    woke = pushed.Await(taken + kReady, check::kMoment);
-    for (const int64_t all = pushed.value(); taken < all; ++taken) CHECK_EQ(Taken(*queue), taken);
-  }
-  CHECK(woke);
-  queue->Close();
 }
 
 // The pump refills by halves; what is left over of a row can be more than half, and nobody will take it.

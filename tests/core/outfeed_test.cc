@@ -281,14 +281,14 @@ TEST(a_reader_with_patience_waits_for_a_whole_row) {
   CHECK(taken.Await());
 }
 
-TEST(patience_ends) {
+TEST(a_wait_ends_at_its_timeout) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   const auto start = std::chrono::steady_clock::now();
   CHECK_EQ(queue.Take(milliseconds(5)).count, 0);
   CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
 }
 
-// It sleeps by the clock where the rows are regular, and however late it or they are, it gets each once.
+// However late the reader or the rows are, it gets each once.
 TEST(a_reader_of_rows_that_come_at_regular_intervals_and_then_late_gets_each_in_order) {
   constexpr int64_t kRows = 300;
   Outfeed queue("queue", Outfeed::Mode::kAll);
