@@ -203,8 +203,8 @@ def test_plans_and_reports_import_no_tensorflow(room):
                     waiting.append(path)
 
 
-def test_kernels_are_reached_through_the_one_door_alone():
-    doors = [
+def test_the_library_is_loaded_by_one_module_alone():
+    loaders = [
         str(file.relative_to(ROOT))
         for file in sorted(ROOT.rglob("*.py"))
         # What the process has already is loaded from nowhere.
@@ -213,7 +213,7 @@ def test_kernels_are_reached_through_the_one_door_alone():
             for call in ("load_op_library(", "load_library(", "CDLL(")
         )
     ]
-    assert doors == ["_native/library.py"]
+    assert loaders == ["_native/library.py"]
 
 
 @pytest.mark.parametrize("upper", ["feeds", "replicas", "config"])

@@ -1,4 +1,4 @@
-"""The door to the kernels: it opens once, early enough, for the right build, or says in words why it does not."""
+"""The compiled library: it is loaded once, early enough, for the right build, or says in words why it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to the compiled kernels: loads them, once, or says in words why it cannot.
+"""The loader of the compiled library: loads it, once, or says in words why it cannot.
 
 `ops` has the wrappers of the TensorFlow ops; `native` the plain C functions, by ctypes.
 """

@@ -1,4 +1,4 @@
-"""The one door to what TensorFlow keeps private, in modules by subject.
+"""The seam to what TensorFlow keeps private, in modules by subject.
 
 Nothing else of the package imports `tensorflow.python`, `tensorflow.core` or `tensorflow.compiler`, or uses a private
 attribute of TensorFlow's objects: `tests/seam` holds that, and lists what it cannot. Each function says on which

@@ -173,7 +173,7 @@ def _place_old_modules(changes: Changes) -> None:
         parent, _, name = root.rpartition(".")
         below = parent.removeprefix("keras")
         importlib.import_module(f"{TF_KERAS}{below}")
-        # Those of TensorFlow's spellings are there if it made them before the door was opened.
+        # Those of TensorFlow's spellings are there if it made them before the installation.
         modules = (sys.modules.get(f"{keras_name}{below}") for keras_name in ("keras", TF_KERAS, *SPELLINGS))
         for holder in filter(None, modules):
             changes.put(holder, name, old)

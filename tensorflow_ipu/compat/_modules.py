@@ -92,7 +92,7 @@ def remove_all() -> None:
             delattr(above, child)
     for name, module in list(sys.modules.items()):
         original = _names.original(name)
-        # TensorFlow's own module of the name, made while the door was shut, stays.
+        # TensorFlow's own module of the name, made before the installation, stays.
         if original is not None and module is sys.modules.get(original):
             del sys.modules[name]
 

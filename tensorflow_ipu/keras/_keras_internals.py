@@ -1,4 +1,4 @@
-"""The one door to what Keras keeps private: `keras.src`, and private attributes of models, layers and optimizers.
+"""The seam to what Keras keeps private: `keras.src`, and private attributes of models, layers and optimizers.
 
 Nothing else of the package uses them: `tests/seam` holds that. Each function says on which private name it stands,
 why no public one serves, and what to do when the name is gone. What of Keras is replaced is in `_tensorflow/patches.py`.

@@ -1,4 +1,4 @@
-"""The command, and the door open for one test."""
+"""The command, and the compatibility layer installed for one test."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def door() -> Iterator[None]:
-    """Opens the door for the test."""
+def installed() -> Iterator[None]:
+    """Installs the compatibility layer for the test."""
     compat.install()
     yield
     compat.uninstall()

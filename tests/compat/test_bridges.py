@@ -1,6 +1,6 @@
 """What scripts need of TensorFlow and Keras besides the IPU's own names; see section by section docs/porting.md."""
 
-# The door gives modules most of the names here when it opens.
+# The compatibility layer gives modules most of these names when it is installed.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH_INPUT = ("keras", "keras.layers", "keras._tf_keras.keras", "keras._tf_kera
 
 
 @pytest.mark.parametrize(("module", "name", "target"), _names.ATTRIBUTES)
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_lost_name_is_back(module: str, name: str, target: str) -> None:
     assert getattr(importlib.import_module(module), name) is resolve(target)
 
@@ -37,7 +37,7 @@ def test_lost_name_is_lost_without_the_door(module: str, name: str, target: str)
     assert not hasattr(importlib.import_module(module), name)
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_datasets_of_the_internal_keras_are_those_of_keras() -> None:
     from tensorflow.python.keras.datasets import mnist
 
@@ -45,7 +45,7 @@ def test_datasets_of_the_internal_keras_are_those_of_keras() -> None:
 
 
 # Keras left models of files as they were before `compile`, with a warning.
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_model_from_a_file_is_compiled(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -54,7 +54,7 @@ def test_model_from_a_file_is_compiled(tmp_path: Path) -> None:
     assert loaded.compiled
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_control_flow_by_its_old_module_runs() -> None:
     from tensorflow.python.ops import array_ops, control_flow_ops
 
@@ -66,7 +66,7 @@ def test_control_flow_by_its_old_module_runs() -> None:
     assert count(tf.constant(5)).numpy().tolist() == [6, 5]
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_strategy_is_known_to_the_old_distribution_context() -> None:
     from tensorflow.python.distribute import distribution_strategy_context
 
@@ -75,7 +75,7 @@ def test_strategy_is_known_to_the_old_distribution_context() -> None:
         assert distribution_strategy_context.get_strategy() is strategy
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_variable_on_the_ipu_initializes_another_one() -> None:
     from tensorflow.python.ipu import scopes
 
@@ -92,7 +92,7 @@ def test_variable_on_the_ipu_initializes_another_one() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_loss_scale_optimizer_of_the_internal_keras_skips_infinite_steps_under_the_strategy(replicas: int) -> None:
     from tensorflow.python.ipu import config, ipu_strategy
 
@@ -129,7 +129,7 @@ def test_loss_scale_optimizer_of_the_internal_keras_refuses_the_strategy_without
         loss_scale_optimizer.LossScaleOptimizer(gradient_descent.SGD(0.1))
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_keras_has_ipu_under_all_its_names() -> None:
     import keras.ipu.optimizers
     from tensorflow.keras import ipu
@@ -138,7 +138,7 @@ def test_keras_has_ipu_under_all_its_names() -> None:
     assert importlib.import_module("tensorflow.keras.ipu.optimizers") is keras.ipu.optimizers
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_modules_of_the_keras_before_version_3_are_attributes_of_keras() -> None:
     inputs = keras.Input(3)
     assert isinstance(inputs, keras.engine.keras_tensor.KerasTensor)
@@ -149,7 +149,7 @@ def test_modules_of_the_keras_before_version_3_are_attributes_of_keras() -> None
     assert keras.utils.np_utils.to_categorical is keras.utils.to_categorical
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_keras_has_the_old_names_that_tf_keras_has() -> None:
     assert keras.metrics.MSE is tf.keras.metrics.MSE
     np.testing.assert_array_equal(keras.metrics.MAE([[1.0, 2.0]], [[3.0, 8.0]]), [4.0])
@@ -162,14 +162,14 @@ def test_keras_lacks_the_old_names_without_the_door() -> None:
     assert not hasattr(keras, "optimizer_v2")
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_compile_takes_a_tensor_as_steps_per_execution() -> None:
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=tf.constant(3, tf.int64))
     assert model.steps_per_execution == 3
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_optimizer_takes_lr_and_has_it() -> None:
     optimizer = keras.optimizers.Adam(lr=0.25)
     assert optimizer.lr.numpy() == 0.25
@@ -178,7 +178,7 @@ def test_optimizer_takes_lr_and_has_it() -> None:
     assert keras.optimizers.Adam(0.125).lr.numpy() == 0.125
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_apply_gradients_takes_a_name() -> None:
     variable = keras.Variable([1.0, 2.0])
     keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([2.0, 2.0]), variable)], "step")
@@ -186,14 +186,14 @@ def test_apply_gradients_takes_a_name() -> None:
 
 
 @pytest.mark.parametrize("module", _WITH_INPUT)
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_input_takes_one_number_as_its_shape(module: str) -> None:
     holder = importlib.import_module(module)
     assert holder.Input(80).shape == (None, 80)
     assert holder.Input(shape=(3, 4), batch_size=2).shape == (2, 3, 4)
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_input_that_was_imported_before_the_door_opened_takes_one_number(tmp_path: Path) -> None:
     inputs = KerasInput(shape=80)
     path = tmp_path / "model.keras"
@@ -210,7 +210,7 @@ def test_input_refuses_a_number_without_the_door(module: str) -> None:
         importlib.import_module(module).Input(80)
 
 
-@pytest.mark.usefixtures("door")
+@pytest.mark.usefixtures("installed")
 def test_function_takes_experimental_compile() -> None:
     function = tf.function(lambda x: x + 1, experimental_compile=True)
     assert function(tf.constant(1)).numpy() == 2

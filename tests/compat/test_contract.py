@@ -1,5 +1,4 @@
-"""What the door leads to takes the arguments that the SDK's API had, by the same names, in the same order and with the same
-defaults, and has the same members."""
+"""The compatibility layer takes the arguments of the SDK's API, by the same names, in the same order, with the same defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._table import Absent
 from tensorflow_ipu.keras.optimizers import ALSDefaults
 
-pytestmark = pytest.mark.usefixtures("door")
+pytestmark = pytest.mark.usefixtures("installed")
 
 # What instances have and their class has not.
 OF_INSTANCES = {

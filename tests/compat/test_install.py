@@ -1,4 +1,4 @@
-"""The door opens once, closes without a trace, and is shut until somebody opens it."""
+"""The compatibility layer is installed once, and uninstalled without a trace."""
 
 from __future__ import annotations
 

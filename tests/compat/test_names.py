@@ -9,7 +9,7 @@ import pytest
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._table import Absent, Module, absent, resolve
 
-pytestmark = pytest.mark.usefixtures("door")
+pytestmark = pytest.mark.usefixtures("installed")
 
 IPU = "tensorflow.python.ipu"
 

@@ -14,7 +14,7 @@ from tensorflow.python.keras.optimizer_v2 import gradient_descent as legacy
 import tensorflow_ipu as ipu
 from tensorflow_ipu import optimizers
 
-pytestmark = pytest.mark.usefixtures("door")
+pytestmark = pytest.mark.usefixtures("installed")
 
 train = tf.compat.v1.train
 

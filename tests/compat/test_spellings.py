@@ -1,4 +1,4 @@
-"""Keras has its IPU names by whatever spelling it is imported, in any order of imports and of opening the door.
+"""Keras has its IPU names by whatever spelling it is imported, in any order of imports and of the installation.
 
 TensorFlow makes up to four modules that are Keras: `keras`, the one behind `tf.keras`, a stand-in for it until it is
 used, and another one for `import tensorflow.keras`, which then takes the place of `tf.keras`.
@@ -29,7 +29,7 @@ SPELLINGS = {
     "import tensorflow.compat.v1 as tf": "tf.keras",
     "from tensorflow.compat.v2 import keras": "keras",
 }
-# What they write that needs the door, and what is one with `keras.ipu` then.
+# What they write that needs the layer, and what is one with `keras.ipu` then.
 WITH_IPU = {
     "from keras import ipu": "ipu",
     "from tensorflow.keras import ipu, layers": "ipu",
@@ -73,17 +73,17 @@ def _check(namespace: dict[str, object], spelling: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.permutations(SPELLINGS, 2)])
-@pytest.mark.parametrize("door", ["before", "between", "after"])
+@pytest.mark.parametrize("installation", ["before", "between", "after"])
 @pytest.mark.usefixtures("unused_keras")
-def test_keras_has_ipu_after_any_two_imports(first: str, second: str, door: str) -> None:
+def test_keras_has_ipu_after_any_two_imports(first: str, second: str, installation: str) -> None:
     try:
-        if door == "before":
+        if installation == "before":
             compat.install()
         one = _run(first)
-        if door == "between":
+        if installation == "between":
             compat.install()
         two = _run(second)
-        if door == "after":
+        if installation == "after":
             compat.install()
         _check(one, SPELLINGS[first])
         _check(two, SPELLINGS[second])
@@ -97,7 +97,7 @@ def test_keras_has_ipu_after_any_two_imports(first: str, second: str, door: str)
 
 
 @pytest.mark.parametrize("code", [*WITH_IPU])
-@pytest.mark.usefixtures("unused_keras", "door")
+@pytest.mark.usefixtures("unused_keras", "installed")
 def test_keras_has_ipu_after_a_first_import_that_names_it(code: str) -> None:
     assert eval(WITH_IPU[code], _run(code)) is sys.modules["keras.ipu"]
     _check({"tf": tf}, "tf.keras")
@@ -114,7 +114,7 @@ def test_modules_that_tensorflow_made_before_the_door_opened_stay_in_use() -> No
     assert sys.modules["tensorflow.keras"] is made
 
 
-@pytest.mark.usefixtures("unused_keras", "door")
+@pytest.mark.usefixtures("unused_keras", "installed")
 def test_module_that_keras_does_not_have_is_not_found_by_any_spelling() -> None:
     for spelling in ("tensorflow.keras", "tensorflow.compat.v1.keras"):
         with pytest.raises(ModuleNotFoundError, match=f"{spelling}.no_such"):

@@ -62,7 +62,7 @@ def test_the_python_blocks_of_a_page_run_and_print_what_it_shows(page, tmp_path,
     try:
         output = run_here(file)
     finally:
-        compat.uninstall()  # One page opens the door to the old names.
+        compat.uninstall()  # One page installs the compatibility layer.
     if shown(page):
         assert output == shown(page)
 

@@ -35,4 +35,4 @@ def test_second_start_finds_the_executable(run_example):
 
 
 def test_script_of_the_sdk_runs_through_the_door(run_example):
-    assert run_example("door") == ["Nothing is missing.", "gelu(1) = 0.841"]
+    assert run_example("old_code") == ["Nothing is missing.", "gelu(1) = 0.841"]

@@ -14,7 +14,7 @@ from tensorflow_ipu import compat
 
 
 @pytest.fixture(autouse=True)
-def door():
+def installed():
     compat.install()
     yield
     compat.uninstall()

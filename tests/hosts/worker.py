@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 def fresh() -> None:
-    """Nothing is configured, and the door for old code is closed, when a function begins."""
+    """Nothing is configured, and the compatibility layer is not installed, when a function begins."""
     gc.collect()
     if "tensorflow_ipu" in sys.modules:
         sys.modules["tensorflow_ipu"].config.reset_ipu_configuration()

@@ -1,7 +1,7 @@
 """Runs a script that was written for IPUs, unchanged: its imports are those of IPU TensorFlow.
 
 `python -m tensorflow_ipu SCRIPT` does this for a file, after it has read which names the script needs. Here the script is a
-text, and its doors are opened by hand.
+text, and the compatibility layer is installed by hand.
 """
 
 import os
