@@ -23,8 +23,7 @@ def elements(dataset: tf.data.Dataset) -> list[Any]:
     return [tf.nest.map_structure(lambda part: part.tolist(), element) for element in dataset.as_numpy_iterator()]
 
 
-@pytest.mark.parametrize("shuffle", [True, "batch"])
-@pytest.mark.parametrize("batches", [5, 75])
+@pytest.mark.parametrize(("batches", "shuffle"), [(5, True), (75, "batch"), (75, True)])
 def test_batches_have_the_order_of_keras_for_each_seed(batches: int, shuffle: Any) -> None:
     for seed in (1, 2):
         tf.random.set_seed(seed)
@@ -71,24 +70,20 @@ def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shu
     assert options.threading.private_threadpool_size == 1
 
 
-def test_batches_of_arrays_in_order_are_those_of_keras_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_arrays_in_order_are_those_of_keras() -> None:
     expected = elements(adapter(6, shuffle=False).get_tf_dataset())
     assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
-    monkeypatch.setattr(_arrays, "as_it_is", None)  # To call it would raise.
-    assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
 
 
-def test_a_second_dataset_of_the_same_specs_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("shuffle", "traced"), [(True, "_traced"), (False, "as_it_is")])
+def test_a_second_dataset_of_the_same_specs_traces_nothing_and_outlives_the_record_of_its_functions(
+    shuffle: bool, traced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tf.random.set_seed(1)
-    _arrays.dataset_of(adapter(4))
-    monkeypatch.setattr(_arrays, "_traced", None)  # To call it would raise.
-    made = elements(_arrays.dataset_of(adapter(4)))
-    assert len(made) == 4
-
-
-def test_a_dataset_outlives_the_record_of_its_functions() -> None:
+    expected = elements(_arrays.dataset_of(adapter(6, shuffle)))
+    monkeypatch.setattr(_arrays, traced, None)  # To call it would raise.
     tf.random.set_seed(1)
-    dataset = _arrays.dataset_of(adapter(4))
-    expected = elements(dataset)
+    dataset = _arrays.dataset_of(adapter(6, shuffle))
+    assert elements(dataset) == expected
     _arrays._maker.cache_clear()
     assert elements(dataset) == expected

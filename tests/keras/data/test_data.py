@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,20 +11,25 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-import tensorflow_ipu as ipu
+
+def linear() -> Any:
+    """A linear model of 6 features that is compiled for 2 steps an execution."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
+    model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
+    return model
 
 
 @pytest.fixture
-def model(scoped: Any) -> keras.Model:
-    """A linear model of 6 features that was compiled for 2 steps an execution."""
+def model(scoped: Callable[[Callable[[], Any]], Any]) -> Any:
+    """A linear model in the scope."""
+    return scoped(linear)
 
-    def make() -> keras.Model:
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
-        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
-        return model
 
-    return scoped(make)
+@pytest.fixture
+def plain() -> Any:
+    """The same without the library."""
+    return linear()
 
 
 def dataset_of(*arrays: Any, batch: int = 8) -> tf.data.Dataset:
@@ -45,24 +51,17 @@ FORMS = {
 }
 
 
-def test_every_form_of_data_trains_alike(features: Any, model: Any, assert_same: Any) -> None:
+def test_every_form_of_data_trains_alike(features, model, plain, assert_same):
     weights = np.linspace(0.1, 2, len(features)).astype(np.float32)
-    plain = keras.Sequential([keras.Input([6]), layers.Dense(3)])
-    plain.compile(optimizer="sgd", loss="mse")
-    start = model.get_weights()
-    plain.set_weights(start)
-    targets = features[:, :3]
+    start, targets = plain.get_weights(), features[:, :3]
     expected = plain.fit(**FORMS["arrays"](features, targets, weights), epochs=2, shuffle=False, verbose=0).history
     for form in FORMS.values():
         model.set_weights(start)
         result = model.fit(**form(features, targets, weights), epochs=2, shuffle=False, verbose=0).history
-        assert_same(result, expected)
-        assert_same(model.get_weights(), plain.get_weights())
+        assert_same([result, model.get_weights()], [expected, plain.get_weights()])
 
 
-def test_dicts_in_tuples_and_class_weights_train_as_in_keras(
-    features: Any, labels: Any, scoped: Any, assert_same: Any
-) -> None:
+def test_dicts_in_tuples_and_class_weights_train_as_in_keras(features, labels, scoped, assert_same):
     def use() -> Any:
         keras.utils.set_random_seed(1)
         inputs = {"a": keras.Input([4], name="a"), "b": keras.Input([2], name="b")}
@@ -73,13 +72,10 @@ def test_dicts_in_tuples_and_class_weights_train_as_in_keras(
         options = {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}, "epochs": 2, "verbose": 0, "shuffle": False}
         return [model.fit(dataset, **options).history, model.get_weights()]
 
-    plain = use()
-    assert_same(scoped(use), plain)
+    assert_same(scoped(use), use())
 
 
-def test_shuffled_arrays_come_in_the_order_of_keras(features: Any, model: Any, assert_same: Any) -> None:
-    plain = keras.Sequential([keras.Input([6]), layers.Dense(3)])
-    plain.compile(optimizer="sgd", loss="mse")
+def test_shuffled_arrays_come_in_the_order_of_keras(features, model, plain, assert_same):
     for shuffle in (True, "batch"):
         plain.set_weights(model.get_weights())
         for one in (plain, model):
@@ -88,17 +84,14 @@ def test_shuffled_arrays_come_in_the_order_of_keras(features: Any, model: Any, a
         assert_same(model.get_weights(), plain.get_weights())
 
 
-def test_validation_split_and_initial_epoch_count_as_in_keras(features: Any, model: Any, assert_same: Any) -> None:
-    plain = keras.Sequential([keras.Input([6]), layers.Dense(3)])
-    plain.compile(optimizer="sgd", loss="mse")
-    plain.set_weights(model.get_weights())
+def test_validation_split_and_initial_epoch_count_as_in_keras(features, model, plain, assert_same):
     options = {"batch_size": 4, "validation_split": 0.5, "epochs": 5, "initial_epoch": 2, "validation_freq": 2}
     runs = [one.fit(features, features[:, :3], verbose=0, shuffle=False, **options) for one in (model, plain)]
     assert runs[0].epoch == runs[1].epoch == [2, 3, 4]
     assert_same(*(run.history for run in runs))
 
 
-def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model: Any) -> None:
+def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model):
     numbers = tf.data.Dataset.range(20).map(lambda i: (tf.fill([4, 6], tf.cast(i, tf.float32)), tf.zeros([4, 3])))
     model.layers[0].kernel.assign(tf.eye(6, 3))
     model.compile(optimizer="sgd", loss="mae", steps_per_execution=2)
@@ -110,35 +103,25 @@ def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model: Any
     assert history["loss"] == [9.5, 9.5]
 
 
-def test_predictions_come_in_the_order_of_the_data(features: Any, model: Any) -> None:
+def test_predictions_come_in_the_order_of_the_data(features, model, assert_same):
     expected = features @ model.get_weights()[0]
-    np.testing.assert_allclose(model.predict(features, batch_size=8, verbose=0), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        model.predict(dataset_of(features), steps=4, verbose=0), expected[:32], rtol=1e-4, atol=1e-5
-    )
+    assert_same(model.predict(features, batch_size=8, verbose=0), expected)
+    assert_same(model.predict(dataset_of(features), steps=4, verbose=0), expected[:32])
 
 
-def test_more_steps_an_execution_than_there_are_become_one_execution(features: Any, model: Any) -> None:
-    with pytest.warns(UserWarning, match="`steps_per_execution` is 2, and there are 1 steps"):
-        model.fit(features, features[:, :3], batch_size=48, verbose=0)
-    assert model.steps_per_execution == 2
-
-
-def test_steps_an_execution_may_be_the_size_of_a_dataset(features: Any, scoped: Any) -> None:
+def test_steps_an_execution_may_be_the_size_of_a_dataset_and_more_than_there_are_become_one_execution(features, model):
     data = dataset_of(features, features[:, :3])
-
-    def make(steps: Any) -> keras.Model:
-        model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
-        model.compile(optimizer="sgd", loss="mse", steps_per_execution=steps)
-        return model
-
-    for steps in (data.cardinality(), np.int64(6)):
-        assert scoped(lambda: make(steps)).steps_per_execution == 6  # noqa: B023
     for steps in (data.repeat().cardinality(), 0, 2.5, "all"):
         with pytest.raises(ValueError, match="`steps_per_execution` must be a positive integer, but is"):
-            scoped(lambda: make(steps))  # noqa: B023
+            model.compile("sgd", "mse", steps_per_execution=steps)
     with pytest.raises(ValueError, match="`steps_per_execution` must be at most 2147483647, but is 2147483648"):
-        scoped(lambda: make(2**31))
+        model.compile("sgd", "mse", steps_per_execution=2**31)
+    for steps in (data.cardinality(), np.int64(6)):
+        model.compile("sgd", "mse", steps_per_execution=steps)
+        assert model.steps_per_execution == 6
+    with pytest.warns(UserWarning, match="`steps_per_execution` is 6, and there are 1 steps"):
+        model.fit(features, features[:, :3], batch_size=48, verbose=0)
+    assert model.steps_per_execution == 6
 
 
 # What does not fit.
@@ -163,10 +146,7 @@ def test_steps_an_execution_may_be_the_size_of_a_dataset(features: Any, scoped: 
             lambda x, y: {"x": dataset_of(x, y), "steps_per_epoch": 8},
             "not have enough data: `steps_per_epoch` is 8, and the data makes 6 batches",
         ),
-        (
-            lambda x, y: {"x": ((x[:8], y[:8]) for _ in range(4)), "shuffle": False},
-            "of type `Generator`.*`tf.data.Dataset",
-        ),
+        (lambda x, y: {"x": ((x[:8], y[:8]) for _ in range(4))}, "of type `Generator`.*`tf.data.Dataset"),
         (lambda x, y: {"x": None, "y": y}, "Expect `x` to be a non-empty"),
         (lambda x, y: {"x": x[:0], "y": y[:0]}, "Expect `x` to be a non-empty"),
         (lambda x, y: {"x": dataset_of(np.full([8, 6], "a"), y[:8])}, "holds strings"),
@@ -176,26 +156,22 @@ def test_steps_an_execution_may_be_the_size_of_a_dataset(features: Any, scoped: 
         ),
     ],
 )
-def test_data_that_does_not_fit_is_refused_with_numbers_that_do(
-    make: Any, message: str, features: Any, model: Any
-) -> None:
-    data = {
-        "shuffle": not isinstance(make(features, features).get("x"), tf.data.Dataset),
-        **make(features, features[:, :3]),
-    }
+def test_data_that_does_not_fit_is_refused_with_numbers_that_do(make, message, features, model):
+    given = make(features, features[:, :3])
+    shuffles = given["x"] is None or isinstance(given["x"], np.ndarray)
     with pytest.raises(ValueError, match=message):
-        model.fit(**data, verbose=0)
+        model.fit(**given, shuffle=shuffles, verbose=0)
 
 
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_evaluation_and_prediction_refuse_a_partial_batch_too(method: str, features: Any, model: Any) -> None:
-    with pytest.raises(ValueError, match="a partial batch: of 48 examples, batches of 32"):
-        getattr(model, method)(features, verbose=0)
-    with pytest.raises(ValueError, match="`steps` is 8, and the data makes 6 batches"):
-        getattr(model, method)(dataset_of(features), steps=8, verbose=0)
+def test_evaluation_and_prediction_refuse_a_partial_batch_too(features, model):
+    for method in (model.evaluate, model.predict):
+        with pytest.raises(ValueError, match="a partial batch: of 48 examples, batches of 32"):
+            method(features, verbose=0)
+        with pytest.raises(ValueError, match="`steps` is 8, and the data makes 6 batches"):
+            method(dataset_of(features), steps=8, verbose=0)
 
 
-def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features: Any, model: Any) -> None:
+def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features, model):
     def check(x: Any, y: Any) -> Any:
         with tf.control_dependencies([tf.debugging.assert_less(x, 1e9, "too large")]):
             return tf.identity(x), y
@@ -207,14 +183,14 @@ def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features: 
     assert model.fit(features, features[:, :3], batch_size=8, verbose=0).history["loss"]
 
 
-def test_data_that_ends_early_warns_as_in_keras(features: Any, model: Any) -> None:
+def test_data_that_ends_early_warns_as_in_keras(features, model):
     said = dataset_of(features, features[:, :3]).apply(tf.data.experimental.assert_cardinality(6))
     ends = said.take(6).filter(lambda x, _: x[0, 0] < 1e9).take(4)
     with pytest.warns(UserWarning, match="ran out of data"):
         model.fit(ends, steps_per_epoch=6, verbose=0, shuffle=False)
 
 
-def test_no_data_is_read_after_fit(features: Any, model: Any) -> None:
+def test_no_data_is_read_after_fit(features, model):
     reads = []
 
     def note(i: Any) -> Any:
@@ -231,17 +207,9 @@ def test_no_data_is_read_after_fit(features: Any, model: Any) -> None:
     assert len(reads) == count
 
 
-def test_replicas_take_the_batches_in_turn(features: Any, scoped: Any) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 2
-    config.configure_ipu_system()
-
-    def make() -> keras.Model:
-        model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
-        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
-        return model
-
-    model = scoped(make)
+def test_replicas_take_the_batches_in_turn(features, scoped, configure, assert_same):
+    configure(2)
+    model = scoped(linear)
     data = features, features[:, :3]
     with pytest.raises(ValueError, match=r"\(2\) must be a divisor of the number of batches \(3\)"):
         model.fit(*data, batch_size=8, verbose=0)
@@ -252,4 +220,4 @@ def test_replicas_take_the_batches_in_turn(features: Any, scoped: Any) -> None:
     # `steps` counts the batches of all replicas.
     assert model.predict(features, batch_size=8, steps=4, verbose=0).shape == (32, 3)
     expected = features @ model.get_weights()[0]
-    np.testing.assert_allclose(model.predict(features, batch_size=12, verbose=0), expected, rtol=1e-4, atol=1e-5)
+    assert_same(model.predict(features, batch_size=12, verbose=0), expected)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import keras as keras_extensions
@@ -20,18 +18,6 @@ from tensorflow_ipu.pipelining import PipelineStageOptions
 
 BATCH, STEPS = 4, 12
 GROUPS = ("gradient_accumulation", "pipelining", "infeed_queue", "outfeed_queue", "replication")
-
-
-def tiny() -> Any:
-    """A model of one layer."""
-    keras.utils.set_random_seed(1)
-    return keras.Sequential([keras.Input([6]), layers.Dense(3)], name="tiny")
-
-
-def compiled(**options: Any) -> Any:
-    model = tiny()
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **options)
-    return model
 
 
 def lines_of(text: str) -> dict[str, str]:
@@ -90,59 +76,35 @@ Model "tiny": replication options
 }
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_options_that_nobody_set_are_printed_with_their_defaults(
-    group: str, scoped: Any, capsys: Any, printed: Callable[[Any, str], str]
-) -> None:
-    model = scoped(tiny)
-    assert printed(model, group) == DEFAULTS[group]
-    getattr(model, f"print_{group}_options")()
-    assert capsys.readouterr().out == f"{DEFAULTS[group]}\n"
+def test_options_that_nobody_set_are_printed_with_their_defaults(tiny, capsys, all_printed):
+    assert all_printed(tiny) == DEFAULTS
+    for group in GROUPS:
+        getattr(tiny, f"print_{group}_options")()
+        assert capsys.readouterr().out == f"{DEFAULTS[group]}\n"
+    for name in (*(f"print_{group}_options" for group in GROUPS), "print_pipeline_stage_assignment_summary"):
+        with pytest.raises(TypeError, match="`print_fn` must be a function of a text.* is 'stdout'"):
+            getattr(tiny, name)(print_fn="stdout")
 
 
-def test_options_that_were_set_are_printed_as_one_would_type_them(
-    scoped: Any, printed: Callable[[Any, str], str]
-) -> None:
-    model = scoped(tiny)
-    model.set_gradient_accumulation_options(np.int64(4), "Mean", True, dtype=np.float16, name='my "sums"')
-    model.set_infeed_queue_options(prefetch_depth=7)
-    model.set_outfeed_queue_options(buffer_depth=2, optimise_latency=True)
-    model.set_replication_options(ReplicatedMetricReductionMethod.MEAN)
-    assert lines_of(printed(model, "gradient_accumulation")) == {
-        "gradient_accumulation_steps_per_replica": "4",
-        "gradient_accumulation_reduction_method": '"mean"',
-        "use_v2_gradient_accumulation_optimizer": "True",
-        "dtype": "tf.float16",
-        "name": '"my \\"sums\\""',
-        "offload_weight_update_variables": "None",
-        "replicated_optimizer_state_sharding": "False",
-        "verify_usage": "True",
-    }
-    assert printed(model, "infeed_queue").endswith("  prefetch_depth   = 7\n  optimise_latency = False")
-    assert printed(model, "outfeed_queue").endswith("  buffer_depth     = 2\n  optimise_latency = True")
-    assert printed(model, "replication").endswith('  replicated_metric_reduction_method = "MEAN"')
-
-
-def test_pipelining_options_that_were_set_are_printed_as_one_would_type_them(
-    scoped: Any, printed: Callable[[Any, str], str]
-) -> None:
+def test_options_that_were_set_are_printed_as_one_would_type_them(tiny, all_printed):
     def wide(variable: Any) -> Any:
         return variable.dtype
 
-    model = scoped(tiny)
-    given = {
-        "accumulate_outfeed_dtype": tf.float32,
-        "gradient_accumulation_dtype": wide,
-        "forward_propagation_stages_poplar_options": [PipelineStageOptions({"a": "b"}), PipelineStageOptions()],
-        "offload_weights": False,
-        "phase_liveness": pipelining.Liveness.OffChipAfterFwd,
-        "pipeline_schedule": pipelining.PhasedExecution.Serial,
-        "recomputation_mode": pipelining.RecomputationMode.Auto,
-    }
-    model.set_pipelining_options(6, [1, 0], True, "running_mean", **given)
-    default = lines_of(DEFAULTS["pipelining"])
-    assert lines_of(printed(model, "pipelining")) == {
-        **default,
+    tiny.set_pipelining_options(
+        6,
+        [1, 0],
+        True,
+        "running_mean",
+        accumulate_outfeed_dtype=tf.float32,
+        gradient_accumulation_dtype=wide,
+        forward_propagation_stages_poplar_options=[PipelineStageOptions({"a": "b"}), PipelineStageOptions()],
+        offload_weights=False,
+        phase_liveness=pipelining.Liveness.OffChipAfterFwd,
+        pipeline_schedule=pipelining.PhasedExecution.Serial,
+        recomputation_mode=pipelining.RecomputationMode.Auto,
+    )
+    assert lines_of(all_printed(tiny)["pipelining"]) == {
+        **lines_of(DEFAULTS["pipelining"]),
         "gradient_accumulation_steps_per_replica": "6",
         "device_mapping": "[1, 0]",
         "accumulate_outfeed": "True",
@@ -157,103 +119,92 @@ def test_pipelining_options_that_were_set_are_printed_as_one_would_type_them(
         "pipeline_schedule": "PhasedExecution.Serial",
         "recomputation_mode": "RecomputationMode.Auto",
     }
+    tiny.set_gradient_accumulation_options(np.int64(4), "Mean", True, dtype=np.float16, name='my "sums"')
+    tiny.set_infeed_queue_options(prefetch_depth=7)
+    tiny.set_outfeed_queue_options(buffer_depth=2, optimise_latency=True)
+    tiny.set_replication_options(ReplicatedMetricReductionMethod.MEAN)
+    texts = all_printed(tiny)
+    assert lines_of(texts["gradient_accumulation"]) == {
+        "gradient_accumulation_steps_per_replica": "4",
+        "gradient_accumulation_reduction_method": '"mean"',
+        "use_v2_gradient_accumulation_optimizer": "True",
+        "dtype": "tf.float16",
+        "name": '"my \\"sums\\""',
+        "offload_weight_update_variables": "None",
+        "replicated_optimizer_state_sharding": "False",
+        "verify_usage": "True",
+    }
+    assert texts["infeed_queue"].endswith("  prefetch_depth   = 7\n  optimise_latency = False")
+    assert texts["outfeed_queue"].endswith("  buffer_depth     = 2\n  optimise_latency = True")
+    assert texts["replication"].endswith('  replicated_metric_reduction_method = "MEAN"')
 
 
-def test_a_depth_that_no_queue_has_is_refused(scoped: Any, printed: Callable[[Any, str], str]) -> None:
-    model = scoped(tiny)
-    with pytest.raises(ValueError, match="prefetch_depth must be greater than zero, but it is 0"):
-        model.set_infeed_queue_options(prefetch_depth=0)
-    assert printed(model, "infeed_queue") == DEFAULTS["infeed_queue"]
-
-
-@pytest.mark.parametrize(
-    "name", [*(f"print_{group}_options" for group in GROUPS), "print_pipeline_stage_assignment_summary"]
-)
-def test_what_cannot_print_is_refused(name: str, scoped: Any) -> None:
-    with pytest.raises(TypeError, match="`print_fn` must be a function of a text.* is 'stdout'"):
-        getattr(scoped(tiny), name)(print_fn="stdout")
-
-
-@pytest.mark.parametrize(
-    ("method", "original", "renamed"),
-    [
-        (
-            "set_pipelining_options",
-            pipelining.pipeline,
-            {
-                "gradient_accumulation_count": "gradient_accumulation_steps_per_replica",
-                "reduction_method": "gradient_accumulation_reduction_method",
-            },
-        ),
-        ("set_outfeed_queue_options", ipu.IPUOutfeedQueue, {}),
-    ],
-)
-def test_defaults_are_those_of_what_takes_the_options(method: str, original: Any, renamed: Any, scoped: Any) -> None:
+def test_defaults_are_those_of_what_takes_the_options(tiny):
     """What is passed on for options that nobody set has to change nothing."""
-    model = scoped(tiny)
-    options = model._ipu_extension.options
-    group = {"set_pipelining_options": options.pipelining, "set_outfeed_queue_options": options.outfeed}[method]
-    parameters = {renamed.get(name, name): one for name, one in inspect.signature(original).parameters.items()}
-    assert set(group.names()) <= set(parameters)
-    for name, value in group.in_effect().items():
-        if name != "accumulate_outfeed":  # None is False here.
-            assert value == parameters[name].default, name
+    renamed = {
+        "gradient_accumulation_count": "gradient_accumulation_steps_per_replica",
+        "reduction_method": "gradient_accumulation_reduction_method",
+    }
+    options = tiny._ipu_extension.options
+    for group, taker in ((options.pipelining, pipelining.pipeline), (options.outfeed, ipu.IPUOutfeedQueue)):
+        parameters = {renamed.get(name, name): one for name, one in inspect.signature(taker).parameters.items()}
+        assert set(group.names()) <= set(parameters)
+        for name, value in group.in_effect().items():
+            if name != "accumulate_outfeed":  # None is False here.
+                assert value == parameters[name].default, name
 
 
 # Resetting.
 
 
-def set_all(model: Any) -> None:
-    model.set_gradient_accumulation_options(3, "mean", dtype=tf.float32)
-    model.set_pipelining_options(4, [1, 0], True, "mean", offload_activations=True)
-    model.set_infeed_queue_options(prefetch_depth=7)
-    model.set_outfeed_queue_options(buffer_depth=2)
-    model.set_replication_options("LIST")
-
-
 @pytest.mark.parametrize("order", [GROUPS, GROUPS[::-1]])
-def test_reset_puts_one_group_after_the_other_back_to_its_defaults(
-    order: tuple[str, ...], scoped: Any, all_printed: Callable[[Any], list[str]]
-) -> None:
-    model = scoped(tiny)
-    set_all(model)
-    left: dict[str, str] = dict(zip(GROUPS, all_printed(model), strict=True))
+def test_reset_puts_one_group_after_the_other_back_to_its_defaults(order, tiny, set_all, all_printed):
+    set_all(tiny)
+    left = all_printed(tiny)
     for group in order:
         assert left[group] != DEFAULTS[group]
-        assert getattr(model, f"reset_{group}_options")() is None
+        assert getattr(tiny, f"reset_{group}_options")() is None
         left[group] = DEFAULTS[group]
-        assert dict(zip(GROUPS, all_printed(model), strict=True)) == left
+        assert all_printed(tiny) == left
 
 
-def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_takes_its_own_back(
-    scoped: Any, printed: Callable[[Any, str], str]
-) -> None:
+def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_takes_its_own_back(tiny, printed):
     def methods() -> list[str]:
-        texts = [printed(model, group) for group in ("gradient_accumulation", "pipelining")]
+        texts = [printed(tiny, group) for group in ("gradient_accumulation", "pipelining")]
         return [lines_of(text)["gradient_accumulation_reduction_method"] for text in texts]
 
-    model = scoped(tiny)
-    model.set_gradient_accumulation_options(4, "mean")
+    tiny.set_gradient_accumulation_options(4, "mean")
     assert methods() == ['"mean"', '"mean"']
-    model.reset_pipelining_options()
+    tiny.reset_pipelining_options()
     assert methods() == ['"mean"', '"sum"']
-    model.set_pipelining_options(4, gradient_accumulation_reduction_method="running_mean")
+    tiny.set_pipelining_options(4, gradient_accumulation_reduction_method="running_mean")
     assert methods() == ['"running_mean"', '"running_mean"']
-    model.set_gradient_accumulation_options(4)
+    tiny.set_gradient_accumulation_options(4)
     assert methods() == ['"sum"', '"sum"']
-    model.set_gradient_accumulation_options(4, "mean")
-    model.reset_gradient_accumulation_options()
+    tiny.set_gradient_accumulation_options(4, "mean")
+    tiny.reset_gradient_accumulation_options()
     assert methods() == ['"sum"', '"mean"']
     # With nothing to reduce, a method that was set for both goes with the group that it was set by.
-    model.reset_pipelining_options()
-    model.set_gradient_accumulation_options(4, "mean")
-    model.reset_gradient_accumulation_options()
+    tiny.reset_pipelining_options()
+    tiny.set_gradient_accumulation_options(4, "mean")
+    tiny.reset_gradient_accumulation_options()
     assert methods() == ['"sum"', '"sum"']
 
 
-def test_reset_model_trains_as_plain_keras_does(features: Any, scoped: Any, assert_same: Any) -> None:
+def test_reset_model_trains_as_plain_keras_does_and_compiles_anew_only_for_options_of_the_program(
+    features, scoped, assert_same
+):
     data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0, "shuffle": False}
-    model, plain = scoped(lambda: compiled(steps_per_execution=STEPS)), compiled()
+
+    def compiled() -> Any:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=STEPS)
+        return model
+
+    model, plain = scoped(compiled), compiled()
+    model.set_infeed_queue_options(prefetch_depth=5)
+    model.set_replication_options("MEAN")
     model.set_gradient_accumulation_options(3, "mean")
     model.fit(**data)
     assert int(model.optimizer.iterations) == STEPS // 3
@@ -265,23 +216,11 @@ def test_reset_model_trains_as_plain_keras_does(features: Any, scoped: Any, asse
     assert_same(model.fit(**data).history["loss"], plain.fit(**data).history["loss"])
     assert_same(model.get_weights(), plain.get_weights())
     assert int(model.optimizer.iterations) == STEPS // 3 + STEPS
-
-
-def test_reset_compiles_anew_only_where_an_option_of_the_program_changes(features: Any, scoped: Any) -> None:
-    def fit() -> dict[str, int]:
-        model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
-        return model._ipu_extension.traces()
-
-    model = scoped(lambda: compiled(steps_per_execution=STEPS))
-    model.set_infeed_queue_options(prefetch_depth=5)
-    model.set_replication_options("MEAN")
-    assert fit() == {"train": 1}
-    program = model.train_function
     # Neither what nobody set, nor what is no part of the program.
+    program, traces = model.train_function, model._ipu_extension.traces()
     for group in GROUPS:
         getattr(model, f"reset_{group}_options")()
     assert model.train_function is program
-    assert fit() == {"train": 1}
     for group, change in {
         "gradient_accumulation": lambda: model.set_gradient_accumulation_options(3),
         "pipelining": lambda: model.set_pipelining_options(3),
@@ -291,25 +230,8 @@ def test_reset_compiles_anew_only_where_an_option_of_the_program_changes(feature
         model.make_train_function()
         getattr(model, f"reset_{group}_options")()
         assert model.train_function is None, group
-    assert fit() == {"train": 1}
-
-
-def test_pipeline_without_its_options_wants_its_count_again(features: Any, scoped: Any) -> None:
-    def make() -> Any:
-        model = keras.Sequential([keras.Input([6]), layers.Dense(3), layers.Dense(3)])
-        model.compile("sgd", "mse", steps_per_execution=STEPS)
-        model.set_pipeline_stage_assignment([0, 1])
-        model.set_pipelining_options(4)
-        return model
-
-    model = scoped(make)
-    model.reset_pipelining_options()
-    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == [0, 1]
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 2
-    config.configure_ipu_system()
-    with pytest.raises(ValueError, match="Set `gradient_accumulation_steps_per_replica` with `set_pipelining_options`"):
-        model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+    model.fit(**data)
+    assert model._ipu_extension.traces() == traces
 
 
 # Which models have them.
@@ -322,20 +244,18 @@ class Own(keras.Model):
 
 def functional() -> keras.Model:
     inputs = keras.Input([6])
-    return keras.Model(inputs, layers.Dense(3)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(3)(inputs))
 
 
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (tiny, keras_extensions.SequentialExtension),
+        (lambda: keras.Sequential([keras.layers.Dense(3)]), keras_extensions.SequentialExtension),
         (functional, keras_extensions.FunctionalExtension),
         (Own, keras_extensions.ModelExtension),
     ],
 )
-def test_each_kind_of_model_has_them_in_the_scope_alone(
-    make: Callable[[], Any], kind: Any, scoped: Any, printed: Callable[[Any, str], str]
-) -> None:
+def test_each_kind_of_model_has_them_in_the_scope_alone(make, kind, scoped, printed):
     model, plain = scoped(make), make()
     for group in GROUPS:
         assert printed(model, group) == DEFAULTS[group].replace('"tiny"', f'"{model.name}"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
@@ -16,12 +15,6 @@ from tensorflow_ipu.keras import ReplicatedMetricReductionMethod
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
 BATCH = 4
-
-
-def configure(ipus: int) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
 
 
 def linear(**options: Any) -> keras.Model:
@@ -44,22 +37,18 @@ def trained_by_hand(x: Any, y: Any, together: int, scale: float) -> list[np.ndar
     return model.get_weights()
 
 
-# Gradient accumulation and replicas.
-
-
 @pytest.mark.parametrize(
     ("ipus", "steps", "method", "options", "scale"),
     [
-        (1, 3, "sum", {}, 1),
-        (1, 3, "mean", {"dtype": tf.float32}, 1 / 3),
+        (1, 3, "sum", {"dtype": tf.float32}, 1),
         (1, 3, GradientAccumulationReductionMethod.RUNNING_MEAN, {"dtype": lambda variable: variable.dtype}, 1 / 3),
         (2, None, "sum", {}, 1),
         (2, 3, "mean", {"offload_weight_update_variables": True}, 1 / 3),
     ],
 )
 def test_gradients_of_steps_and_replicas_make_one_update(
-    ipus: int, steps: Any, method: Any, options: Any, scale: float, features: Any, scoped: Any, assert_same: Any
-) -> None:
+    ipus, steps, method, options, scale, features, scoped, assert_same, configure
+):
     configure(ipus)
     model = scoped(lambda: linear(steps_per_execution=6))
     model.set_gradient_accumulation_options(steps, method, **options)
@@ -69,9 +58,7 @@ def test_gradients_of_steps_and_replicas_make_one_update(
     assert int(model.optimizer.iterations) == 12 // (ipus * (steps or 1))
 
 
-def test_steps_that_accumulation_does_not_divide_are_refused_with_those_that_it_does(
-    features: Any, scoped: Any
-) -> None:
+def test_steps_that_accumulation_does_not_divide_are_refused_with_those_that_it_does(features, scoped):
     model = scoped(lambda: linear(steps_per_execution=4))
     model.set_gradient_accumulation_options(3)
     message = r"\(set to 4\) is not divisible by .* \(3\). Compile .* 3 or 6 or 12"
@@ -83,7 +70,7 @@ def test_steps_that_accumulation_does_not_divide_are_refused_with_those_that_it_
     model.evaluate(features, features[:, :3], batch_size=BATCH, verbose=0)
 
 
-def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features: Any, scoped: Any) -> None:
+def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features, scoped):
     class Own(keras.Sequential):
         times = 0
 
@@ -92,129 +79,104 @@ def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features: Any,
                 self.optimizer.apply([tf.ones([6, 3]), None], self.trainable_variables)
             return {"loss": tf.reduce_sum(data[0])}
 
+    model = scoped(lambda: Own([keras.Input([6]), layers.Dense(3)]))
+    model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
+    model.set_gradient_accumulation_options(2)
+    for model.times, message in ((0, "applies no gradients"), (2, "applies gradients twice")):
+        with pytest.raises(ValueError, match=message):
+            model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+
+
+def test_metrics_of_replicas_are_reduced_as_asked(features, scoped, configure):
     def make() -> Any:
-        model = Own([keras.Input([6]), layers.Dense(3)])
-        model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
-        model.set_gradient_accumulation_options(2)
+        model = keras.Sequential([keras.Input([6]), layers.Identity()])
+        model.compile(loss="mse", steps_per_execution=6)
         return model
 
+    configure(2)
     model = scoped(make)
-    data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
-    with pytest.raises(ValueError, match="applies no gradients"):
-        model.fit(**data)
-    model.times = 2
-    with pytest.raises(ValueError, match="applies gradients twice"):
-        model.fit(**data)
-
-
-@pytest.mark.parametrize("method", list(ReplicatedMetricReductionMethod))
-def test_metrics_of_replicas_are_reduced_as_asked(method: Any, features: Any, scoped: Any) -> None:
-    results = metrics_of_two_replicas(features.tobytes())
     # Batch t * R + r is of replica r.
     x = features.reshape(12, BATCH, 6)
     each = np.array([np.mean(x[replica::2] ** 2) for replica in range(2)])
-    expected = {"NONE": each[1], "LIST": each, "SUM": each.sum(), "MEAN": each.mean()}[method.name]
-    np.testing.assert_allclose(results[method.name], expected, rtol=1e-5)
-
-
-@functools.cache
-def metrics_of_two_replicas(features: bytes) -> dict[str, Any]:
-    x = np.frombuffer(features, np.float32).reshape(-1, 6)
-    configure(2)
-    with ipu.IPUStrategy().scope():
-        model = keras.Sequential([keras.Input([6]), layers.Identity()])
-        model.compile(loss="mse", steps_per_execution=6)
-    results = {}
-    for name in ("none", "List", "SUM", ReplicatedMetricReductionMethod.MEAN):
-        model.set_replication_options(name)
-        key = getattr(name, "name", str(name).upper())
-        results[key] = model.evaluate(x, np.zeros_like(x), batch_size=BATCH, verbose=0)
-    return results
+    mean = ReplicatedMetricReductionMethod.MEAN
+    for method, expected in (("none", each[1]), ("List", each), ("SUM", each.sum()), (mean, each.mean())):
+        model.set_replication_options(method)
+        result = model.evaluate(features, np.zeros_like(features), batch_size=BATCH, verbose=0)
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (lambda m: m.set_gradient_accumulation_options(0), ValueError, "positive integer, but got 0"),
-        (lambda m: m.set_gradient_accumulation_options(2.5), ValueError, "positive integer, but got 2.5"),
-        (lambda m: m.set_gradient_accumulation_options(2, "median"), ValueError, "Cannot parse 'median'"),
-        (lambda m: m.set_gradient_accumulation_options(2, opt="sgd"), ValueError, "`opt` cannot be set"),
-        (lambda m: m.set_gradient_accumulation_options(num_mini_batches=2), ValueError, "steps_per_replica` instead"),
-        (
-            lambda m: m.set_gradient_accumulation_options(2, experimental_normalize_gradients=True),
-            ValueError,
-            "gradient_accumulation_reduction_method",
-        ),
-        (lambda m: m.set_gradient_accumulation_options(2, dtypes="float32"), TypeError, "no option `dtypes`"),
-        (
-            lambda m: m.set_gradient_accumulation_options(use_v2_gradient_accumulation_optimizer=True),
-            ValueError,
-            "may only be set to True when",
-        ),
-        (lambda m: m.set_gradient_accumulation_options(2, dtype="floaty"), TypeError, "`dtype`"),
-        (
-            lambda m: m.set_gradient_accumulation_options(2, replicated_optimizer_state_sharding=True),
-            ValueError,
-            "`offload_weight_update_variables=True`",
-        ),
-        (
-            lambda m: m.set_pipelining_options(2, replicated_optimizer_state_sharding=True),
-            ValueError,
-            "`offload_weight_update_variables=True`",
-        ),
-        (lambda m: m.set_pipelining_options(-1), ValueError, "positive integer, but got -1"),
-        (
-            lambda m: m.set_pipelining_options(2**31),
-            ValueError,
-            "per_replica` must be at most 2147483647, but is 2147483648",
-        ),
-        (
-            lambda m: m.set_pipelining_options(2, [0, 65536]),
-            ValueError,
-            r"from 0 to 65535 or -1 .* but it is \[0, 65536\]",
-        ),
-        (lambda m: m.set_pipelining_options(2, (0, 1)), ValueError, "`device_mapping` to be a list of integers"),
-        (lambda m: m.set_pipelining_options(2, [0, "1"]), ValueError, "`device_mapping` to be a list of integers"),
-        (lambda m: m.set_pipelining_options(gradient_accumulation_count=2), ValueError, "steps_per_replica` instead"),
-        (lambda m: m.set_pipelining_options(inputs=[]), ValueError, "`inputs` cannot be set here"),
-        (lambda m: m.set_pipelining_options(outfeed_loss=True), ValueError, "`outfeed_loss` cannot be set here"),
-        (lambda m: m.set_pipelining_options(schedule=1), TypeError, "no option `schedule`"),
-        (lambda m: m.set_pipelining_options(2, gradient_accumulation_dtype="floaty"), TypeError, "accumulation_dtype`"),
-        (lambda m: m.set_infeed_queue_options(dataset=None), ValueError, "`dataset` cannot be set here"),
-        (lambda m: m.set_infeed_queue_options(prefetch_depth=256), ValueError, "prefetch_depth"),
-        (lambda m: m.set_infeed_queue_options(depth=2), TypeError, "no option `depth`"),
-        (lambda m: m.set_outfeed_queue_options(outfeed_mode="all"), ValueError, "`outfeed_mode` cannot be set here"),
-        (lambda m: m.set_outfeed_queue_options(buffer_depth=0), ValueError, "buffer depth"),
-        (lambda m: m.set_replication_options("MEDIAN"), ValueError, "Cannot parse 'MEDIAN'.*NONE, LIST, SUM, MEAN"),
-        (lambda m: m.set_asynchronous_callbacks("yes"), TypeError, "`asynchronous`"),
+def given(*args: Any, **options: Any) -> Any:
+    return args, options
+
+
+REFUSED = {
+    "gradient_accumulation": [
+        (given(0), ValueError, "positive integer, but got 0"),
+        (given(2.5), ValueError, "positive integer, but got 2.5"),
+        (given(2, "median"), ValueError, "Cannot parse 'median'"),
+        (given(2, opt="sgd"), ValueError, "`opt` cannot be set"),
+        (given(num_mini_batches=2), ValueError, "steps_per_replica` instead"),
+        (given(2, experimental_normalize_gradients=True), ValueError, "gradient_accumulation_reduction_method"),
+        (given(2, dtypes="float32"), TypeError, "no option `dtypes`"),
+        (given(use_v2_gradient_accumulation_optimizer=True), ValueError, "may only be set to True when"),
+        (given(2, dtype="floaty"), TypeError, "`dtype`"),
+        (given(2, replicated_optimizer_state_sharding=True), ValueError, "`offload_weight_update_variables=True`"),
     ],
-)
-def test_options_that_make_no_sense_are_refused(call: Any, kind: Any, message: str, scoped: Any) -> None:
-    with pytest.raises(kind, match=message):
-        call(scoped(linear))
+    "pipelining": [
+        (given(2, replicated_optimizer_state_sharding=True), ValueError, "`offload_weight_update_variables=True`"),
+        (given(-1), ValueError, "positive integer, but got -1"),
+        (given(2**31), ValueError, "per_replica` must be at most 2147483647, but is 2147483648"),
+        (given(2, [0, 65536]), ValueError, r"from 0 to 65535 or -1 .* but it is \[0, 65536\]"),
+        (given(2, (0, 1)), ValueError, "`device_mapping` to be a list of integers"),
+        (given(2, [0, "1"]), ValueError, "`device_mapping` to be a list of integers"),
+        (given(gradient_accumulation_count=2), ValueError, "steps_per_replica` instead"),
+        (given(inputs=[]), ValueError, "`inputs` cannot be set here"),
+        (given(outfeed_loss=True), ValueError, "`outfeed_loss` cannot be set here"),
+        (given(schedule=1), TypeError, "no option `schedule`"),
+        (given(2, gradient_accumulation_dtype="floaty"), TypeError, "accumulation_dtype`"),
+    ],
+    "infeed_queue": [
+        (given(dataset=None), ValueError, "`dataset` cannot be set here"),
+        (given(prefetch_depth=256), ValueError, "prefetch_depth"),
+        (given(prefetch_depth=0), ValueError, "prefetch_depth must be greater than zero, but it is 0"),
+        (given(depth=2), TypeError, "no option `depth`"),
+    ],
+    "outfeed_queue": [
+        (given(outfeed_mode="all"), ValueError, "`outfeed_mode` cannot be set here"),
+        (given(buffer_depth=0), ValueError, "buffer depth"),
+    ],
+    "replication": [(given("MEDIAN"), ValueError, "Cannot parse 'MEDIAN'.*NONE, LIST, SUM, MEAN")],
+}
 
 
-def test_all_faults_of_a_call_are_told_together_and_change_nothing(scoped: Any) -> None:
-    model = scoped(linear)
-    model.set_pipelining_options(2, [0, 1])
-    before = model._ipu_extension.options.pipelining
+@pytest.mark.parametrize("group", REFUSED)
+def test_options_that_make_no_sense_are_refused_and_change_nothing(group, tiny, all_printed):
+    before = all_printed(tiny)
+    for (args, options), kind, message in REFUSED[group]:
+        with pytest.raises(kind, match=message):
+            getattr(tiny, f"set_{group}_options")(*args, **options)
+        assert all_printed(tiny) == before
+    with pytest.raises(TypeError, match="`asynchronous`"):
+        tiny.set_asynchronous_callbacks("yes")
+
+
+def test_all_faults_of_a_call_are_told_together(tiny):
     with pytest.raises(ValueError, match="5 faults") as caught:
-        model.set_pipelining_options(-1, (0,), 2, "median", inputs=[])
+        tiny.set_pipelining_options(-1, (0,), 2, "median", inputs=[])
     for words in ("but got -1", "`device_mapping`", "`accumulate_outfeed`", "Cannot parse 'median'", "`inputs` cannot"):
         assert words in str(caught.value)
     with pytest.raises(TypeError, match="2 faults") as caught:
-        model.set_gradient_accumulation_options(2, dtype="floaty", verify_usage="yes")
+        tiny.set_gradient_accumulation_options(2, dtype="floaty", verify_usage="yes")
     assert "`dtype` must be" in str(caught.value)
     assert "`verify_usage` must be True or False, but is 'yes'" in str(caught.value)
     with pytest.raises(TypeError, match=r"no option `depth`[^$]*prefetch_depth must be less than 256"):
-        model.set_infeed_queue_options(depth=2, prefetch_depth=256)
-    assert model._ipu_extension.options.pipelining == before
+        tiny.set_infeed_queue_options(depth=2, prefetch_depth=256)
 
 
-def test_queues_are_made_with_the_options(features: Any, scoped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_made_with_the_options(features, tiny, monkeypatch):
     made = []
     plain = ipu.IPUInfeedQueue.__init__
 
@@ -222,20 +184,14 @@ def test_queues_are_made_with_the_options(features: Any, scoped: Any, monkeypatc
         plain(self, *args, **kwargs)
         made.append(self.prefetch_depth)
 
-    model = scoped(linear)
-    model.set_infeed_queue_options(prefetch_depth=7, optimise_latency=True)
-    model.set_outfeed_queue_options(buffer_depth=2)
+    tiny.set_infeed_queue_options(prefetch_depth=7, optimise_latency=True)
+    tiny.set_outfeed_queue_options(buffer_depth=2)
     monkeypatch.setattr(ipu.IPUInfeedQueue, "__init__", note)
-    model.predict(features, batch_size=24, verbose=0)
+    tiny.predict(features, batch_size=24, verbose=0)
     assert made == [7]
 
 
-# Files.
-
-
-def test_options_are_kept_in_the_file_of_a_model_and_plain_keras_reads_it(
-    features: Any, scoped: Any, tmp_path: Any, assert_same: Any
-) -> None:
+def test_options_are_kept_in_the_file_of_a_model_and_plain_keras_reads_it(features, scoped, tmp_path, assert_same):
     model = scoped(lambda: linear(steps_per_execution=6))
     model.set_gradient_accumulation_options(3, "mean", dtype=tf.float32)
     model.set_replication_options("LIST")

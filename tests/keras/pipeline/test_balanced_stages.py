@@ -2,30 +2,24 @@
 
 import keras
 import numpy as np
-import pytest
 
 from tensorflow_ipu import pipelining
 
 
-@pytest.fixture
-def model(scoped):
+def test_a_functional_model_is_balanced_and_takes_the_proposal(scoped):
     def make():
         x = inputs = keras.Input([64])
         for number in range(2):
             x = keras.layers.Dense(64, activation="relu", name=f"small_{number}")(x)
-        x = keras.layers.Add(name="join")(
-            [keras.layers.Dense(1024, name="up")(x), keras.layers.Dense(1024, name="side")(x)]
-        )
+        parts = [keras.layers.Dense(1024, name=name)(x) for name in ("up", "side")]
+        x = keras.layers.Add(name="join")(parts)
         for number in range(2):
             x = keras.layers.Dense(1024, activation="relu", name=f"large_{number}")(x)
         made = keras.Model(inputs, keras.layers.Dense(4, name="head")(x), name="net")
         made.compile("adam", "mse")
         return made
 
-    return scoped(make)
-
-
-def test_a_functional_model_is_balanced_and_takes_the_proposal(model):
+    model = scoped(make)
     model.set_pipelining_options(gradient_accumulation_steps_per_replica=12)
     weights = model.get_weights()
     proposal = pipelining.balance(model, 3, "GC200", batch_size=16)
@@ -42,9 +36,8 @@ def test_a_functional_model_is_balanced_and_takes_the_proposal(model):
     for one, other in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(one, other)
     model.set_pipeline_stage_assignment(proposal.assignment)
-    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == [
-        one.pipeline_stage for one in proposal.assignment
-    ]
+    given = [one.pipeline_stage for one in proposal.assignment]
+    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == given
 
 
 def test_a_sequential_model_is_balanced(scoped):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 from keras import layers
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.keras import (
     FunctionalNestedModelPipelineStageAssignment,
     PipelineStage,
@@ -17,7 +16,7 @@ from tensorflow_ipu.keras import (
     SequentialNestedModelPipelineStageAssignment,
 )
 
-BATCH, COUNT = 4, 12
+BATCH = 4
 
 
 def functional() -> keras.Model:
@@ -50,108 +49,62 @@ def called_twice() -> Any:
     return keras.Model(inputs, {"p": layers.Dense(3, name="p")(again), "q": layers.Dense(3, name="q")(once)})
 
 
-def assign(assignments: list[Any], stages: Any) -> None:
-    for one in assignments:
-        if one.is_nested_model:
-            assign(one.pipeline_stage_assignments, stages)
-        else:
-            one.pipeline_stage = stages[one.layer.name]
-
-
-def stages_of(assignments: list[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in assignments:
-        found |= (
-            stages_of(one.pipeline_stage_assignments) if one.is_nested_model else {one.layer.name: one.pipeline_stage}
-        )
-    return found
-
-
 @pytest.mark.parametrize(
     ("make", "stages", "ipus"), [(functional, STAGES, 4), (sequential, {"n0": 0, "n1": 1, "last": 1}, 2)]
 )
 def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
-    make: Any, stages: Any, ipus: int, features: Any, assert_same: Any, replicas: Any
-) -> None:
-    x, y = features, features[:, :3]
-    keras.utils.set_random_seed(2)
-    plain = make()
-    # The mean gradient of the batches of an update is the gradient of one large batch.
-    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", jit_compile=False)
-    start = plain.get_weights()
-    plain.fit(x, y, batch_size=BATCH * COUNT, epochs=3, shuffle=False, verbose=0)
-    expected = plain(x)
-    replicas(ipus)
-    with ipu.IPUStrategy().scope():
-        model = make()
-        model.set_weights(start)
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=12)
-        assignments = model.get_pipeline_stage_assignment()
-        assign(assignments, stages)
-        model.set_pipeline_stage_assignment(assignments)
-        assert stages_of(model.get_pipeline_stage_assignment()) == stages
-        model.set_pipelining_options(COUNT, gradient_accumulation_reduction_method="mean")
-        model.fit(x, y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0)
-        assert_same(model.get_weights(), plain.get_weights())
-        predicted = model.predict(x, batch_size=BATCH, verbose=0)
-        np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
+    make, stages, ipus, features, trained_pipeline, put, stages_of
+):
+    def prepare(model: Any) -> None:
+        put(model, stages)
+        assert dict(stages_of(model)) == stages
+
+    trained_pipeline(make, features, features[:, :3], 12, ipus=ipus, prepare=prepare, epochs=2)
 
 
-def test_a_nested_model_called_in_two_stages_trains_as_plain_keras_does(
-    features: Any, assert_same: Any, replicas: Any
-) -> None:
-    x = {"a": features[:, :4], "b": features[:, 4:]}
-    y = {"p": features[:, :3], "q": features[:, 3:]}
-    keras.utils.set_random_seed(2)
-    plain = called_twice()
-    plain.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", jit_compile=False)
-    start = plain.get_weights()
-    plain.fit(x, y, batch_size=6 * BATCH, shuffle=False, verbose=0)
-    replicas(2)
-    with ipu.IPUStrategy().scope():
-        model = called_twice()
-        model.set_weights(start)
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=12)
+def test_a_nested_model_called_in_two_stages_trains_and_predicts_as_plain_keras_does(
+    features, trained_pipeline, leaves, assert_same
+):
+    def prepare(model: Any) -> None:
         calls = model.get_pipeline_stage_assignment()
         nested = [one for one in calls if one.is_nested_model]
         assert [one.node_index for one in nested] == [0, 1]
-        assign([one for one in calls if not one.is_nested_model], {"first": 0, "middle": 1, "p": 2, "q": 2})
+        for one in calls:
+            if not one.is_nested_model:
+                one.pipeline_stage = {"first": 0, "middle": 1, "p": 2, "q": 2}[one.layer.name]
         for one, stage in zip(nested, (0, 2), strict=True):
-            assign(one.pipeline_stage_assignments, {"n0": stage, "n1": stage})
+            for leaf in leaves([one]):
+                leaf.pipeline_stage = stage
         model.set_pipeline_stage_assignment(calls)
-        model.set_pipelining_options(6, device_mapping=[0, 1, 0], gradient_accumulation_reduction_method="mean")
-        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
-        assert_same(model.get_weights(), plain.get_weights())
+
+    x = {"a": features[:, :4], "b": features[:, 4:]}
+    y = {"p": features[:, :3], "q": features[:, 3:]}
+    model, plain = trained_pipeline(called_twice, x, y, 6, prepare=prepare, device_mapping=[0, 1, 0])
     predicted = model.predict(x, batch_size=BATCH, verbose=0)
     assert sorted(predicted) == ["p", "q"]
     assert_same(predicted, plain(x))
 
 
-def test_scopes_reach_the_layers_of_nested_models(scoped: Any) -> None:
+def test_scopes_reach_the_layers_of_nested_models(scoped, stages_of):
     def make(around: bool) -> keras.Model:
-        a = keras.Input([6])
+        a, inputs = keras.Input([6]), keras.Input([6])
         with PipelineStage(0):
             hidden = layers.Dense(4, name="n0")(a)
         with PipelineStage(1):
             nested = keras.Model(a, layers.Dense(4, name="n1")(hidden))
-        inputs = keras.Input([6])
-        if around:
-            with PipelineStage(0):
-                middle = nested(inputs)
-        else:
+        with PipelineStage(0) if around else contextlib.nullcontext():
             middle = nested(inputs)
         with PipelineStage(1):
             return keras.Model(inputs, layers.Dense(3, name="last")(middle))
 
     model = scoped(lambda: make(False))
-    assert stages_of(model.get_pipeline_stage_assignment()) == {"n0": 0, "n1": 1, "last": 1}
+    assert dict(stages_of(model)) == {"n0": 0, "n1": 1, "last": 1}
     model.reset_pipeline_stage_assignment()
-    assert set(stages_of(model.get_pipeline_stage_assignment()).values()) == {None}
-    around = scoped(lambda: make(True))
-    assert stages_of(around.get_pipeline_stage_assignment()) == {"n0": 0, "n1": 0, "last": 1}
+    assert {stage for _, stage in stages_of(model)} == {None}
+    assert dict(stages_of(scoped(lambda: make(True)))) == {"n0": 0, "n1": 0, "last": 1}
 
 
-def test_nested_assignments_say_what_they_are(scoped: Any) -> None:
+def test_nested_assignments_say_what_they_are(scoped):
     model = scoped(functional)
     nested = next(one for one in model.get_pipeline_stage_assignment() if one.is_nested_model)
     assert isinstance(nested, FunctionalNestedModelPipelineStageAssignment)
@@ -168,22 +121,22 @@ def test_nested_assignments_say_what_they_are(scoped: Any) -> None:
     assert type(first) is SequentialNestedModelPipelineStageAssignment
 
 
-def test_nested_assignments_that_do_not_fit_are_refused(scoped: Any) -> None:
+def test_nested_assignments_that_do_not_fit_are_refused(scoped, leaves, stages_of):
     model = scoped(functional)
     assignments = model.get_pipeline_stage_assignment()
     at = next(index for index, one in enumerate(assignments) if one.is_nested_model)
     nested = assignments[at]
-
-    def refused(message: str, one: Any, **changes: int) -> None:
-        assign(assignments, STAGES | changes)
-        with pytest.raises(ValueError, match=message):
-            model.set_pipeline_stage_assignment([*assignments[:at], one, *assignments[at + 1 :]])
-        assert set(stages_of(model.get_pipeline_stage_assignment()).values()) == {None}
-
     kind = FunctionalNestedModelPipelineStageAssignment
     inner = nested.pipeline_stage_assignments
-    refused("nested model `nested` in model .* must be an instance of", assignments[at - 1])
-    refused("does not match that in which model", kind(nested.nested_model, 1, inner))
-    refused(r"length .* \(1\) .* in model `nested`", kind(nested.nested_model, 0, inner[:1]))
-    refused("Layer `s1` in pipeline stage 0 has a dependency from stage 1", nested, s1=0)
-    refused("Layer `add` in pipeline stage 1 has a dependency from stage 2", nested, add=1)
+    for message, one, changes in (
+        ("nested model `nested` in model .* must be an instance of", assignments[at - 1], {}),
+        ("does not match that in which model", kind(nested.nested_model, 1, inner), {}),
+        (r"length .* \(1\) .* in model `nested`", kind(nested.nested_model, 0, inner[:1]), {}),
+        ("Layer `s1` in pipeline stage 0 has a dependency from stage 1", nested, {"s1": 0}),
+        ("Layer `add` in pipeline stage 1 has a dependency from stage 2", nested, {"add": 1}),
+    ):
+        for leaf in leaves(assignments):
+            leaf.pipeline_stage = (STAGES | changes)[leaf.layer.name]
+        with pytest.raises(ValueError, match=message):
+            model.set_pipeline_stage_assignment([*assignments[:at], one, *assignments[at + 1 :]])
+        assert {stage for _, stage in stages_of(model)} == {None}

@@ -135,12 +135,9 @@ def pipelined(expected: dict[str, Any], steps: int, **options: Any) -> keras.Mod
 
 @pytest.mark.parametrize(("accumulate", "executions"), [(True, (16, 8, 4)), (False, (8,))])
 def test_logs_are_those_of_plain_keras_for_all_metrics(
-    accumulate: bool, executions: tuple[int, ...], expected: dict[str, Any]
+    accumulate: bool, executions: tuple[int, ...], expected: dict[str, Any], replicas: Any
 ) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 2
-    config.configure_ipu_system()
-    with ipu.IPUStrategy().scope():
+    with replicas(2).scope():
         model = pipelined(expected, 16, accumulate_outfeed=accumulate)
         for steps in executions:
             model.steps_per_execution = steps
@@ -154,11 +151,10 @@ def test_logs_are_those_of_plain_keras_for_all_metrics(
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
-def test_logs_of_replicas_are_those_of_their_shares_of_the_data(accumulate: bool, expected: dict[str, Any]) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 4
-    config.configure_ipu_system()
-    with ipu.IPUStrategy().scope():
+def test_logs_of_replicas_are_those_of_their_shares_of_the_data(
+    accumulate: bool, expected: dict[str, Any], replicas: Any
+) -> None:
+    with replicas(4).scope():
         model = pipelined(expected, 4, accumulate_outfeed=accumulate)
         model.set_replication_options("LIST")
         found = logged(model, data(), fits=accumulate)

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.keras import (
     FunctionalLayerPipelineStageAssignment,
@@ -24,6 +23,10 @@ BATCH, STEPS = 4, 12
 
 def sequential() -> keras.Model:
     return keras.Sequential([layers.Dense(4, activation="relu"), layers.BatchNormalization(), layers.Dense(3)])
+
+
+def linear() -> keras.Model:
+    return keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
 
 
 def functional() -> keras.Model:
@@ -40,13 +43,9 @@ def functional() -> keras.Model:
     return keras.Model([a, b], outputs)
 
 
-def compiled(
-    model: keras.Model, loss: Any = "mse", rate: float = 0.1, accumulated_by_keras: int | None = None, **options: Any
-) -> keras.Model:
-    optimizer = keras.optimizers.SGD(rate, momentum=0.9, gradient_accumulation_steps=accumulated_by_keras)
-    jit = {} if accumulated_by_keras is None else {"jit_compile": False}
-    metrics = options.pop("metrics", ["mae"])
-    model.compile(optimizer=optimizer, loss=loss, metrics=metrics, steps_per_execution=STEPS, **jit)
+def compiled(model: keras.Model, loss: Any = "mse", rate: float = 0.1, metrics: Any = ("mae",)) -> Any:
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+    model.compile(optimizer=optimizer, loss=loss, metrics=list(metrics), steps_per_execution=STEPS)
     return model
 
 
@@ -64,8 +63,7 @@ _accumulated: dict[Any, list[Any]] = {}
 def accumulated(replicas: Any, make: Any, count: int, x: Any, y: Any, **options: Any) -> list[Any]:
     """What comes of gradient accumulation on one IPU."""
     if make not in _accumulated:
-        replicas(1)
-        with ipu.IPUStrategy().scope():
+        with replicas(1).scope():
             keras.utils.set_random_seed(2)
             model = compiled(make(), **options)
             if not isinstance(model, keras.Sequential):
@@ -73,6 +71,21 @@ def accumulated(replicas: Any, make: Any, count: int, x: Any, y: Any, **options:
             model.set_gradient_accumulation_options(count)
             _accumulated[make] = used(model, x, y)
     return _accumulated[make]
+
+
+@pytest.fixture
+def in_two(replicas):
+    """`in_two(model, count)` compiles a sequential model and puts what is behind its first layer into a second stage."""
+
+    def make(make: Any, count: int | None = 4, **options: Any) -> Any:
+        with replicas(2).scope():
+            keras.utils.set_random_seed(2)
+            model = compiled(make())
+            model.set_pipeline_stage_assignment([0, *[1] * (len(model.layers) - 1)])
+            model.set_pipelining_options(count, **options)
+        return model
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -85,36 +98,25 @@ def accumulated(replicas: Any, make: Any, count: int, x: Any, y: Any, **options:
     ],
 )
 def test_pipelined_sequential_model_trains_as_accumulation_does(
-    fully: bool, options: Any, features: Any, assert_same: Any, replicas: Any
-) -> None:
+    fully, options, features, assert_same, replicas, in_two
+):
     expected = accumulated(replicas, sequential, 4, features, features[:, :3])
-    replicas(2)
-    with ipu.IPUStrategy().scope():
-        keras.utils.set_random_seed(2)
-        model = compiled(sequential())
-        model.set_pipeline_stage_assignment([0, 1, 1])
-        model.set_pipelining_options(gradient_accumulation_steps_per_replica=4, **options)
-        results = used(model, features, features[:, :3], fully)
-        assert_same(results, expected[: len(results)])
+    results = used(in_two(sequential, **options), features, features[:, :3], fully)
+    assert_same(results, expected[: len(results)])
 
 
-def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica(replicas: Any) -> None:
-    replicas(2)
-    with ipu.IPUStrategy().scope():
-        model = compiled(sequential())
-        model.set_pipeline_stage_assignment([0, 1, 1])
-        model.set_pipelining_options(4, pipeline_schedule=pipelining.PhasedExecution.Serial)
-        assert model._ipu_extension.replicas_for(None) == 2
-        model.set_pipelining_options(4)
-        assert model._ipu_extension.replicas_for(None) == 1
+def test_serial_phases_share_an_ipu_so_each_further_one_is_a_replica(in_two):
+    model = in_two(sequential, pipeline_schedule=pipelining.PhasedExecution.Serial)
+    assert model._ipu_extension.replicas_for(None) == 2
+    model.set_pipelining_options(4)
+    assert model._ipu_extension.replicas_for(None) == 1
 
 
-def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, assert_same: Any, replicas: Any) -> None:
+def test_pipelined_functional_model_trains_as_accumulation_does(features, assert_same, replicas):
     data = [features[:, :4], features[:, 4:]], [features[:, :3], features[:, :1]]
     options = {"loss": ["mse", "mae"], "metrics": [["mae"], ["mse"]], "rate": 0.01}
     expected = accumulated(replicas, functional, 6, *data, **options)
-    replicas(4)
-    with ipu.IPUStrategy().scope():
+    with replicas(4).scope():
         keras.utils.set_random_seed(2)
         model = compiled(functional(), **options)
         model.set_pipelining_options(gradient_accumulation_steps_per_replica=6)
@@ -124,137 +126,91 @@ def test_pipelined_functional_model_trains_as_accumulation_does(features: Any, a
         assert model._ipu_extension.traces() == before
 
 
-def test_pipelines_run_as_replicas_and_report_each_step(features: Any, assert_same: Any, replicas: Any) -> None:
+class Count(keras.callbacks.Callback):
+    count = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        assert set(logs) == {"loss", "mae"}
+        self.count += 1
+
+
+def test_pipelines_run_as_replicas_and_report_each_step(features, assert_same, replicas):
     """Two replicas of two stages: the batches of both make one update."""
-
-    class Count(keras.callbacks.Callback):
-        count = 0
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            assert set(logs) == {"loss", "mae"}
-            self.count += 1
-
-    def linear() -> keras.Model:
-        return keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
-
-    x, y = features, features[:, :3]
-    replicas(1)
-    with ipu.IPUStrategy().scope():
-        keras.utils.set_random_seed(2)
-        plain = compiled(linear())
-        plain.steps_per_execution = 16
-        plain.set_gradient_accumulation_options(8)
-        plain.fit(x, y, batch_size=3, shuffle=False, verbose=0)
-    replicas(4)
-    with ipu.IPUStrategy().scope():
-        keras.utils.set_random_seed(2)
-        model = compiled(linear())
-        model.steps_per_execution = 8
-        model.set_pipeline_stage_assignment([0, 1])
-        model.set_pipelining_options(4)
-        model.set_asynchronous_callbacks(True)
-        count = Count()
-        model.fit(x, y, batch_size=3, shuffle=False, verbose=0, callbacks=[count])
+    data = {"x": features, "y": features[:, :3], "batch_size": 3, "shuffle": False, "verbose": 0}
+    weights, count = [], Count()
+    for ipus in (1, 4):
+        with replicas(ipus).scope():
+            keras.utils.set_random_seed(2)
+            model = compiled(linear())
+            model.steps_per_execution = 8
+            if ipus == 1:
+                model.set_gradient_accumulation_options(8)
+                model.fit(**data)
+            else:
+                model.set_pipeline_stage_assignment([0, 1])
+                model.set_pipelining_options(4)
+                model.set_asynchronous_callbacks(True)
+                model.fit(**data, callbacks=[count])
+        weights.append(model.get_weights())
     assert count.count == 16
-    assert_same(model.get_weights(), plain.get_weights())
-    np.testing.assert_allclose(model.predict(x, batch_size=3, verbose=0), model(x), rtol=1e-4, atol=1e-5)
+    assert_same(*weights)
+    np.testing.assert_allclose(model.predict(features, batch_size=3, verbose=0), model(features), rtol=1e-4, atol=1e-5)
 
 
-def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(
-    features: Any, replicas: Any
-) -> None:
-    class Count(keras.callbacks.Callback):
-        count = 0
+def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(features, in_two):
+    def ones() -> keras.Model:
+        return keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.count += 1
-
-    replicas(2)
-    with ipu.IPUStrategy().scope():
-        model = keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
-        model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=STEPS)
-        model.set_pipeline_stage_assignment([0, 1])
-        model.set_pipelining_options(4, accumulate_outfeed=True, accumulate_outfeed_dtype=tf.float32)
-        model.set_asynchronous_callbacks(True)  # What comes once has nothing to tell of each step.
-        count = Count()
-        data = {"x": features, "y": 0 * features[:, :1], "batch_size": BATCH, "verbose": 0}
-        loss = model.fit(**data, shuffle=False, callbacks=[count]).history["loss"][0]
-        evaluated = model.evaluate(**data)
-        predicted = model.predict(features, batch_size=BATCH, verbose=0)  # What keeps nothing needs no type.
+    model = in_two(ones, accumulate_outfeed=True, accumulate_outfeed_dtype=tf.float32)
+    model.optimizer.learning_rate = 0.0
+    model.set_asynchronous_callbacks(True)  # What comes once has nothing to tell of each step.
+    count = Count()
+    data = {"x": features, "y": 0 * features[:, :1], "batch_size": BATCH, "verbose": 0}
+    loss = model.fit(**data, shuffle=False, callbacks=[count]).history["loss"][0]
+    evaluated = model.evaluate(**data)[0]
+    predicted = model.predict(features, batch_size=BATCH, verbose=0)  # What keeps nothing needs no type.
     np.testing.assert_allclose(predicted, features.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
     each = (features.sum(axis=1) ** 2).reshape(STEPS, BATCH).mean(axis=1)
-    np.testing.assert_allclose(loss, each.mean(), rtol=1e-5)
-    np.testing.assert_allclose(evaluated, each.mean(), rtol=1e-5)
+    np.testing.assert_allclose([loss, evaluated], [each.mean()] * 2, rtol=1e-5)
     assert count.count == 1
 
 
-def test_losses_of_layers_count_whatever_their_stage(features: Any, assert_same: Any, replicas: Any) -> None:
+# Of Keras's regularizers, those of L1 and L2 keep a tensor.
+def test_losses_of_layers_count_whatever_their_stage(features, trained_pipeline):
     class Extra(layers.Layer):
         def call(self, x: Any) -> Any:
             self.add_loss(keras.ops.mean(x**2))
             return x
 
     def make() -> keras.Model:
-        extra = Extra()
-        parts = [layers.Dense(4, kernel_regularizer="l2"), extra, layers.Dense(4, activity_regularizer="l2"), extra]
-        return keras.Sequential([keras.Input([6]), *parts, layers.Dense(3, bias_regularizer="l2")])
-
-    x, y = features[:32], features[:32, :3]
-    keras.utils.set_random_seed(2)
-    plain = compiled(make(), accumulated_by_keras=4)  # One batch of all is another: Keras 3.12 sums activities over it.
-    start = plain.get_weights()
-    plain.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
-    replicas(2)
-    with ipu.IPUStrategy().scope():
-        model = compiled(make())
-        model.set_weights(start)
-        model.steps_per_execution = 8
-        model.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
-        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
-        model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
-    assert_same(model.get_weights(), plain.get_weights())
-
-
-def test_regularizers_that_keep_a_tensor_train_as_they_do_in_plain_keras(
-    features: Any, assert_same: Any, replicas: Any
-) -> None:
-    def make() -> keras.Model:
         l1, l2, both = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
+        extra = Extra()
         parts = [
             layers.Dense(4, kernel_regularizer=l1, bias_regularizer=both),
+            extra,
             layers.Dense(4, kernel_regularizer="orthogonal_regularizer", activity_regularizer=l1),
-            layers.Dense(3, kernel_regularizer=l1, bias_regularizer=l2),
+            extra,
+            layers.Dense(3, kernel_regularizer=l1, bias_regularizer=l2, activity_regularizer="l2"),
         ]
         return keras.Sequential([keras.Input([6]), *parts])
 
-    x, y = features[:32], features[:32, :3]
-    keras.utils.set_random_seed(2)
-    plain = compiled(make(), accumulated_by_keras=4)
-    start = plain.get_weights()
-    expected = plain.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False).history
-    replicas(2)
-    with ipu.IPUStrategy().scope():
-        model = compiled(make())
-        model.set_weights(start)
-        model.steps_per_execution = 8
-        model.set_pipeline_stage_assignment([0, 1, 1])
-        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
-        history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, shuffle=False).history
-    assert_same([history, model.get_weights()], [expected, plain.get_weights()])
+    def prepare(model: Any) -> None:
+        model.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
+
+    trained_pipeline(make, features[:32], features[:32, :3], 4, prepare=prepare, by_keras=True, epochs=2)
 
 
 # Assignments.
 
 
-def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scoped: Any) -> None:
+def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scoped):
     model = scoped(functional)
     assignment = model.get_pipeline_stage_assignment()
     assert {type(one) for one in assignment} == {FunctionalLayerPipelineStageAssignment}
     found = {(one.layer.name, one.node_index): one.pipeline_stage for one in assignment}
     assert sorted(found.values()) == [0, 1, 1, 1, 1, 2, 2, 2]
-    assert [[layer.name for layer in one.inbound_layers] for one in assignment if one.layer.name in "pq"] == [
-        ["concatenate"]
-    ] * 2
+    inbound = [[layer.name for layer in one.inbound_layers] for one in assignment if one.layer.name in "pq"]
+    assert inbound == [["concatenate"]] * 2
     for one in assignment:
         one.pipeline_stage = 0 if one.layer.name in "pq" else one.pipeline_stage
     with pytest.raises(ValueError, match="Layer `[pq]` in pipeline stage 0 has a dependency from stage 2"):
@@ -271,47 +227,41 @@ def test_assignments_of_a_functional_model_are_read_changed_and_taken_back(scope
 
 
 @pytest.mark.parametrize(
-    ("assignment", "kind", "message"),
+    ("assignment", "message"),
     [
-        ((0, 1, 1), ValueError, "needs to be a list"),
-        ([0, 1], ValueError, r"length .* \(2\) does not equal the number of layers .* \(3\)"),
-        ([0, "a", 1], ValueError, "the one at index 1 is 'a'"),
-        ([0, -1, 1], ValueError, "has not been assigned a pipeline stage, but -1"),
-        ([0, 2, 2], ValueError, "assigned to pipeline stage 2, however the layer before it is in stage 0"),
-        ([0, 1, 0], ValueError, "assigned to pipeline stage 0, however the layer before it is in stage 1"),
-        ([1, 1, 1], ValueError, "first layer .* needs to be assigned to the pipeline stage 0"),
-        ([SequentialLayerPipelineStageAssignment(None, 0)] * 3, ValueError, "index 0|has no attribute"),
+        ((0, 1, 1), "needs to be a list"),
+        ([0, 1], r"length .* \(2\) does not equal the number of layers .* \(3\)"),
+        ([0, "a", 1], "the one at index 1 is 'a'"),
+        ([0, -1, 1], "has not been assigned a pipeline stage, but -1"),
+        ([0, 2, 2], "assigned to pipeline stage 2, however the layer before it is in stage 0"),
+        ([0, 1, 0], "assigned to pipeline stage 0, however the layer before it is in stage 1"),
+        ([1, 1, 1], "first layer .* needs to be assigned to the pipeline stage 0"),
+        ("of another layer", "index 0|has no attribute"),
     ],
 )
-def test_assignments_that_do_not_fit_a_sequential_model_are_refused(
-    assignment: Any, kind: Any, message: str, scoped: Any
-) -> None:
+def test_assignments_that_do_not_fit_a_sequential_model_are_refused(assignment, message, scoped):
     model = scoped(sequential)
-    other = layers.Dense(1, name="other")
-    if isinstance(assignment, list) and isinstance(assignment[0], SequentialLayerPipelineStageAssignment):
-        assignment = [SequentialLayerPipelineStageAssignment(other, 0)] * 3
-    with pytest.raises(kind, match=message):
+    if isinstance(assignment, str):
+        assignment = [SequentialLayerPipelineStageAssignment(layers.Dense(1, name="other"), 0)] * 3
+    with pytest.raises(ValueError, match=message):
         model.set_pipeline_stage_assignment(assignment)
     assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
 
 
-def test_stage_scopes_that_make_no_sense_are_refused(scoped: Any) -> None:
+def test_stage_scopes_that_make_no_sense_are_refused(strategy):
     with pytest.raises(RuntimeError, match="within the scope of an `IPUStrategy`"), PipelineStage(0):
         pass
-
-    def use() -> None:
+    with strategy.scope():
         with pytest.raises(ValueError, match="-1 is not a valid pipeline stage"), PipelineStage(-1):
             pass
         with pytest.raises(ValueError, match="2147483648 is not a valid .* must be below 65536"), PipelineStage(2**31):
             pass
         with PipelineStage(1), pytest.raises(RuntimeError, match="in stage 1 already"), PipelineStage(2):
             pass
-
-    scoped(use)
     assert current_stage() is None
 
 
-def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(scoped: Any) -> None:
+def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(scoped):
     def make() -> keras.Model:
         inputs = keras.Input([6])
         with PipelineStage(0):
@@ -323,22 +273,13 @@ def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(sc
 
     found = {one.layer.name: one.pipeline_stage for one in scoped(make).get_pipeline_stage_assignment()}
     assert found == {"first": 1, "again": 1, "bare": None, "last": 1}
-    plain = layers.Dense(6)
-    assert not hasattr(plain, "_ipu_pipeline_stage")
+    assert not hasattr(layers.Dense(6), "_ipu_pipeline_stage")
 
 
-def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any, replicas: Any) -> None:
+def test_pipelines_that_cannot_run_are_refused(features, scoped, replicas, in_two):
     data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0}
-
-    def make(assign: Any = (0, 0, 1)) -> Any:
-        model = compiled(sequential())
-        model.set_pipeline_stage_assignment(list(assign))
-        return model
-
-    replicas(2)
-    model = scoped(make)
+    model = in_two(sequential)
     model.optimizer.minimize = lambda *_: None
-    model.set_pipelining_options(4)
     with pytest.raises(ValueError, match="has a `minimize` of its own"):
         model.fit(**data)
     del model.optimizer.minimize
@@ -351,26 +292,15 @@ def test_pipelines_that_cannot_run_are_refused(features: Any, scoped: Any, repli
     model.set_pipelining_options(4)
     with pytest.raises(RuntimeError, match="a single batch is not the 4"):
         model.train_on_batch(features[:4], features[:4, :3])
-    replicas(1)
-    with pytest.raises(ValueError, match="has 1 IPUs attached, .* a multiple of 2 IPUs"):
-        model.fit(**data)
 
     class Own(keras.Sequential):
         def train_step(self, data: Any) -> Any:
             raise AssertionError
 
-    def own() -> Any:
-        model = compiled(Own([layers.Dense(3), layers.Dense(3)]))
-        model.set_pipeline_stage_assignment([0, 1])
-        model.set_pipelining_options(4)
-        return model
-
-    replicas(2)
+    own = in_two(lambda: Own([layers.Dense(3), layers.Dense(3)]))
     with pytest.raises(RuntimeError, match="`train_step` for the model .* has been overridden"):
-        scoped(own).fit(**data)
+        own.fit(**data)
 
-
-def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any, replicas: Any) -> None:
     def half() -> Any:
         inputs = keras.Input([6])
         with PipelineStage(0):
@@ -379,7 +309,8 @@ def test_half_assigned_models_are_no_pipelines(features: Any, scoped: Any, repli
         model.set_pipelining_options(4)
         return model
 
-    replicas(2)
-    model = scoped(half)
     with pytest.raises(ValueError, match="`bare` have none"):
-        model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+        scoped(half).fit(**data)
+    replicas(1)
+    with pytest.raises(ValueError, match="has 1 IPUs attached, .* a multiple of 2 IPUs"):
+        model.fit(**data)

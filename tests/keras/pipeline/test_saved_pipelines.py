@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from keras import layers
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.keras import PipelineStage
 
-BATCH = 4
+STAGES = {"shared": 0, "first": 0, "n0": 0, "n1": 1, "last": 1}
 
 
 def functional() -> keras.Model:
-    """A layer that is called in two stages, and a nested model that is cut."""
+    """A layer that is called in two stages, and a nested model that is to be cut."""
     inputs, inner = keras.Input([6]), keras.Input([6])
     shared = layers.Activation("tanh", name="shared")
     nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
@@ -25,42 +24,34 @@ def functional() -> keras.Model:
         hidden = shared(layers.Dense(6, name="first")(inputs))
     middle = wrapped(hidden)
     with PipelineStage(1):
-        model = keras.Model(inputs, layers.Dense(3, name="last")(shared(middle)))
-    assignment = model.get_pipeline_stage_assignment()
-    for one in leaves(assignment):
-        if one.pipeline_stage is None:
-            one.pipeline_stage = int(one.layer.name == "n1")
-    model.set_pipeline_stage_assignment(assignment)
-    return model
+        return keras.Model(inputs, layers.Dense(3, name="last")(shared(middle)))
 
 
 def sequential() -> keras.Model:
     nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
-    model = keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
-    assignment = model.get_pipeline_stage_assignment()
-    for one in leaves(assignment):
-        one.pipeline_stage = int(one.layer.name in ("n1", "last"))
-    model.set_pipeline_stage_assignment(assignment)
-    return model
+    return keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
 
 
-def leaves(assignments: list[Any]) -> list[Any]:
-    found = []
-    for one in assignments:
-        found += leaves(one.pipeline_stage_assignments) if one.is_nested_model else [one]
-    return found
+@pytest.fixture
+def make_cut(leaves):
+    """`make_cut(make)` is such a model with all of its layers in stages."""
 
+    def cut(make: Any) -> Any:
+        model = make()
+        assignment = model.get_pipeline_stage_assignment()
+        for one in leaves(assignment):
+            if one.pipeline_stage is None:
+                one.pipeline_stage = STAGES[one.layer.name]
+        model.set_pipeline_stage_assignment(assignment)
+        return model
 
-def stages_of(model: Any) -> list[tuple[str, Any]]:
-    return [(one.layer.name, one.pipeline_stage) for one in leaves(model.get_pipeline_stage_assignment())]
+    return cut
 
 
 @pytest.mark.parametrize("make", [functional, sequential])
-def test_a_file_keeps_the_stages(make: Any, scoped: Any, tmp_path: Any) -> None:
-    file = tmp_path / "model.keras"
-
+def test_a_file_keeps_the_stages(make, make_cut, scoped, stages_of, tmp_path):
     def use() -> None:
-        model = make()
+        model, file = make_cut(make), tmp_path / "model.keras"
         model.set_pipelining_options(4, device_mapping=[1, 0])
         model.save(file)
         again: Any = keras.models.load_model(file)
@@ -75,27 +66,23 @@ def test_a_file_keeps_the_stages(make: Any, scoped: Any, tmp_path: Any) -> None:
 
 
 def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
-    features: Any, run_script: Any, tmp_path: Any, assert_same: Any
-) -> None:
-    x, y = features, features[:, :3]
+    features, make_cut, replicas, run_script, tmp_path, assert_same
+):
     file = tmp_path / "model.keras"
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 2
-    config.configure_ipu_system()
 
     def use(model: Any) -> list[Any]:
-        history = model.fit(x[:32], y[:32], batch_size=BATCH, verbose=0, shuffle=False).history
+        history = model.fit(features[:32], features[:32, :3], batch_size=4, verbose=0, shuffle=False).history
         return [history, model.get_weights()]
 
-    with ipu.IPUStrategy().scope():
+    with replicas(2).scope():
         keras.utils.set_random_seed(4)
-        model = functional()
+        model = make_cut(functional)
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=8)
         model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
         use(model)
         model.save(file)
         again: Any = keras.models.load_model(file)
-    expected = model(x)
+    expected = model(features)
     assert_same(use(again), use(model))
     done = run_script(
         """
