@@ -1,4 +1,4 @@
-"""The compatibility layer takes the arguments of the SDK's API, by the same names, in the same order, with the same defaults."""
+"""The compatibility layer takes the arguments of the SDK's API: the same names, order and defaults, and has the same members."""
 
 from __future__ import annotations
 
