@@ -1,4 +1,4 @@
-"""The compatibility layer takes the arguments of the SDK's API: the same names, order and defaults, and has the same members."""
+"""The compatibility layer takes the arguments of the SDK's API: the same names, order and defaults, the same members."""
 
 from __future__ import annotations
 
