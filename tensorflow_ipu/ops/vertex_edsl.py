@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VertexExpression",
-    "codelet_expression_op",
     "constant",
 ]
 
