@@ -1,6 +1,6 @@
-"""Puts the table of all names into docs/porting.md, as `python -m tensorflow_ipu --list --markdown` prints it.
+"""Puts all names into docs/porting.md, as `python -m tensorflow_ipu --list --markdown` prints it.
 
-With `--check`, says whether it is there, and leaves the page alone.
+With `--check`, says whether they are there, and leaves the page alone.
 """
 
 from __future__ import annotations

@@ -120,12 +120,12 @@ def _list(arguments: Sequence[str]) -> int:
         " written down and changes no result; `not yet`; `cannot be`. The modules of `ipu.ops` and `ipu.optimizers` are in"
         " `ipu` itself as well.",
     )
-    parser.add_argument("--markdown", action="store_true", help="print a table, of all names")
+    parser.add_argument("--markdown", action="store_true", help="print all names in Markdown")
     parser.add_argument("text", metavar="TEXT", nargs="*", help="print names that have this in them alone")
     options = parser.parse_args(arguments)
     from tensorflow_ipu.compat import _listing  # No TensorFlow.
 
-    print(_listing.table() if options.markdown else "\n".join(_listing.lines(options.text)))
+    print(_listing.markdown() if options.markdown else "\n".join(_listing.lines(options.text)))
     return 0
 
 

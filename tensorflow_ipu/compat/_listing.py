@@ -1,4 +1,4 @@
-"""All names of the API, and what each is here: as lines, or as a table."""
+"""All names of the API, and what each is here: as lines, or in Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
 
 from tensorflow_ipu.compat import _addons_names, _companion_names, _effects, _ipu_names, _names
 from tensorflow_ipu.compat._table import NOT_YET, Absent, Target
@@ -14,6 +13,9 @@ from tensorflow_ipu.config import IPUConfig
 
 _IPU = _ipu_names.IPU
 _CONFIG = f"{_IPU}.config"
+
+# From so many names on, the name of a module stands for them.
+_MANY = 4
 
 
 class State(Enum):
@@ -75,16 +77,43 @@ def lines(words: Iterable[str] = ()) -> list[str]:
     ]
 
 
-def table() -> str:
-    """The names as a table in Markdown: a row for those of a module that are the same."""
-    rows = ["| module | names | here |", "| --- | --- | --- |"]
-    for module, of_module in groupby(entries(), lambda entry: entry.module):
-        kinds: dict[str, list[str]] = {}
-        for entry in of_module:
-            kinds.setdefault(_words_of_row(entry), []).append(f"`{entry.name}`" if entry.name else "")
-        for kind, names in sorted(kinds.items(), key=lambda item: item[0] != State.WORKS.value):
-            rows.append(f"| `{module}` | {', '.join(names)} | {kind} |")
-    return "\n".join(rows)
+def markdown() -> str:
+    """The names in Markdown: those that work by module, the others by what becomes of them or why there are none."""
+    listed = [
+        entry for entry in entries() if not entry.name.startswith("IPUConfig.")
+    ]  # Options have a page of their own.
+    paragraphs = [f"**{State.WORKS.value.capitalize()}**", "\n".join(_working(listed))]
+    for state in (State.RECORDED, State.NOT_YET, State.CANNOT):
+        reasons: dict[str, list[str]] = {}
+        for entry in listed:
+            if entry.state is state:
+                reasons.setdefault(entry.words, []).append(f"`{entry.full}`")
+        if reasons:
+            items = "\n".join(f"* {', '.join(names)}: {reason}" for reason, names in reasons.items())
+            paragraphs += [f"**{state.value.capitalize()}**", items]
+    return "\n\n".join(paragraphs)
+
+
+def _working(listed: list[ListedName]) -> Iterator[str]:
+    """An item for each module. Where it has all names of another, the other stands for them."""
+    modules: dict[str, dict[str, str]] = {}
+    for entry in listed:
+        if entry.state is State.WORKS:
+            modules.setdefault(entry.module, {})[entry.name] = entry.words
+    order = list(modules)
+    for module, names in modules.items():
+        own = [other for other in order if other.startswith(f"{module}.")]
+        if own and names.items() == set().union(*(modules[other].items() for other in own)):
+            yield f"* `{module}`: the names of its modules"
+            continue
+        left, others = dict(names), []
+        for other in sorted(order, key=lambda other: -len(modules[other])):
+            part = modules[other].items()
+            smaller = len(part) < len(names) or order.index(other) > order.index(module)
+            if smaller and len(part) >= _MANY and part <= left.items():
+                others.append(f"those of `{other}`")
+                left = {name: where for name, where in left.items() if name not in modules[other]}
+        yield f"* `{module}`: " + ", ".join([*(f"`{name}`" for name in left), *others])
 
 
 def _entry(module: str, name: str, target: Target) -> ListedName:
@@ -108,12 +137,6 @@ def _options() -> Iterator[ListedName]:
             yield ListedName(_short(_CONFIG), name, State.WORKS, f"tensorflow_ipu.config.{name}")
         else:
             yield ListedName(_short(_CONFIG), name, State.RECORDED, what)
-
-
-def _words_of_row(entry: ListedName) -> str:
-    if entry.state in (State.WORKS, State.NOT_YET):
-        return entry.state.value
-    return f"{entry.state.value}: {entry.words}"
 
 
 def _is_listed(module: str) -> bool:
