@@ -34,34 +34,31 @@ class IPUConfig(Category):
 
     allow_recompute = Option(
         False,
-        "Whether activations of the forward pass are computed again in the backward pass instead of being kept, which"
-        " saves memory and costs time.",
+        "Computes activations again in the backward pass: less memory, more time.",
         effect=Effect.MODEL,
     )
-    selection_order = Option(
-        SelectionOrder.AUTO, "In which order the IPUs of a device are handed to the shards of a program."
-    )
+    selection_order = Option(SelectionOrder.AUTO, "Order in which the shards of a program get the IPUs of a device.")
     serialization_output_folder = Option(
         "",
-        'Folder in which compiled programs are kept and looked for; `""` for that of `TF_POPLAR_FLAGS`, if any.',
+        'Folder of compiled programs; `""` for that of `TF_POPLAR_FLAGS`, if any.',
         effect=Effect.ACTS,
     )
-    compilation_poplar_options = Option(_NO_OPTIONS, "Options of the Poplar compiler, names and values both text.")
-    gcl_poplar_options = Option(_NO_OPTIONS, "Options of collective operations by name, names and values both text.")
+    compilation_poplar_options = Option(_NO_OPTIONS, "Options of the Poplar compiler, as text.")
+    gcl_poplar_options = Option(_NO_OPTIONS, "Options of collective operations, as text.")
     auto_select_ipus: Option[int | list[int] | tuple[int, ...]] = Option(
         [],
-        "How many IPUs each device has: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four, and a"
-        " number alone makes one device. A program runs as many replicas as its shards fit into the IPUs of its"
-        " device. With neither this nor `select_ipus` there is one device of one IPU, or of as many as a worker's replicas"
-        " need where `python -m tensorflow_ipu run --replicas` says how many there are.",
+        "IPUs of each device: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four; a number"
+        " makes one device. A program runs as many replicas as its shards fit into the device. Without this and"
+        " `select_ipus` there is one device of one IPU, or of what a worker's replicas need under `python -m"
+        " tensorflow_ipu run --replicas`.",
         effect=Effect.ACTS,
         hint=_SELECTION,
         canonical=as_tuple,
     )
     select_ipus: Option[int | list[int] | tuple[int, ...]] = Option(
         [],
-        "The MultiIPU id of each device. In a machine of N IPUs the ids 0 to N-1 are its IPUs; then come the pairs of"
-        " neighbours, then the fours, and so on up to 2N-2, the whole machine. A number alone makes one device.",
+        "MultiIPU id of each device: 0 to N-1 are the N IPUs of the machine, then come pairs of neighbours, fours"
+        " and so on up to 2N-2, the whole machine. A number makes one device.",
         effect=Effect.ACTS,
         hint=_SELECTION,
         canonical=as_tuple,

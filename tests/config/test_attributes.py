@@ -147,6 +147,5 @@ def test_page_has_the_row_of_the_attribute(name: str):
     metadata = IPUConfig().get_attribute_metadata(name)
     assert metadata.effect is not None
     meaning = metadata.doc.removesuffix(metadata.effect.value).strip()
-    kind = (metadata.type or "").replace("|", "\\|")
-    row = f"| `{name}` | `{kind}` | `{show(metadata.default)}` | {metadata.effect.name.lower()} | {meaning} |"
+    row = f"| `{name}` | `{show(metadata.default)}` | {metadata.effect.name.lower()} | {meaning} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines()

@@ -16,9 +16,9 @@ class Convolutions(Category):
 
     poplar_options = Option(
         _NONE,
-        "Options of every convolution by name, names and values both text. `partialsType`, `half` or `float`, is the type"
-        " in which those of float16 sum up. `availableMemoryProportion` is the share of an IPU's memory, from 0 to 1, that"
-        " one may use for intermediate values. Results depend on no other than the first.",
+        "Options of all convolutions, as text. `partialsType`, `half` or `float`: the type in which float16 sums"
+        " up; results depend on no other option. `availableMemoryProportion`: share of an IPU's memory, 0 to 1, for"
+        " intermediate values.",
         effect=Effect.ACTS,
     )
 
@@ -28,14 +28,11 @@ class Matmuls(Category):
 
     clear_pass_type = Option(
         False,
-        "Whether the library is kept from knowing if a multiplication belongs to the forward or backward pass, which"
-        " can save memory.",
+        "Hides from the library which pass a multiplication belongs to, which can save memory.",
     )
     poplar_options = Option(
         _NONE,
-        "Options of every matrix multiplication by name, names and values both text. `partialsType`, `half` or `float`,"
-        " is the type in which those of float16 sum up. `availableMemoryProportion` is the share of an IPU's memory, from"
-        " 0 to 1, that one may use for intermediate values. Results depend on no other than the first.",
+        "Those of `convolutions.poplar_options`, for all matrix multiplications.",
         effect=Effect.ACTS,
     )
 
@@ -43,7 +40,7 @@ class Matmuls(Category):
 class Pooling(Category):
     """Pooling."""
 
-    poplar_options = Option(_NONE, "Options of every pooling operation by name, names and values both text.")
+    poplar_options = Option(_NONE, "Options of all pooling operations, as text.")
 
 
 class Slices(Category):
@@ -51,6 +48,6 @@ class Slices(Category):
 
     poplar_options = Option(
         _NONE,
-        "Options of every slice, look-up and update by name, names and values both text. `availableMemoryProportion`"
-        " is the share of an IPU's memory, from 0 to 1, that one may use for intermediate values.",
+        "Options of all slices, look-ups and updates, as text. `availableMemoryProportion`: share of an IPU's"
+        " memory, 0 to 1, for intermediate values.",
     )

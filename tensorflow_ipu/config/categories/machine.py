@@ -14,20 +14,19 @@ class DeviceConnection(Category):
 
     type = Option(
         DeviceConnectionType.ALWAYS,
-        "When to attach. The emulated IPUs are always at hand, so `ALWAYS` and `ON_DEMAND` are the same; with `NEVER`"
-        " running a program is an error, and with `PRE_COMPILE` each run returns zeros.",
+        "When to attach. `ALWAYS` and `ON_DEMAND` are the same here. With `NEVER` running a program is an error,"
+        " and with `PRE_COMPILE` each run returns zeros.",
         effect=Effect.ACTS,
     )
     version = Option(
         "",
-        'Generation of the IPUs to compile for: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` to ask the device. `NEVER` and'
-        " `PRE_COMPILE` have no device to ask, so they need it.",
+        'Generation of the IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` to ask the device. `NEVER` and'
+        " `PRE_COMPILE` need it.",
         choices=("", *_VERSIONS),
     )
     enable_remote_buffers = Option(
         False,
-        "Whether the system that will run the programs can keep tensors in host memory (remote buffers). It counts"
-        " only while the system is not attached.",
+        "Programs may keep tensors in host memory (remote buffers). It counts only while the system is not attached.",
         effect=Effect.MODEL,
     )
 
@@ -35,19 +34,16 @@ class DeviceConnection(Category):
 class IOTiles(Category):
     """Tiles of each IPU that are set apart for streaming data in and out."""
 
-    num_io_tiles = Option(
-        0, "Tiles of each IPU that are kept for input and output; 0 keeps none.", effect=Effect.MODEL, at_least=0
-    )
+    num_io_tiles = Option(0, "Tiles of each IPU that are kept for input and output.", effect=Effect.MODEL, at_least=0)
     place_ops_on_io_tiles = Option(
         False,
-        "Whether operations that stream data are placed on those tiles; this needs `io_tiles.num_io_tiles` to be above"
-        " 0.",
+        "Places operations that stream data on those tiles; needs `io_tiles.num_io_tiles` above 0.",
         effect=Effect.MODEL,
     )
     available_memory_proportion = Option(
         0.9,
-        "Share of the memory of those tiles, from 0.0 to 1.0, that may hold data; the rest is for code. Data that does"
-        " not fit stays on the other tiles.",
+        "Share of the memory of those tiles, 0.0 to 1.0, for data; the rest is for code. Data that does not fit"
+        " stays on the other tiles.",
         effect=Effect.MODEL,
         at_least=0.0,
         at_most=1.0,
@@ -57,14 +53,13 @@ class IOTiles(Category):
 class IPUModel(Category):
     """The IPU Model, which stands in for hardware where `TF_POPLAR_FLAGS` has `--use_ipu_model`."""
 
-    compile_ipu_code = Option(True, "Whether code for the tiles is compiled, or their timing estimated without.")
+    compile_ipu_code = Option(True, "Compiles code for the tiles instead of estimating their timing.")
     tiles_per_ipu = Option(
-        0, "Tiles of each modelled IPU; 0 takes the number that its version has.", effect=Effect.MODEL, at_least=0
+        0, "Tiles of each modelled IPU; 0 for those of its version.", effect=Effect.MODEL, at_least=0
     )
     version = Option(
         "ipu2",
-        'Generation of the modelled IPUs: `"ipu1"`, `"ipu2"` or `"ipu21"`. Only where the model is not in use may it be'
-        ' `""`.',
+        'Generation of the modelled IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` where the model is not in use.',
         effect=Effect.MODEL,
         choices=("", *_VERSIONS),
     )
@@ -73,8 +68,8 @@ class IPUModel(Category):
 class MultiReplicaDistribution(Category):
     """How the replicas of one program are shared out among several processes."""
 
-    process_index = Option(0, "Which of the processes this one is, counted from 0.")
-    process_count = Option(0, "How many processes run the program together; 0 for this process alone.", at_least=0)
+    process_index = Option(0, "Number of this process, counted from 0.")
+    process_count = Option(0, "Processes that run the program together; 0 for this one alone.", at_least=0)
 
 
 class Experimental(Category):
@@ -82,16 +77,15 @@ class Experimental(Category):
 
     always_rearrange_copies_on_the_host = Option(
         False,
-        "Whether data whose layout differs between host and device is rearranged on the host, which saves device"
-        " memory and costs latency.",
+        "Changes the layout of data on the host: less device memory, more latency.",
     )
     enable_remote_buffer_embedding = Option(
-        False, "Whether embeddings that live on the host use remote buffers.", effect=Effect.MODEL
+        False, "Embeddings that live on the host use remote buffers.", effect=Effect.MODEL
     )
     enable_prng_stability = Option(
         False,
-        "Whether the random seeds of the replicas are managed so that stochastic rounding does not make their weights"
-        " drift apart: what all replicas compute alike they round alike.",
+        "What all replicas compute alike they round alike, so that stochastic rounding does not make their weights"
+        " drift apart.",
         effect=Effect.ACTS,
     )
     multi_replica_distribution = Subcategory(MultiReplicaDistribution)

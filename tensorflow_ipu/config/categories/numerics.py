@@ -12,13 +12,13 @@ class FloatingPointBehaviour(Category):
 
     inv = Option(
         False,
-        "Whether an operation that gives a NaN from numbers, such as 0/0, stops the program.",
+        "An operation that gives a NaN from numbers, such as 0/0, stops the program.",
         effect=Effect.ACTS,
     )
-    div0 = Option(False, "Whether a division by zero stops the program.", effect=Effect.ACTS)
+    div0 = Option(False, "A division by zero stops the program.", effect=Effect.ACTS)
     oflo = Option(
         False,
-        "Whether an operation whose result is above the largest number of float16, 65504, stops the program.",
+        "A result above the largest number of float16, 65504, stops the program.",
         effect=Effect.ACTS,
     )
     esr = Option(
@@ -28,15 +28,14 @@ class FloatingPointBehaviour(Category):
     )
     nanoo = Option(
         False,
-        "Whether half-precision overflow gives a NaN. Otherwise it gives the largest number of the type where another"
-        " attribute of these is set, and infinity where none is.",
+        "Half-precision overflow gives a NaN. Otherwise it gives the largest number of the type if another"
+        " attribute of these is set, else infinity.",
         effect=Effect.ACTS,
     )
     set_all = Option(
         False,
-        "Whether to switch on all of `inv`, `div0`, `oflo` and `nanoo` and to set `esr` to"
-        " `StochasticRoundingBehaviour.ON`, whatever they say. The configuration in force shows it; this object keeps"
-        " the values that were assigned.",
+        "Switches on `inv`, `div0`, `oflo` and `nanoo`, and sets `esr` to `StochasticRoundingBehaviour.ON`. The"
+        " configuration in force shows it; this object keeps the assigned values.",
         effect=Effect.ACTS,
     )
 
@@ -46,9 +45,9 @@ class NormsExperimental(Category):
 
     distributed_batch_norm_replica_group_size = Option(
         1,
-        "How many consecutive replicas share the mean and variance of a batch normalisation in training, and the sums of"
-        " their gradients: of TensorFlow's fused one, and of Keras's layer of four dimensions. 1 leaves each replica its"
-        " own. It divides the IPUs of each device that has several. Not together with I/O tiles.",
+        "How many consecutive replicas share mean, variance and sums of gradients of a batch normalisation in"
+        " training: TensorFlow's fused one, Keras's layer of four dimensions. It divides the IPUs of each device"
+        " that has several. Not together with I/O tiles.",
         at_least=1,
         effect=Effect.ACTS,
     )
@@ -59,8 +58,8 @@ class Norms(Category):
 
     use_stable_statistics = Option(
         False,
-        "Whether the mean is subtracted before the variance is computed, which is slower and loses fewer digits: in the"
-        " IPU's own layers and operations of group, layer and instance normalisation.",
+        "Subtracts the mean before it computes the variance, in the IPU's own group, layer and instance"
+        " normalisation: slower, more precise.",
         effect=Effect.ACTS,
     )
     experimental = Subcategory(NormsExperimental)
