@@ -253,8 +253,6 @@ def _categories(word: str, value: str) -> set[str]:
 TF_CONFIG_VARIABLE = "TF_CONFIG"
 TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
 LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
-TRANSPORT_VARIABLE = "TENSORFLOW_IPU_TRANSPORT"
-DATA_PORT_VARIABLE = "TENSORFLOW_IPU_DATA_PORT"
 REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
 IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
 
@@ -262,11 +260,8 @@ DEFAULT_TIMEOUT = 60.0
 
 # The first is the default.
 LISTEN = ("address", "all")
-TRANSPORTS = ("sockets", "grpc")
 # A day: what is above was meant in another unit.
 MOST_SECONDS = 86400
-
-_MOST_PORTS = 65535
 
 
 def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
@@ -298,17 +293,6 @@ def worker_listens(environ: Mapping[str, str] | None = None) -> str:
         " their own address alone"
     )
     return choice(LISTEN_VARIABLE, LISTEN, advice, environ)
-
-
-def transport(environ: Mapping[str, str] | None = None) -> str:
-    """By what programs of several workers send messages (`TENSORFLOW_IPU_TRANSPORT`): `sockets` where unset; or `grpc`."""
-    advice = "set it to `grpc` for messages by TensorFlow's server alone, or unset it for connections of their own"
-    return choice(TRANSPORT_VARIABLE, TRANSPORTS, advice, environ)
-
-
-def data_port(environ: Mapping[str, str] | None = None) -> int:
-    """The port of this worker's own connections (`TENSORFLOW_IPU_DATA_PORT`); 0 where the system chooses."""
-    return positive_int(DATA_PORT_VARIABLE, 0, _MOST_PORTS, environ)
 
 
 def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:

@@ -38,16 +38,16 @@ _INT = ctypes.c_int64
 _FLAG = ctypes.c_int32
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_add_executables": (None, [ctypes.c_char_p, ctypes.c_char_p]),
-    "ipu_bind_alone": (_FLAG, [ctypes.c_char_p, ctypes.c_char_p]),
-    "ipu_bind_as_before": (_FLAG, []),
     "ipu_compiles": (_FLAG, [ctypes.c_char_p, _INT]),
     "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
+    "ipu_connect_workers": (
+        _FLAG,
+        [_INT, ctypes.c_char_p, ctypes.c_double, ctypes.POINTER(_FLAG), _FLAG, ctypes.c_char_p],
+    ),
     "ipu_embedding_drop": (None, [_INT]),
     "ipu_embedding_new": (_INT, [ctypes.c_void_p, _INT, _INT, _FLAG]),
     "ipu_embedding_open": (None, [_INT, _FLAG]),
     "ipu_end_process": (None, []),
-    "ipu_host_exchange_begin": (None, [ctypes.c_char_p]),
-    "ipu_host_exchange_end": (None, []),
     "ipu_host_function_drop": (None, [_INT]),
     "ipu_host_function_new": (_INT, []),
     "ipu_host_layers": (ctypes.c_char_p, []),
@@ -142,7 +142,7 @@ def check_runtime_not_started() -> None:
 
 
 # Operations that users call eagerly. Those that run programs are told of by `replicas`.
-_EAGER = ("ipu_connect_workers", "ipu_dataset_benchmark", "ipu_infeed_start", "ipu_infeed_stop")
+_EAGER = ("ipu_dataset_benchmark", "ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
 _EAGER += ("ipu_outfeed_delete", "ipu_outfeed_dequeue")
 
 

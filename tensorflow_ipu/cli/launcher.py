@@ -357,7 +357,7 @@ def addresses_of(hosts: Sequence[str], instances: int, port: int) -> tuple[str, 
 def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
     """Holds ports of the loopback for so many workers, so that no other process is given them.
 
-    The sockets are bound and do not listen: a server that allows the reuse of its address, as gRPC's do, may listen on
+    The sockets are bound and do not listen: a server that allows the reuse of its address, as workers do, may listen on
     the same port while they are open.
     """
     held: list[socket.socket] = []

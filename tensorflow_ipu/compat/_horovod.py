@@ -20,10 +20,7 @@ Sum = 1
 
 
 def init(comm: object = None) -> None:
-    """Joins all instances, if there are several; a second call does nothing.
-
-    To be called before TensorFlow's runtime starts, by a first tensor or variable.
-    """
+    """Joins all instances, if there are several; a second call does nothing."""
     if comm is not None:
         raise ValueError(f"`comm` must be None, but is {comm!r}: all instances take part, and there is no MPI here")
     _popdist.init()

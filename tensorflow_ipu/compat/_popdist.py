@@ -15,10 +15,7 @@ _T = TypeVar("_T")
 
 
 def init() -> None:
-    """Joins all instances, if there are several; a second call does nothing.
-
-    To be called before TensorFlow's runtime starts, by a first tensor or variable.
-    """
+    """Joins all instances, if there are several; a second call does nothing."""
     if getNumInstances() > 1:
         hosts.join()
 

@@ -1,7 +1,6 @@
-"""All workers meet at worker 0's address before TensorFlow's servers start, so that an error names who is missing or wrong.
+"""The rendezvous of all workers at worker 0's address, whose errors name who is missing or wrong.
 
-TensorFlow's own registration waits where nothing can interrupt it. So the workers first say hello here, over plain
-sockets: worker 0 listens where its server is going to listen, hears of all others, and lets all of them go on at once.
+Each worker listens at its address. Worker 0 hears of all others over plain sockets, and lets all of them go on at once.
 """
 
 from __future__ import annotations
@@ -21,31 +20,19 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
 
-_MAGIC = "tensorflow_ipu workers 2"
+_MAGIC = "tensorflow_ipu workers 3"
 _SLICE = 0.2  # Seconds between tries to reach worker 0.
 _LONGEST = 1 << 20  # Bytes of a message: 1,000 addresses are 30,000.
+_STRANGERS = 16  # How many others may wait besides workers.
 _REST = 2.0  # Seconds that an answer may take beyond the limit, since worker 0 began to wait at another time.
 
 
-class Rendezvous(NamedTuple):
-    """What all workers know once they have met.
-
-    Attributes:
-      token: A secret of this cluster, by which its processes know each other.
-      ports: Of each worker, where it waits for connections of the others; 0: nowhere.
-    """
-
-    token: str
-    ports: tuple[int, ...]
-
-
-def meet(identity: Identity, seconds: float, everywhere: bool, port: int = 0) -> Rendezvous:
-    """Returns when all workers are there."""
+def meet(identity: Identity, listener: socket.socket, seconds: float) -> str:
+    """Returns when all workers are there: a secret of this cluster, by which its processes know each other."""
     deadline = time.monotonic() + seconds
-    with _listening(identity, everywhere) as listener:
-        if identity.worker == 0:
-            return _gather(identity, listener, deadline, seconds, port)
-    return _say_hello(identity, deadline, seconds, port)
+    if identity.worker == 0:
+        return _gather(identity, listener, deadline, seconds)
+    return _say_hello(identity, deadline, seconds)
 
 
 class _Addressed(Protocol):
@@ -66,22 +53,22 @@ def names_of(workers: _Addressed, numbers: Iterable[int]) -> str:
 
 
 @contextlib.contextmanager
-def _listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
-    """A socket where the worker's server is going to listen: whether it can is known early."""
-    address = address_of(identity, everywhere)
+def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
+    """A socket at the worker's address."""
+    address = _address_of(identity, everywhere)
     family = socket.AF_INET6 if len(address) == 4 else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
-            listener.listen(identity.workers)
+            listener.listen(2 * identity.workers + _STRANGERS)
         except OSError as exc:
             raise ClusterError(_cannot_listen(identity, exc)) from exc
         listener.setblocking(False)
         yield listener
 
 
-def address_of(identity: Identity, everywhere: bool) -> tuple[Any, ...]:
+def _address_of(identity: Identity, everywhere: bool) -> tuple[Any, ...]:
     """Where this worker listens, as sockets take it: the address in digits, the port, and two more numbers for IPv6."""
     host, port = split(identity.address)
     try:
@@ -120,20 +107,18 @@ class _Caller(NamedTuple):
     Attributes:
       connection: The way to answer.
       process: Names the process, for messages.
-      port: Where it waits for connections.
     """
 
     connection: socket.socket
     process: str
-    port: int
 
 
-def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float, port: int) -> Rendezvous:
+def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float) -> str:
     """Worker 0: waits for all others, then lets them go on."""
     callers: dict[int, _Caller] = {}
     unread: dict[socket.socket, bytes] = {}
     failed: str | None = None
-    agreed = Rendezvous(secrets.token_hex(16), ())
+    token = secrets.token_hex(16)
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -152,10 +137,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
                         continue
                     selector.unregister(connection)
                     failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
-        if failed is None:
-            ports = (port, *(callers[worker].port for worker in range(1, identity.workers)))
-            agreed = Rendezvous(agreed.token, ports)
-        answer = {"error": failed} if failed else {"go": agreed}
+        answer = {"error": failed} if failed else {"go": token}
         for caller in callers.values():
             _send(caller.connection, answer)
     finally:
@@ -163,7 +145,7 @@ def _gather(identity: Identity, listener: socket.socket, deadline: float, second
             connection.close()
     if failed is not None:
         raise ClusterError(failed)
-    return agreed
+    return token
 
 
 def take_in(listener: socket.socket, selector: selectors.BaseSelector, unread: dict[socket.socket, bytes]) -> None:
@@ -219,7 +201,7 @@ def _note_caller(identity: Identity, connection: socket.socket, text: bytes, cal
         )
         connection.close()
         return None
-    callers[worker] = _Caller(connection, process, hello["port"])
+    callers[worker] = _Caller(connection, process)
     return None
 
 
@@ -232,27 +214,26 @@ def _said(text: bytes) -> dict[str, Any] | None:
     if (
         not isinstance(hello, dict)
         or hello.get("magic") != _MAGIC
-        or not {"worker", "addresses", "process", "port"} <= hello.keys()
+        or not {"worker", "addresses", "process"} <= hello.keys()
     ):
         return None
     return hello
 
 
 def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
-    # Who is gone meanwhile is missed by TensorFlow's registration.
+    # Who is gone meanwhile is missed when workers connect.
     with contextlib.suppress(OSError):
         connection.settimeout(_REST)
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -> Rendezvous:
+def _say_hello(identity: Identity, deadline: float, seconds: float) -> str:
     """Another worker: calls worker 0 until it answers, and waits for its word."""
     hello = {
         "magic": _MAGIC,
         "worker": identity.worker,
         "addresses": list(identity.addresses),
         "process": f"process {os.getpid()} on {socket.gethostname()}",
-        "port": port,
     }
     chief = name_of(identity, 0)
     reason = "it was not there"
@@ -272,17 +253,13 @@ def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -
             continue
         try:
             answer = json.loads(text)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+        except ValueError as exc:
             raise ClusterError(
-                f"{chief} is running already, without this process: worker {identity.worker} was started twice, or has been"
-                " started anew. End all workers, and start them together"
-            )
+                f"something else than {chief} answers at its address: give the worker another port"
+            ) from exc
         if "error" in answer:
             raise ClusterError(answer["error"])
-        token, ports = answer["go"]
-        return Rendezvous(token, tuple(ports))
+        return answer["go"]
     raise ClusterError(
         f"{chief} could not be reached by worker {identity.worker} within {seconds:g} s: {reason}. Start all workers, or wait"
         " longer"
@@ -290,7 +267,7 @@ def _say_hello(identity: Identity, deadline: float, seconds: float, port: int) -
 
 
 def _answer(connection: socket.socket, deadline: float) -> bytes:
-    """What worker 0 answers: a line, or what a server of TensorFlow begins with; nothing where it hung up or is silent."""
+    """What worker 0 answers, a line; nothing where it hung up or is silent."""
     text = b""
     while not text.endswith(b"\n"):
         left = deadline - time.monotonic()
@@ -304,6 +281,13 @@ def _answer(connection: socket.socket, deadline: float) -> bytes:
         if not part:
             return b""
         text += part
-        if not text.startswith(b"{"):
-            return text
     return text
+
+
+def refusal(identity: Identity) -> str:
+    """What who comes later is answered."""
+    error = (
+        f"{name_of(identity, identity.worker)} is running already, with all of its cluster: a worker was started twice, or"
+        " has been started anew. End all workers, and start them together"
+    )
+    return json.dumps({"error": error}) + "\n"

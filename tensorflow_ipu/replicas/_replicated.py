@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu import hosts
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
-from tensorflow_ipu.hosts import links
 from tensorflow_ipu.replicas import _floating_point
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 
@@ -47,7 +47,7 @@ def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bo
     it is run along with that. `eager`: whether this is eager execution, which each run asks once.
     """
     if eager:
-        if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or links.is_connected():
+        if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or hosts.joined() is not None:
             return True
         return _floating_point.may_stop(program.graph)
     return not _is_part_of_a_program()

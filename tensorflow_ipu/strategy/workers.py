@@ -196,8 +196,6 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     Variables begin with worker 0's values. What programs reduce over replicas, they reduce over those of all workers.
     `num_replicas_in_sync` counts them all, also where there is one worker, and Keras divides losses by it, as under every
     strategy of `tf.distribute`: so w workers of r replicas compute what one worker of w times r does.
-
-    Make the strategy first of all: once TensorFlow's runtime has started, by a first tensor, it takes no cluster.
     """
 
     def __init__(
@@ -244,8 +242,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             encrypted.
 
         Raises:
-          ClusterError: The workers did not come together within `timeout`, which the error says in detail; or TensorFlow's
-            runtime had started before.
+          ClusterError: The workers did not come together within `timeout`, which the error says in detail.
           ValueError: As for `IPUStrategy`; or the cluster, `timeout`, `listen` or `communication_options` is malformed.
           TypeError: An argument is of a wrong type.
           DeviceLimitError: As for `IPUStrategy`.

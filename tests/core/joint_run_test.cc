@@ -19,7 +19,7 @@ using check::JointRuns;
 using check::Outcome;
 using check::SumOf;
 using std::chrono::milliseconds;
-using tensorflow_ipu::core::HostExchange;
+using tensorflow_ipu::core::ExchangeNotice;
 using tensorflow_ipu::core::MessageOf;
 
 TEST(a_worker_that_is_gone_ends_the_wait_at_once) {
@@ -83,8 +83,8 @@ TEST(a_worker_that_waits_in_an_exchange_of_the_host_is_told_before_the_limit) {
   joint.Begin(0, "next run", {"a sum", "another sum"}, 6);
   const auto arrival = joint.ArriveAt(0, {1});
   const auto calls = joint.here[1].network->NewCalls();
-  const auto message = MessageOf(HostExchange::Of("a mean (what is printed)"));
-  joint.here[1].network->Send(calls, 0, HostExchange::Key("next run", 7), message, [](const Outcome&) {});
+  const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
+  joint.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
   CHECK(arrival->Failed(Code::kUnavailable));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run of `train`") &&
         arrival->Says("a mean (what is printed), while worker 0 waits for it in") && arrival->Says("`first`"));
@@ -96,8 +96,8 @@ TEST(a_worker_in_an_exchange_of_the_host_that_this_one_has_left_is_waited_for) {
   joint.Begin(0, "next run", {"a sum", "another sum"}, 7);
   const auto arrival = joint.ArriveAt(0, {1});
   const auto calls = joint.here[1].network->NewCalls();
-  const auto message = MessageOf(HostExchange::Of("a mean (what is printed)"));
-  joint.here[1].network->Send(calls, 0, HostExchange::Key("next run", 7), message, [](const Outcome&) {});
+  const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
+  joint.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
   CHECK(arrival->Failed(Code::kDeadlineExceeded));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run, though its process answers"));
   calls->Cancel();

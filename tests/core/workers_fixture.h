@@ -213,7 +213,7 @@ inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
   std::vector<std::shared_ptr<Network>> networks;
   for (const auto& of_worker : sockets) {
     Outcome outcome;
-    networks.push_back(Links::Make(of_worker, &outcome));
+    networks.push_back(Links::Make(of_worker, -1, "", &outcome));
   }
   return networks;
 }

@@ -1,4 +1,4 @@
-"""How workers join: before all else, since a tensor would start TensorFlow's runtime, which joins nobody from then on."""
+"""How workers join."""
 
 import dataclasses
 

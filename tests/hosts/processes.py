@@ -61,7 +61,7 @@ class CaseError(AssertionError):
 def reserve(count: int) -> list[socket.socket]:
     """Sockets on ports of the loopback that no process is given by the system, for as long as they are open.
 
-    They are bound and do not listen, so that a server that allows the reuse of its address, as gRPC's do, may.
+    They are bound and do not listen, so that a server that allows the reuse of its address, as workers do, may.
     """
     sockets = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What joins a cluster: where its server listens, once a process, as one worker."""
+"""What joins a cluster: where it listens, once a process, as one worker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
 from tensorflow_ipu import hosts
 
 
@@ -28,13 +31,24 @@ def joined_again() -> Any:
         return first is again is hosts.joined(), str(exc)
 
 
-def test_server_listens_on_the_own_address_alone(workers: Any) -> None:
+def sum_of_a_tensor_from_before() -> Any:
+    value = tf.constant(2.0) * 1.0
+    strategy = ipu.IPUMultiWorkerStrategy()
+    return strategy.reduce("SUM", value, axis=None)
+
+
+# TensorFlow's runtime took no cluster once it had started.
+def test_tensors_may_be_there_before_the_strategy(fresh_workers: Any) -> None:
+    assert fresh_workers(2).call(sum_of_a_tensor_from_before) == [4.0, 4.0]
+
+
+def test_worker_listens_on_the_own_address_alone(workers: Any) -> None:
     mapped = "0000000000000000FFFF00000100007F"  # 127.0.0.1 on a socket of IPv6.
     for found in workers.call(listening):
         assert found in (["0100007F"], [mapped])
 
 
-def test_server_listens_on_all_interfaces_where_it_is_told_to(fresh_workers: Any) -> None:
+def test_worker_listens_on_all_interfaces_where_it_is_told_to(fresh_workers: Any) -> None:
     for found in fresh_workers(2, env={"TENSORFLOW_IPU_LISTEN": "all"}).call(listening):
         assert found in (["00000000"], ["0" * 32])
 

@@ -44,6 +44,10 @@ def train(marks, steps, timeout, end_by=None):
     return "done"
 
 
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def miss_a_run(known):
     """Worker 1 leaves out a run, and goes on to what is exchanged behind it; that is known from before, or new."""
     import tensorflow_ipu as ipu
@@ -132,3 +136,15 @@ def test_worker_that_is_started_twice_is_told_and_the_first_goes_on(fresh_worker
     assert second.kinds[0] == "ClusterError"
     assert "its port is in use on this machine. Most likely this worker was started twice" in second.message
     assert workers.call(train, str(tmp_path), 2, 60.0) == ["done", "done"]
+
+
+def test_worker_that_is_started_anew_is_told(fresh_workers: Any) -> None:
+    workers = fresh_workers(2)
+    workers.call(join, 60.0)
+    workers.send(1, end)
+    workers.collect(1)
+    again = fresh_workers(2, started=[1], env={"TF_CONFIG": workers.tf_config(1)})
+    again.send(1, join, 60.0)
+    [second] = again.collect(1)
+    assert second.kinds[0] == "ClusterError"
+    assert f"worker 0 ({workers.addresses[0]}) is running already, with all of its cluster" in second.message

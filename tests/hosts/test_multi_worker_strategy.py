@@ -197,7 +197,7 @@ def test_strategy_tells_what_callbacks_and_tf_distribute_ask(workers: Any, ipus:
             "chief": (worker == 0, worker == 0),
             "between": (True, True, True),
             "configured": (2, worker),
-            "devices": (f"/job:worker/replica:0/task:{worker}/device:IPU:0",),
+            "devices": ("/job:localhost/replica:0/task:0/device:IPU:0",),
             "cross_replica": True,
             "popdist": 2 * ipus,
         }
@@ -258,10 +258,11 @@ def test_files_are_shared_where_the_dataset_asks_for_it(workers: Any, tmp_path: 
 
 
 def test_other_shapes_outside_of_programs_are_told(workers: Any) -> None:
-    for outcome in workers.outcomes(another_shape):
+    for worker, outcome in enumerate(workers.outcomes(another_shape)):
+        other = 1 - worker
         assert outcome.kinds[0] == "InvalidArgumentError"
-        assert f"worker 1 ({workers.addresses[1]}) exchanges sum of float32[21]" in outcome.message
-        assert "and worker 0 sum of float32[20] (what is reduced outside of programs)" in outcome.message
+        assert f"worker {other} ({workers.addresses[other]}) exchanges sum of float32[{20 + other}]" in outcome.message
+        assert f"and this worker sum of float32[{20 + worker}] (what is reduced outside of programs)" in outcome.message
     first, second = workers.call(reductions)  # The cluster is as it was.
     assert first["sum"].tolist() == second["sum"].tolist() == [3.0, 6.0]
 
@@ -273,23 +274,8 @@ def test_worker_that_does_not_come_is_told(fresh_workers: Any, joining: Any, abs
     pair.call(joining.wait_at_most, 0.5)
     outcome = pair.outcomes(absent_worker, absent)[1 - absent]
     assert outcome.kinds[0] == "DeadlineExceededError"
-    assert f"worker {absent} ({pair.addresses[absent]}) did not come within 0.5 s" in outcome.message
-
-
-def test_workers_that_exchange_different_things_that_they_know_are_told_at_the_limit(
-    fresh_workers: Any, joining: Any
-) -> None:
-    pair = fresh_workers(2)
-    for shape_of_all in ([1], [2]):
-        pair.call(summed_of, shape_of_all)
-    pair.call(joining.wait_at_most, 3.0)
-    # Each said what the other does, which was wrong where TensorFlow handed it on to that other.
-    for outcome in pair.outcomes(summed_of, pair.each([[1], [2]])):
-        assert outcome.kinds[0] == "DeadlineExceededError"
-        assert "function_node" not in outcome.message
-        for worker in range(2):
-            said = f"worker {worker} ({pair.addresses[worker]}) exchanges sum of float32[{1 + worker}]"
-            assert said in outcome.message
+    assert f"worker {absent} ({pair.addresses[absent]}) did not come" in outcome.message
+    assert "waited for 0.5 s, the limit, in the exchange of sum of float32[" in outcome.message
 
 
 # Alone.

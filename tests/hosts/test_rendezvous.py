@@ -1,4 +1,4 @@
-"""Workers meet before TensorFlow's servers start: who is missing, there twice or wrong is told. Threads stand for them."""
+"""The rendezvous of workers: who is missing, there twice or wrong is told. Threads stand for them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from tensorflow_ipu import hosts
 from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, join
-from tensorflow_ipu.hosts.rendezvous import Rendezvous, meet
+from tensorflow_ipu.hosts.rendezvous import listening, meet, refusal
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
 SOON = 0.3  # One that is meant to be reached.
@@ -37,15 +36,21 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[Rendezvous]:
-    return pool.submit(meet, Identity(worker, tuple(addresses)), seconds, False)
+def rendezvous(addresses: list[str], worker: int, seconds: float = SECONDS) -> str:
+    identity = Identity(worker, tuple(addresses))
+    with listening(identity, False) as listener:
+        return meet(identity, listener, seconds)
+
+
+def start(pool: ThreadPoolExecutor, addresses: list[str], worker: int, seconds: float = SECONDS) -> Future[str]:
+    return pool.submit(rendezvous, addresses, worker, seconds)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_all_go_on_once_all_are_there(pool: ThreadPoolExecutor, addresses: list[str], order: tuple[int, ...]) -> None:
     agreed = [one.result(SECONDS) for one in [start(pool, addresses, worker) for worker in order]]
     assert agreed[0] == agreed[1] == agreed[2]
-    assert len(agreed[0].token) == 32
+    assert len(agreed[0]) == 32
 
 
 def test_who_is_missing_is_told_to_those_who_came(
@@ -73,7 +78,7 @@ def test_worker_without_a_chief_names_it(addresses: list[str]) -> None:
     with pytest.raises(
         ClusterError, match=rf"worker 0 \({addresses[0]}\) could not be reached by worker 1 within 0.3 s"
     ):
-        meet(Identity(1, tuple(addresses)), SOON, False)
+        rendezvous(addresses, 1, SOON)
 
 
 # Worker 1 took its own hello for the answer. A port among those that the system gives to who connects is such a one.
@@ -89,7 +94,7 @@ def test_connection_with_itself_is_not_worker_0(addresses: list[str], monkeypatc
 
     monkeypatch.setattr(socket, "create_connection", itself)
     with pytest.raises(ClusterError, match=r"could not be reached by worker 1 within 0.3 s: nobody listens there"):
-        meet(Identity(1, tuple(addresses)), SOON, False)
+        rendezvous(addresses, 1, SOON)
 
 
 def call(addresses: list[str]) -> socket.socket:
@@ -104,9 +109,7 @@ def call(addresses: list[str]) -> socket.socket:
 
 def hello(addresses: list[str], worker: int, process: str) -> socket.socket:
     """What a worker says, by a process that is not this one."""
-    said = {
-        "magic": "tensorflow_ipu workers 2", "worker": worker, "process": process, "addresses": addresses, "port": 0
-    }  # fmt: skip
+    said = {"magic": "tensorflow_ipu workers 3", "worker": worker, "process": process, "addresses": addresses}
     connection = call(addresses)
     connection.sendall(json.dumps(said).encode() + b"\n")
     return connection
@@ -121,7 +124,7 @@ def test_worker_that_is_there_twice_is_told_and_the_first_goes_on(
         assert f"worker 1 ({addresses[1]}) was started twice" in answer
         assert "as process 6 on a, which is in the cluster, and as process 7 on b, which is not" in answer
         start(pool, addresses, 2).result(SECONDS)
-        assert json.loads(first.makefile().readline())["go"] == [chief.result(SECONDS).token, [0, 0, 0]]
+        assert json.loads(first.makefile().readline())["go"] == chief.result(SECONDS)
 
 
 def test_workers_that_know_of_other_workers_are_told(pool: ThreadPoolExecutor, addresses: list[str]) -> None:
@@ -141,19 +144,26 @@ def test_who_is_no_worker_is_left_aside(pool: ThreadPoolExecutor, addresses: lis
     chief.result(SECONDS)
 
 
-def test_worker_that_comes_when_the_others_run_is_told(addresses: list[str]) -> None:
+@pytest.mark.parametrize("answered", ["by the cluster", "by something else"])
+def test_worker_that_comes_when_another_answers_is_told(addresses: list[str], answered: str) -> None:
     host, port = addresses[0].split(":")
+    chief = Identity(0, tuple(addresses))
+    text, message = {
+        "by the cluster": (refusal(chief), "is running already, with all of its cluster: a worker was started twice"),
+        "by something else": ("220 mail\n", "something else than worker 0 .* answers at its address"),
+    }[answered]
     with socket.create_server((host, int(port))) as server:
 
-        def answer() -> None:  # As a server of gRPC begins.
+        def answer() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.sendall(b"\0\0\0\4\0")
+                connection.sendall(text.encode())
+                connection.recv(1 << 16)
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ClusterError, match="is running already, without this process: worker 1 was started twice"):
-            meet(Identity(1, tuple(addresses)), SECONDS, False)
+        with pytest.raises(ClusterError, match=message):
+            rendezvous(addresses, 1)
         thread.join()
 
 
@@ -161,19 +171,19 @@ def test_port_that_is_in_use_is_told(addresses: list[str]) -> None:
     host, port = addresses[1].split(":")
     message = rf"worker 1 \({addresses[1]}\), this process, cannot listen: its port is in use"
     with socket.create_server((host, int(port))), pytest.raises(ClusterError, match=message):
-        meet(Identity(1, tuple(addresses)), SECONDS, False)
+        rendezvous(addresses, 1)
 
 
 def test_address_of_another_machine_is_told() -> None:
     with pytest.raises(ClusterError, match="its address is not one of this machine's"):
-        meet(Identity(1, ("127.0.0.1:2222", "192.0.2.1:2222")), SECONDS, False)
+        rendezvous(["127.0.0.1:2222", "192.0.2.1:2222"], 1)
 
 
 def test_host_that_nobody_knows_is_told() -> None:
     with pytest.raises(
         ClusterError, match=r"the address of worker 0 \(nowhere.invalid:2222\), this process, is not known"
     ):
-        meet(Identity(0, ("nowhere.invalid:2222", "127.0.0.1:2222")), SECONDS, False)
+        rendezvous(["nowhere.invalid:2222", "127.0.0.1:2222"], 0)
 
 
 def test_one_worker_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +192,6 @@ def test_one_worker_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (alone.worker, alone.workers, alone.addresses, alone.timeout, alone.is_chief) == (0, 1, (), 3.0, True)
     assert join(Identity(0, ("a:1",))).addresses == ("a:1",)
     assert hosts.joined() is None
-
-
-def test_runtime_that_has_started_joins_nobody() -> None:
-    tf.constant(1.0)
-    with pytest.raises(ClusterError, match="TensorFlow's runtime has started.*Make the strategy first of all"):
-        join(Identity(0, ("a:1", "b:2")))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def main() -> None:
         except Exception as exc:  # What it returned cannot be pickled.
             connection.send(("raised", [type(exc).__name__], str(exc), ""))
     sys.stdout.flush()
-    # What TensorFlow's servers still do at the end of a process is not what is tested here.
+    # What threads still do at the end of a process is not what is tested here.
     os._exit(0)
 
 

@@ -12,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/collectives/host_exchanges.h"
+#include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/control/metrics.h"
 #include "tensorflow_ipu/kernels/core/crossing.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -232,10 +234,22 @@ void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
 // Has the random streams of all devices start anew from seeds that nobody knows.
 void ipu_random_forget() { tensorflow_ipu::ForgetSeeds(); }
 
-// Tells other workers what this one exchanges with them outside of programs; from the one call to the other.
-void ipu_host_exchange_begin(const char* words) { tensorflow_ipu::BeginHostExchange(words); }
-
-void ipu_host_exchange_end() { tensorflow_ipu::EndHostExchange(); }
+// This process is `worker` from now on. `addresses` has one a line, of all workers; `limit` is in seconds: for how long
+// one waits for another. `sockets` are connected to the others, by worker, with -1 for this one. They and `listener`,
+// where who comes later is told `refusal`, belong to the library. Returns 0 where the system gives no thread.
+int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit, const int32_t* sockets,
+                            int32_t listener, const char* refusal) {
+  auto workers = std::make_shared<core::Workers>();
+  workers->worker = worker;
+  workers->addresses = absl::StrSplit(addresses, '\n');
+  workers->limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit));
+  core::Outcome outcome;
+  workers->network =
+      core::Links::Make(std::vector<int>(sockets, sockets + workers->count()), listener, refusal, &outcome);
+  if (!outcome.ok()) return 0;
+  tensorflow_ipu::SetWorkers(std::move(workers));
+  return 1;
+}
 
 // How long a program may wait for data; 0: for ever.
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }

@@ -19,8 +19,9 @@ std::string Seconds(std::chrono::nanoseconds time) {
   return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
 }
 
-std::string Ended(const Report& report, const std::string& worker, const std::string& program,
-                  const std::string& where) {
+std::string Ended(const Report& report, const std::string& worker, const Program& run, const std::string& where) {
+  if (run.IsExchange()) return worker + " gave up " + where + ": " + report.words;
+  const std::string& program = run.name;
   const std::string crossed = std::to_string(report.crossed) + (report.crossed == 1 ? " collective" : " collectives");
   if (static_cast<Code>(report.code) == Code::kOk) {
     return worker + " ended its run of `" + program + "` after " + crossed + ", and this worker waits for it in " +
@@ -198,15 +199,15 @@ std::optional<Outcome> JointRun::Overdue(const Crossing& crossing, const std::ve
     const std::string who = workers_.Name(worker);
     return Outcome::Unavailable(elsewhere
                                     ? Elsewhere(*known.elsewhere, who, program_.name, crossing.name(), workers_.worker)
-                                    : Ended(*known.ended, who, program_.name, crossing.name()));
+                                    : Ended(*known.ended, who, program_, crossing.name()));
   }
   if (workers_.limit.count() == 0 || now - crossing.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
   for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + Late(worker);
   return Outcome::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker) + " waited for " +
-                                   Seconds(workers_.limit) + ", the limit, in " + crossing.name() + " of `" +
-                                   program_.name +
-                                   "`. Have all workers run the same steps, or raise the strategy's `timeout`.");
+                                   Seconds(workers_.limit) + ", the limit, in " + crossing.name() +
+                                   (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
+                                   ". Have all workers run the same steps, or raise the strategy's `timeout`.");
 }
 
 // What is known of a worker that did not come in time.
@@ -218,7 +219,9 @@ std::string JointRun::Late(int64_t worker) const {
   if (peer.answers.has_value() && !*peer.answers) {
     return who + " does not answer: its process hangs or was stopped, or the network to it is cut";
   }
-  if (!peer.begun) return who + " did not begin this run, though its process answers";
+  if (!peer.begun) {
+    return who + (program_.IsExchange() ? " did not come" : " did not begin this run") + ", though its process answers";
+  }
   return who + " runs the same program and did not come there, though its process answers";
 }
 
@@ -251,14 +254,14 @@ void JointRun::AskForEnd(int64_t worker) {
 
 // The next one cannot begin before this run has ended, since this worker would have to take part.
 void JointRun::AskForExchange(int64_t worker) {
-  const auto exchange = std::make_shared<Message>(sizeof(HostExchange));
-  workers_.network->Receive(calls_, worker, HostExchange::Key(name_, *host_exchanges_ + 1), exchange,
+  const auto exchange = std::make_shared<Message>(sizeof(ExchangeNotice));
+  workers_.network->Receive(calls_, worker, ExchangeNotice::Key(name_, *host_exchanges_ + 1), exchange,
                             [weak = weak_from_this(), worker, exchange](const Outcome& outcome) {
                               const auto self = weak.lock();
                               if (self == nullptr || !outcome.ok()) return;
                               const Lock lock(self->mutex_);
                               Peer& peer = self->peers_[worker];
-                              peer.elsewhere = ValueOf<HostExchange>(*exchange).words;
+                              peer.elsewhere = ValueOf<ExchangeNotice>(*exchange).words;
                               peer.told_at = Clock::now();
                             });
 }

@@ -42,6 +42,9 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
 
   const Workers& workers() const { return workers_; }
 
+  // Of the one collective of an exchange of the host, for messages.
+  std::string ExchangeName() const { return "the exchange of " + program_.collectives.front(); }
+
   void Begin();
 
   // Performs a collective; see Crossing. `key` says which of the run it is, `name` says so in words.

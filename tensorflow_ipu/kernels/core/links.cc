@@ -1,5 +1,6 @@
 #include "tensorflow_ipu/kernels/core/links.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -9,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/deadlines.h"
@@ -17,8 +19,14 @@
 namespace tensorflow_ipu::core {
 
 struct Links::Polled {
-  Polled() : poller(epoll_create1(EPOLL_CLOEXEC)), stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  Polled(int listens, std::string refuses)
+      : poller(epoll_create1(EPOLL_CLOEXEC)),
+        stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        listener(listens),
+        refusal(std::move(refuses)) {}
   ~Polled() {
+    for (const int one : refused) close(one);
+    if (listener >= 0) close(listener);
     close(stop);
     close(poller);
   }
@@ -30,10 +38,32 @@ struct Links::Polled {
     return epoll_ctl(poller, EPOLL_CTL_ADD, descriptor, &event) == 0;
   }
 
+  // Tells who connects too late that it is. The socket is open until the other end closes: what is sent to a socket
+  // that is closed resets the connection, and the words are lost.
+  void Refuse() {
+    const int late = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (late < 0) return;
+    refused.insert(late);
+    send(late, refusal.data(), refusal.size(), MSG_NOSIGNAL);
+    shutdown(late, SHUT_WR);
+    Watch(late);
+  }
+
+  void ReadRefused(int socket) {
+    std::array<char, 4096> ignored;
+    const ssize_t count = recv(socket, ignored.data(), ignored.size(), 0);
+    if (count > 0 || (count < 0 && errno == EAGAIN)) return;
+    refused.erase(socket);
+    close(socket);
+  }
+
   const int poller;
   const int stop;                            // Readable once the thread is to end.
   std::vector<std::unique_ptr<Link>> links;  // By worker; null for this process.
   std::map<int, Link*> by_socket;
+  const int listener;
+  const std::string refusal;
+  std::set<int> refused;  // Of the polling thread.
 };
 
 namespace {
@@ -60,8 +90,9 @@ Link::Calls Own(const std::shared_ptr<Network::Calls>& calls) { return std::stat
 
 }  // namespace
 
-std::shared_ptr<Links> Links::Make(const std::vector<int>& sockets, Outcome* outcome) {
-  const auto polled = std::make_shared<Polled>();
+std::shared_ptr<Links> Links::Make(const std::vector<int>& sockets, int listener, const std::string& refusal,
+                                   Outcome* outcome) {
+  const auto polled = std::make_shared<Polled>(listener, refusal);
   for (const int socket : sockets) {
     if (socket < 0) {
       polled->links.push_back(nullptr);
@@ -71,7 +102,7 @@ std::shared_ptr<Links> Links::Make(const std::vector<int>& sockets, Outcome* out
     polled->links.push_back(std::make_unique<Link>(socket, polled->poller));
     polled->by_socket[socket] = polled->links.back().get();
   }
-  bool watched = polled->Watch(polled->stop);
+  bool watched = polled->Watch(polled->stop) && (listener < 0 || polled->Watch(listener));
   for (const auto& [socket, link] : polled->by_socket) watched = polled->Watch(socket) && watched;
   *outcome = watched ? StartThread("ipu-links", [polled] { Poll(polled); })
                      : Outcome{Code::kResourceExhausted, "The system has no more descriptors of files."};
@@ -91,6 +122,14 @@ void Links::Poll(const std::shared_ptr<Polled>& polled) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       const int socket = event.data.fd;
       if (socket == polled->stop) return;
+      if (socket == polled->listener) {
+        polled->Refuse();
+        continue;
+      }
+      if (polled->refused.count(socket) > 0) {
+        polled->ReadRefused(socket);
+        continue;
+      }
       Link& link = *polled->by_socket.at(socket);
       if ((event.events & EPOLLOUT) != 0) link.Write();
       if ((event.events & (EPOLLIN | EPOLLERR | EPOLLHUP)) == 0 || link.Read()) continue;

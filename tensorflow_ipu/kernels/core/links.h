@@ -15,9 +15,11 @@ namespace tensorflow_ipu::core {
 // Thread-safe. One thread reads from all links, and lives until this object is gone.
 class Links : public Network {
  public:
-  // `sockets`: connected, by the number of the worker at their other end; -1 for this process itself. They are closed
-  // with the links, or at once where there is no thread for them: then `outcome` says so, and the result is null.
-  static std::shared_ptr<Links> Make(const std::vector<int>& sockets, Outcome* outcome);
+  // `sockets`: connected, by the number of the worker at their other end; -1 for this process itself. `listener`
+  // listens and does not block; who connects there is told `refusal`. -1: there is none. All are closed with the links,
+  // or at once where there is no thread for them: then `outcome` says so, and the result is null.
+  static std::shared_ptr<Links> Make(const std::vector<int>& sockets, int listener, const std::string& refusal,
+                                     Outcome* outcome);
   ~Links() override;
 
   std::shared_ptr<Calls> NewCalls() override;

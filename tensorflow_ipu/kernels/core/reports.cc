@@ -57,6 +57,10 @@ std::optional<std::string> Difference(const Program& ours, const Program& theirs
   const std::size_t both = std::min(ours.collectives.size(), theirs.collectives.size());
   for (std::size_t i = 0; i < both; ++i) {
     if (ours.collectives[i] == theirs.collectives[i]) continue;
+    if (ours.IsExchange()) {
+      return worker + " exchanges " + theirs.collectives[i] + ", and this worker " + ours.collectives[i] +
+             ". Have all workers exchange tensors of the same types and shapes, in the same order.";
+    }
     return worker + " runs another program: collective " + std::to_string(i + 1) + " of its `" + theirs.name + "` is " +
            theirs.collectives[i] + ", and of `" + ours.name + "` on this worker it is " + ours.collectives[i] +
            ". Run the same program on all workers.";
@@ -75,13 +79,13 @@ Report Report::Of(const Outcome& how, int64_t crossed) {
   return report;
 }
 
-HostExchange HostExchange::Of(const std::string& words) {
-  HostExchange exchange{};
+ExchangeNotice ExchangeNotice::Of(const std::string& words) {
+  ExchangeNotice exchange{};
   words.copy(exchange.words, kWords - 1);
   return exchange;
 }
 
-std::string HostExchange::Key(const std::string& run, int64_t number) {
+std::string ExchangeNotice::Key(const std::string& run, int64_t number) {
   return run + ":host:" + std::to_string(number);
 }
 

@@ -18,8 +18,11 @@ namespace tensorflow_ipu::core {
 struct Program {
   std::string name;
   std::vector<std::string> collectives;  // Those that span workers, in words, in the order of the trace.
-  int64_t replicas = 0;                  // Of this worker.
+  int64_t replicas = 0;                  // Of this worker; 0: an exchange of the host, which is the one collective.
   int64_t bundle_bytes = 0;
+
+  static Program OfExchange(const std::string& words, int64_t bundle_bytes) { return {"", {words}, 0, bundle_bytes}; }
+  bool IsExchange() const { return replicas == 0; }
 
   // Without line breaks in words.
   std::string Text() const;
@@ -51,12 +54,12 @@ struct Report {
 };
 
 // What a worker exchanges with all others outside of programs, in a message of a size that all know.
-struct HostExchange {
+struct ExchangeNotice {
   static constexpr std::size_t kWords = 400;
 
   char words[kWords];
 
-  static HostExchange Of(const std::string& words);
+  static ExchangeNotice Of(const std::string& words);
 
   // The key of the message to a worker in the run of this name: exchanges of the host count from 1, and the `number`th
   // is the same one on all workers. With the name, no message goes to a run that has ended.

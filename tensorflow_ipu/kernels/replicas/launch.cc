@@ -9,7 +9,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/collectives/joint_runs.h"
+#include "tensorflow_ipu/kernels/collectives/distributed_runs.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"

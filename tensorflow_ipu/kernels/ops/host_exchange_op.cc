@@ -1,0 +1,184 @@
+// `IpuHostExchange`: tensors of the host, exchanged by workers outside of programs.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/collectives/distributed_runs.h"
+#include "tensorflow_ipu/kernels/collectives/workers.h"
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/parcels.h"
+#include "tensorflow_ipu/kernels/host/status.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+// `kind` is one of "sum", "mean", "gather", which joins tensors along their first axis, and "broadcast" of the tensor of
+// worker `root`. All of `members`, workers in order, take part, and give tensors of the same shape. `sequence` is that
+// of a `HostExchange`. `words` are for messages: {} in them stands for the shape. `limit` is in seconds.
+REGISTER_OP("IpuHostExchange")
+    .Input("own: T")
+    .Output("exchanged: T")
+    .Attr("T: type")
+    .Attr("kind: {'sum', 'mean', 'gather', 'broadcast'}")
+    .Attr("members: list(int) >= 1")
+    .Attr("root: int = 0")
+    .Attr("sequence: string")
+    .Attr("words: string")
+    .Attr("limit: float")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      std::string kind;
+      std::vector<int64_t> members;
+      TF_RETURN_IF_ERROR(c->GetAttr("kind", &kind));
+      TF_RETURN_IF_ERROR(c->GetAttr("members", &members));
+      tf::shape_inference::ShapeHandle shape = c->input(0);
+      if (kind == "gather") {
+        TF_RETURN_IF_ERROR(c->WithRankAtLeast(shape, 1, &shape));
+        tf::shape_inference::DimensionHandle rows;
+        TF_RETURN_IF_ERROR(c->Multiply(c->Dim(shape, 0), static_cast<int64_t>(members.size()), &rows));
+        TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, rows, &shape));
+      }
+      c->set_output(0, shape);
+      return absl::OkStatus();
+    });
+
+namespace {
+
+// Types that can be added.
+absl::StatusOr<core::DataType> NumberType(tf::DataType type) {
+  switch (type) {
+    case tf::DT_HALF:
+      return core::DataType::kF16;
+    case tf::DT_BFLOAT16:
+      return core::DataType::kBF16;
+    case tf::DT_FLOAT:
+      return core::DataType::kF32;
+    case tf::DT_DOUBLE:
+      return core::DataType::kF64;
+    case tf::DT_INT8:
+      return core::DataType::kS8;
+    case tf::DT_INT16:
+      return core::DataType::kS16;
+    case tf::DT_INT32:
+      return core::DataType::kS32;
+    case tf::DT_INT64:
+      return core::DataType::kS64;
+    case tf::DT_UINT8:
+      return core::DataType::kU8;
+    case tf::DT_UINT16:
+      return core::DataType::kU16;
+    case tf::DT_UINT32:
+      return core::DataType::kU32;
+    case tf::DT_UINT64:
+      return core::DataType::kU64;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("Workers cannot add tensors of the type ", tf::DataTypeString(type), "."));
+  }
+}
+
+class HostExchangeOp : public tf::AsyncOpKernel {
+ public:
+  explicit HostExchangeOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+    std::string kind;
+    float limit = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("kind", &kind));
+    OP_REQUIRES_OK(construction, construction->GetAttr("members", &members_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("root", &collective_.root));
+    OP_REQUIRES_OK(construction, construction->GetAttr("sequence", &sequence_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("words", &words_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("limit", &limit));
+    limit_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit));
+    const tf::DataType type = construction->input_type(0);
+    if (kind == "gather" || kind == "broadcast") {
+      collective_.kind = kind == "gather" ? core::Kind::kAllGather : core::Kind::kBroadcast;
+      OP_REQUIRES(construction, tf::DataTypeCanUseMemcpy(type),
+                  absl::InvalidArgumentError(
+                      absl::StrCat("Workers cannot exchange tensors of the type ", tf::DataTypeString(type), ".")));
+      return;
+    }
+    collective_.reduction = kind == "sum" ? core::Reduction::kSum : core::Reduction::kMean;
+    const absl::StatusOr<core::DataType> found = NumberType(type);
+    OP_REQUIRES_OK(construction, found.status());
+    type_ = *found;
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    const std::shared_ptr<const core::Workers> joined = CurrentWorkers();
+    OP_REQUIRES_ASYNC(context, joined != nullptr,
+                      absl::FailedPreconditionError("This process has not joined a cluster."), done);
+    OP_REQUIRES_OK_ASYNC(context, ToStatus(core::Deadlines::Global().Prepare()), done);
+    const tf::Tensor& own = context->input(0);
+    tf::TensorShape shape = own.shape();
+    const auto count = static_cast<int64_t>(members_.size());
+    if (collective_.kind == core::Kind::kAllGather) {
+      OP_REQUIRES_ASYNC(context, shape.dims() > 0, absl::InvalidArgumentError("A gathered tensor has an axis."), done);
+      shape.set_dim(0, shape.dim_size(0) * count);
+    }
+    tf::Tensor* exchanged = nullptr;
+    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, shape, &exchanged), done);
+
+    core::Workers workers = *joined;
+    workers.limit = limit_;
+    const std::vector<std::string> around = absl::StrSplit(words_, absl::MaxSplits("{}", 1));
+    const auto exchange = std::make_shared<HostExchange>(
+        workers, sequence_, absl::StrCat(around.front(), "[", absl::StrJoin(own.shape().dim_sizes(), ", "), "]", around.back()));
+    tf::CancellationManager* const manager = context->cancellation_manager();
+    const tf::CancellationToken token = manager == nullptr ? 0 : manager->get_cancellation_token();
+    if (manager != nullptr && !manager->RegisterCallback(token, [weak = std::weak_ptr<HostExchange>(exchange)] {
+          if (const auto self = weak.lock()) self->run().Abort(core::Outcome::Cancelled("The step was cancelled."));
+        })) {
+      exchange->run().Abort(core::Outcome::Cancelled("The step was cancelled."));
+    }
+    exchange->run().Cross(
+        exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker),
+        [exchange, context, manager, token, own, exchanged = *exchanged, done = std::move(done)](
+            const core::Outcome& outcome) {
+          exchange->run().End(outcome);
+          if (manager != nullptr) manager->DeregisterCallback(token);
+          if (!outcome.ok()) context->SetStatus(ToStatus(outcome));
+          done();
+        });
+  }
+
+ private:
+  // What this worker gives and takes.
+  core::Parcels PartOf(const tf::Tensor& own, const tf::Tensor& exchanged, int64_t worker) const {
+    core::Operand operand{core::DataType::kU8, reinterpret_cast<const std::byte*>(own.data()),
+                          reinterpret_cast<std::byte*>(exchanged.data()), static_cast<int64_t>(own.TotalBytes()),
+                          static_cast<int64_t>(exchanged.TotalBytes())};
+    if (collective_.kind == core::Kind::kAllReduce) {
+      operand.type = type_;
+      operand.count = operand.output_count = own.NumElements();
+    }
+    std::vector<core::Share> shares;
+    for (const int64_t member : members_) shares.push_back({member, static_cast<int64_t>(shares.size()), 1});
+    const auto place = std::find(members_.begin(), members_.end(), worker) - members_.begin();
+    return core::Parcels(collective_, {{operand}}, std::move(shares), static_cast<std::size_t>(place));
+  }
+
+  core::Collective collective_;
+  core::DataType type_ = core::DataType::kU8;
+  std::vector<int64_t> members_;
+  std::string sequence_;
+  std::string words_;
+  std::chrono::nanoseconds limit_{0};
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuHostExchange").Device(tf::DEVICE_CPU), HostExchangeOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu
