@@ -75,7 +75,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_random_forget": (None, []),
     "ipu_random_new": (_INT, [_INT]),
     "ipu_random_reset": (None, [_INT, ctypes.c_uint64, _FLAG]),
-    "ipu_set_bundle_bytes": (None, [_INT]),
+    "ipu_set_chunk_bytes": (None, [_INT]),
     "ipu_set_executable_cache": (None, [ctypes.c_char_p, _INT, ctypes.c_char_p]),
     "ipu_set_wait_limit": (None, [_INT]),
     "ipu_shut_down": (_FLAG, [_INT]),

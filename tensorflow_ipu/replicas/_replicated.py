@@ -22,7 +22,7 @@ from tensorflow_ipu.replicas._shards import power_of_2, shards_of
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Nested
 
-# How much of what crosses to other workers is bundled, and what a strategy asks for instead, if it does.
+# How much of what crosses to other workers travels in a chunk, and what a strategy asks for instead, if it does.
 _BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
 _pack_bytes = 0
 
@@ -138,16 +138,16 @@ def set_pack_bytes(size: int) -> None:
     """Has what crosses to other workers go in messages of so many bytes; 0: of what the configuration says."""
     global _pack_bytes  # noqa: PLW0603  (As the configuration that it stands in for.)
     _pack_bytes = size
-    _set_bundles()
+    _set_chunks()
 
 
-def _set_bundles() -> None:
+def _set_chunks() -> None:
     sizes = [record.options[_BUNDLE_OPTION] for record in _state.records()]
-    native.ipu_set_bundle_bytes(_pack_bytes or max(sizes, default=0))
+    native.ipu_set_chunk_bytes(_pack_bytes or max(sizes, default=0))
 
 
 _state.set_device_listener(_tell_kernels)
-_state.add_record_listener(_set_bundles)
+_state.add_record_listener(_set_chunks)
 
 
 @dataclasses.dataclass(frozen=True)

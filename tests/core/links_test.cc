@@ -1,6 +1,8 @@
 // Messages over sockets arrive whole, in whatever order both sides name them, and each wait for one has an end.
 #include "tensorflow_ipu/kernels/core/links.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -60,7 +62,7 @@ struct Bare {
     int ends[2];
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     Outcome outcome;
-    links = Links::Make({-1, ends[0]}, &outcome);
+    links = Links::Make({-1, ends[0]}, -1, "", &outcome);
     socket = ends[1];
     calls = links->NewCalls();
   }
@@ -86,6 +88,33 @@ struct Bare {
   std::shared_ptr<Network::Calls> calls;
   int socket = -1;
 };
+
+TEST(who_comes_late_is_refused_whatever_it_says) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const place = reinterpret_cast<sockaddr*>(&address);
+  CHECK_EQ(bind(listener, place, length), 0);
+  CHECK_EQ(listen(listener, 4), 0);
+  CHECK_EQ(getsockname(listener, place, &length), 0);
+  int ends[2];
+  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  Outcome outcome;
+  const auto links = Links::Make({-1, ends[0]}, listener, "You are late.", &outcome);
+  CHECK(outcome.ok());
+  for (int i = 0; i < 3; ++i) {
+    const int late = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(connect(late, place, length), 0);
+    CHECK_EQ(send(late, "hello", 5, MSG_NOSIGNAL), 5);
+    std::string said(20, ' ');
+    CHECK_EQ(recv(late, said.data(), said.size(), MSG_WAITALL), 13);
+    CHECK(said.substr(0, 13) == "You are late.");
+    close(late);
+  }
+  close(ends[1]);
+}
 
 TEST(messages_of_all_sizes_arrive_whichever_side_comes_first) {
   const auto networks = check::LinkedNetworks(2);

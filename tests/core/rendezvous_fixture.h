@@ -19,10 +19,10 @@ using tensorflow_ipu::core::CallSite;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Collective;
 using tensorflow_ipu::core::DataType;
-using tensorflow_ipu::core::Domain;
 using tensorflow_ipu::core::Kind;
 using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::Reduction;
+using tensorflow_ipu::core::ReplicaGroup;
 
 inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
   return {Kind::kAllReduce, Reduction::kSum, {group_size, orthogonal}, 0};

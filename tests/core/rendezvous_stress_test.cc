@@ -25,8 +25,8 @@ using check::CallSite;
 using check::Code;
 using check::ContributionOf;
 using check::Count;
-using check::Domain;
 using check::Outcome;
+using check::ReplicaGroup;
 using check::SumOf;
 using tensorflow_ipu::core::Executor;
 
@@ -34,9 +34,9 @@ using tensorflow_ipu::core::Executor;
 // answered. It blocks no thread, as a program that XLA runs.
 class Program : public std::enable_shared_from_this<Program> {
  public:
-  Program(std::shared_ptr<Domain> domain, std::vector<std::shared_ptr<CallSite>> sites, int64_t replica,
+  Program(std::shared_ptr<ReplicaGroup> replica_group, std::vector<std::shared_ptr<CallSite>> sites, int64_t replica,
           int64_t replicas, int64_t steps, Count* ended)
-      : domain_(std::move(domain)),
+      : replica_group_(std::move(replica_group)),
         sites_(std::move(sites)),
         replica_(replica),
         replicas_(replicas),
@@ -56,7 +56,7 @@ class Program : public std::enable_shared_from_this<Program> {
   // Returns whether the next step is to follow on this thread.
   bool Step() {
     if (step_ == steps_ || !failure_.ok()) {
-      domain_->Leave(replica_);
+      replica_group_->Leave(replica_);
       ended_->Add();
       return false;
     }
@@ -106,7 +106,7 @@ class Program : public std::enable_shared_from_this<Program> {
     return (step_ + 1) * 1000 + replica * 10 + static_cast<int64_t>(site);
   }
 
-  const std::shared_ptr<Domain> domain_;
+  const std::shared_ptr<ReplicaGroup> replica_group_;
   const std::vector<std::shared_ptr<CallSite>> sites_;
   const int64_t replica_;
   const int64_t replicas_;
@@ -120,30 +120,31 @@ class Program : public std::enable_shared_from_this<Program> {
 };
 
 struct Fleet {
-  Fleet(int64_t replicas, int64_t sites) : replicas(replicas), domain(std::make_shared<Domain>("device")) {
+  Fleet(int64_t replicas, int64_t sites) : replicas(replicas), replica_group(std::make_shared<ReplicaGroup>("device")) {
     for (int64_t i = 0; i < sites; ++i)
-      all_sites.push_back(std::make_shared<CallSite>("site " + std::to_string(i), domain));
+      all_sites.push_back(std::make_shared<CallSite>("site " + std::to_string(i), replica_group));
   }
 
   // Runs a program of `steps` on each replica, `meanwhile` beside them. `steps_of` may end some earlier.
   void Run(const std::function<int64_t(int64_t)>& steps_of, const std::function<void()>& meanwhile = nullptr) {
-    domain->Begin(replicas);
+    replica_group->Begin(replicas);
     Count ended;
     programs.clear();
     for (int64_t replica = 0; replica < replicas; ++replica) {
-      programs.push_back(std::make_shared<Program>(domain, all_sites, replica, replicas, steps_of(replica), &ended));
+      programs.push_back(
+          std::make_shared<Program>(replica_group, all_sites, replica, replicas, steps_of(replica), &ended));
       Executor::Global().Run([program = programs.back()](const Outcome&) { program->Run(); });
     }
     if (meanwhile) meanwhile();
     const bool all = ended.Await(replicas);
     CHECK(all);
-    if (!all) domain->Abort(Outcome::Cancelled("a test that failed"));
+    if (!all) replica_group->Abort(Outcome::Cancelled("a test that failed"));
     CHECK(ended.Await(replicas));
-    CHECK_EQ(domain->waiting(), 0);
+    CHECK_EQ(replica_group->waiting(), 0);
   }
 
   const int64_t replicas;
-  const std::shared_ptr<Domain> domain;
+  const std::shared_ptr<ReplicaGroup> replica_group;
   std::vector<std::shared_ptr<CallSite>> all_sites;
   std::vector<std::shared_ptr<Program>> programs;
 };
@@ -182,7 +183,7 @@ TEST(whenever_a_run_is_aborted_all_replicas_end) {
     fleet.Run([](int64_t) { return 100000000; },
               [&] {
                 tensorflow_ipu::core::SpinUntil(std::chrono::microseconds(round * 7), [] { return false; });
-                fleet.domain->Abort(Outcome::OutOfRange("over"));
+                fleet.replica_group->Abort(Outcome::OutOfRange("over"));
               });
     for (const auto& program : fleet.programs) CHECK(program->failure().code == Code::kOutOfRange);
   }
@@ -199,14 +200,14 @@ TEST(limits_of_waits_that_race_with_arrivals_end_the_run_or_do_not) {
 }
 
 TEST(the_watch_finds_no_fault_with_replicas_that_move) {
-  const auto domain = std::make_shared<Domain>("device", nullptr, std::chrono::milliseconds(1));
-  std::vector<std::shared_ptr<CallSite>> sites = {std::make_shared<CallSite>("a", domain),
-                                                  std::make_shared<CallSite>("b", domain)};
-  domain->Begin(4);
+  const auto replica_group = std::make_shared<ReplicaGroup>("device", nullptr, std::chrono::milliseconds(1));
+  std::vector<std::shared_ptr<CallSite>> sites = {std::make_shared<CallSite>("a", replica_group),
+                                                  std::make_shared<CallSite>("b", replica_group)};
+  replica_group->Begin(4);
   Count ended;
   std::vector<std::shared_ptr<Program>> programs;
   for (int64_t replica = 0; replica < 4; ++replica) {
-    programs.push_back(std::make_shared<Program>(domain, sites, replica, 4, 2000, &ended));
+    programs.push_back(std::make_shared<Program>(replica_group, sites, replica, 4, 2000, &ended));
     Executor::Global().Run([program = programs.back()](const Outcome&) { program->Run(); });
   }
   CHECK(ended.Await(4));

@@ -21,10 +21,10 @@ using check::Arrive;
 using check::CallSite;
 using check::Code;
 using check::Collective;
-using check::Domain;
 using check::Kind;
 using check::Outcome;
 using check::Reduction;
+using check::ReplicaGroup;
 using check::SumOf;
 using std::chrono::milliseconds;
 using Numbers = std::vector<int64_t>;
@@ -32,13 +32,13 @@ using Numbers = std::vector<int64_t>;
 // A run of replicas, and two sites in its program.
 struct Run {
   explicit Run(int64_t replicas) {
-    domain = std::make_shared<Domain>("device");
-    site = std::make_shared<CallSite>("first", domain);
-    other = std::make_shared<CallSite>("second", domain);
-    domain->Begin(replicas);
+    replica_group = std::make_shared<ReplicaGroup>("device");
+    site = std::make_shared<CallSite>("first", replica_group);
+    other = std::make_shared<CallSite>("second", replica_group);
+    replica_group->Begin(replicas);
   }
 
-  std::shared_ptr<Domain> domain;
+  std::shared_ptr<ReplicaGroup> replica_group;
   std::shared_ptr<CallSite> site;
   std::shared_ptr<CallSite> other;
 };
@@ -48,14 +48,14 @@ TEST(the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
   const auto second = Arrive(*run.site, 1, 3, {20});
   const auto first = Arrive(*run.site, 0, 3, {1});
   CHECK(first->IsOpen() && second->IsOpen());
-  CHECK_EQ(run.domain->waiting(), 2);
+  CHECK_EQ(run.replica_group->waiting(), 2);
   const auto last = Arrive(*run.site, 2, 3, {300});
   CHECK(last->at_once);
   for (const auto& arrival : {first, second, last}) {
     CHECK(arrival->Await() && arrival->outcome.ok());
     CHECK(arrival->result == Numbers{321});
   }
-  CHECK_EQ(run.domain->waiting(), 0);
+  CHECK_EQ(run.replica_group->waiting(), 0);
 }
 
 TEST(the_next_use_of_a_site_is_another_meeting) {
@@ -100,8 +100,8 @@ TEST(a_group_of_one_meets_at_once) {
 }
 
 TEST(a_single_replica_needs_no_run) {
-  const auto domain = std::make_shared<Domain>("device");
-  CallSite site("alone", domain);
+  const auto replica_group = std::make_shared<ReplicaGroup>("device");
+  CallSite site("alone", replica_group);
   const auto arrival = Arrive(site, 0, 1, {1, 2, 3});
   CHECK(arrival->at_once && arrival->outcome.ok());
   CHECK((arrival->result == Numbers{1, 2, 3}));
@@ -128,17 +128,17 @@ TEST(who_waits_for_a_replica_that_leaves_learns_it_at_once) {
   Run run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   const auto two = Arrive(*run.other, 2, 3, {1});
-  run.domain->Leave(1);
+  run.replica_group->Leave(1);
   for (const auto& arrival : {zero, two}) CHECK(arrival->Failed(Code::kFailedPrecondition));
   CHECK(zero->Says("`first`") && zero->Says("reached by replica 0,") && zero->Says("by replica 1,"));
   CHECK(two->Says("`second`") && two->Says("reached by replica 2,"));
-  CHECK_EQ(run.domain->waiting(), 0);
+  CHECK_EQ(run.replica_group->waiting(), 0);
 }
 
 TEST(who_comes_after_a_replica_has_left_learns_it_too) {
   Run run(3);
-  run.domain->Leave(2);
-  run.domain->Leave(1);
+  run.replica_group->Leave(2);
+  run.replica_group->Leave(1);
   const auto arrival = Arrive(*run.site, 0, 3, {1});
   CHECK(arrival->at_once && arrival->Failed(Code::kFailedPrecondition) && arrival->Says("by replicas 1, 2,"));
 }
@@ -146,15 +146,15 @@ TEST(who_comes_after_a_replica_has_left_learns_it_too) {
 TEST(who_comes_after_the_failed_ones_have_left_too_hears_of_the_first) {
   Run run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
-  run.domain->Leave(1);
+  run.replica_group->Leave(1);
   CHECK(zero->Await());
-  run.domain->Leave(0);
+  run.replica_group->Leave(0);
   CHECK(Arrive(*run.site, 2, 3, {1})->Says("never will be by replica 1,"));
 }
 
 TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
   Run run(4);
-  run.domain->Leave(0);
+  run.replica_group->Leave(0);
   const auto two = Arrive(*run.site, 2, 4, {1}, SumOf(2));
   const auto one = Arrive(*run.site, 1, 4, {1}, SumOf(2));
   CHECK(two->IsOpen());
@@ -165,8 +165,8 @@ TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
 TEST(abort_fails_what_waits_and_what_comes) {
   Run run(2);
   const auto before = Arrive(*run.site, 0, 2, {1});
-  run.domain->Abort(Outcome::OutOfRange("replica 1 has no more data"));
-  run.domain->Abort(Outcome::Cancelled("too late"));
+  run.replica_group->Abort(Outcome::OutOfRange("replica 1 has no more data"));
+  run.replica_group->Abort(Outcome::Cancelled("too late"));
   const auto after = Arrive(*run.other, 1, 2, {1});
   for (const auto& arrival : {before, after}) {
     CHECK(arrival->Failed(Code::kOutOfRange) && arrival->Says("no more data"));
@@ -176,9 +176,9 @@ TEST(abort_fails_what_waits_and_what_comes) {
 TEST(the_next_run_begins_afresh) {
   Run run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
-  run.domain->Leave(0);
-  run.domain->Abort(Outcome::Cancelled("over"));
-  run.domain->Begin(3);
+  run.replica_group->Leave(0);
+  run.replica_group->Abort(Outcome::Cancelled("over"));
+  run.replica_group->Begin(3);
   CHECK(stale->Failed(Code::kCancelled));
   const auto zero = Arrive(*run.site, 0, 3, {1});
   Arrive(*run.site, 1, 3, {2});
@@ -189,7 +189,7 @@ TEST(the_next_run_begins_afresh) {
 TEST(what_waits_when_a_run_begins_is_failed) {
   Run run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
-  run.domain->Begin(2);
+  run.replica_group->Begin(2);
   CHECK(stale->Failed(Code::kCancelled));
   CHECK(Arrive(*run.site, 0, 2, {1})->IsOpen());
 }
@@ -239,7 +239,7 @@ TEST(who_is_in_no_run_is_refused) {
   Run run(2);
   CHECK(Arrive(*run.site, 0, 4, {1})->Failed(Code::kFailedPrecondition));
   CHECK(Arrive(*run.site, 2, 2, {1})->Failed(Code::kFailedPrecondition));
-  CallSite site("nowhere", std::make_shared<Domain>("another"));
+  CallSite site("nowhere", std::make_shared<ReplicaGroup>("another"));
   CHECK(Arrive(site, 0, 2, {1})->Says("`another`"));
 }
 
@@ -258,7 +258,7 @@ TEST(the_limit_for_waits_ends_a_wait) {
   CHECK(arrival->Failed(Code::kDeadlineExceeded));
   CHECK(arrival->Says("replica 1 waited 5 ms for replica 0 in the collective `first`"));
   tensorflow_ipu::core::wait_limit_ns = 0;
-  CHECK_EQ(run.domain->waiting(), 0);
+  CHECK_EQ(run.replica_group->waiting(), 0);
 }
 
 // Once of many times: this thread may have to wait longer for a processor than the limit is.
@@ -291,14 +291,14 @@ TEST(an_interrupted_run_gets_no_further) {
 // Takes different branches on the replicas of a run whose watch looks often.
 struct Stuck {
   explicit Stuck(std::function<bool()> others_wait = nullptr) {
-    domain = std::make_shared<Domain>("device", std::move(others_wait), milliseconds(10));
-    first = std::make_shared<CallSite>("first", domain);
-    second = std::make_shared<CallSite>("second", domain);
-    domain->Begin(2);
+    replica_group = std::make_shared<ReplicaGroup>("device", std::move(others_wait), milliseconds(10));
+    first = std::make_shared<CallSite>("first", replica_group);
+    second = std::make_shared<CallSite>("second", replica_group);
+    replica_group->Begin(2);
     zero = Arrive(*first, 0, 2, {1});
   }
 
-  std::shared_ptr<Domain> domain;
+  std::shared_ptr<ReplicaGroup> replica_group;
   std::shared_ptr<CallSite> first;
   std::shared_ptr<CallSite> second;
   std::shared_ptr<Arrival> zero;

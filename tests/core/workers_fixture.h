@@ -1,4 +1,5 @@
-// Workers of one process: domains that exchange messages in memory or by sockets, and a network that tests can break.
+// Workers of one process: replica groups that exchange messages in memory or by sockets, and a network that tests can
+// break.
 #ifndef TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
 #define TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
 
@@ -18,15 +19,15 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/distributed_run.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
-#include "tensorflow_ipu/kernels/core/joint_run.h"
 #include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 #include "tests/core/rendezvous_fixture.h"
 
 namespace check {
 
-using tensorflow_ipu::core::JointRun;
+using tensorflow_ipu::core::DistributedRun;
 using tensorflow_ipu::core::Links;
 using tensorflow_ipu::core::Message;
 using tensorflow_ipu::core::Network;
@@ -219,8 +220,8 @@ inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
 }
 
 // A run of a program with two sites, on so many workers of so many replicas each.
-struct JointRuns {
-  JointRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool linked = false)
+struct DistributedRuns {
+  DistributedRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool linked = false)
       : local(replicas), all(workers * replicas) {
     const auto links = linked ? LinkedNetworks(workers) : std::vector<std::shared_ptr<Network>>();
     std::vector<std::string> addresses;
@@ -229,25 +230,25 @@ struct JointRuns {
       std::shared_ptr<Network> network = std::make_shared<MemoryNetwork>(exchange, worker);
       if (linked) network = links[static_cast<std::size_t>(worker)];
       here.push_back({worker, addresses, limit, network});
-      domains.push_back(std::make_shared<Domain>("device"));
-      sites.push_back(std::make_shared<CallSite>("first", domains.back(), "a sum"));
-      others.push_back(std::make_shared<CallSite>("second", domains.back(), "another sum"));
+      replica_groups.push_back(std::make_shared<ReplicaGroup>("device"));
+      sites.push_back(std::make_shared<CallSite>("first", replica_groups.back(), "a sum"));
+      others.push_back(std::make_shared<CallSite>("second", replica_groups.back(), "another sum"));
     }
     runs.resize(here.size());
     for (int64_t worker = 0; worker < workers; ++worker) Begin(worker, "run", {"a sum", "another sum"});
   }
 
-  ~JointRuns() {
+  ~DistributedRuns() {
     for (const auto& run : runs) run->End(Outcome::Ok());
   }
 
   void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives,
              std::optional<int64_t> host_exchanges = std::nullopt) {
     const auto at = static_cast<std::size_t>(worker);
-    runs[at] =
-        std::make_shared<JointRun>(here[at], name, Program{"train", std::move(collectives), local, 0}, host_exchanges);
+    runs[at] = std::make_shared<DistributedRun>(here[at], name, Program{"train", std::move(collectives), local, 0},
+                                                host_exchanges);
     runs[at]->Begin();
-    domains[at]->Begin(local, worker, static_cast<int64_t>(here.size()), runs[at], {sites[at], others[at]});
+    replica_groups[at]->Begin(local, worker, static_cast<int64_t>(here.size()), runs[at], {sites[at], others[at]});
   }
 
   CallSite& SiteOf(int64_t replica) const { return *sites[static_cast<std::size_t>(replica / local)]; }
@@ -261,10 +262,10 @@ struct JointRuns {
   const int64_t all;
   const std::shared_ptr<Exchange> exchange = std::make_shared<Exchange>();
   std::vector<Workers> here;
-  std::vector<std::shared_ptr<Domain>> domains;
+  std::vector<std::shared_ptr<ReplicaGroup>> replica_groups;
   std::vector<std::shared_ptr<CallSite>> sites;
   std::vector<std::shared_ptr<CallSite>> others;
-  std::vector<std::shared_ptr<JointRun>> runs;
+  std::vector<std::shared_ptr<DistributedRun>> runs;
 };
 
 }  // namespace check

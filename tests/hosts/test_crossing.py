@@ -215,7 +215,7 @@ def test_other_sizes_of_packs_are_told(workers):
     first, _ = workers.outcomes(count_in_packs, workers.each([4, 0]))
     assert first.kinds[0] == "InvalidArgumentError"
     assert (
-        f"worker 1 ({workers.addresses[1]}) bundles what crosses up to 1048576 bytes, and this worker 4."
+        f"worker 1 ({workers.addresses[1]}) chunks what crosses up to 1048576 bytes, and this worker 4."
         in first.message
     )
 

@@ -11,13 +11,13 @@ namespace tensorflow_ipu {
 namespace {
 
 // Never destroyed: threads of programs may outlive static destructors.
-struct DomainsByDevice {
+struct ReplicaGroupsByDevice {
   core::Mutex mutex;
-  std::map<int64_t, std::shared_ptr<core::Domain>> domains IPU_GUARDED_BY(mutex);
+  std::map<int64_t, std::shared_ptr<core::ReplicaGroup>> replica_groups IPU_GUARDED_BY(mutex);
 };
 
-DomainsByDevice& All() {
-  static auto* const all = new DomainsByDevice();
+ReplicaGroupsByDevice& All() {
+  static auto* const all = new ReplicaGroupsByDevice();
   return *all;
 }
 
@@ -36,22 +36,23 @@ core::Registry<core::CallSite>& CallSites() {
   return *sites;
 }
 
-std::shared_ptr<core::Domain> DomainOf(int64_t device) {
-  DomainsByDevice& all = All();
+std::shared_ptr<core::ReplicaGroup> ReplicaGroupOf(int64_t device) {
+  ReplicaGroupsByDevice& all = All();
   const core::Lock lock(all.mutex);
-  std::shared_ptr<core::Domain>& domain = all.domains[device];
-  if (domain == nullptr) {
-    domain = std::make_shared<core::Domain>("/device:IPU:" + std::to_string(device), SomeProgramWaitsForData);
+  std::shared_ptr<core::ReplicaGroup>& replica_group = all.replica_groups[device];
+  if (replica_group == nullptr) {
+    replica_group =
+        std::make_shared<core::ReplicaGroup>("/device:IPU:" + std::to_string(device), SomeProgramWaitsForData);
   }
-  return domain;
+  return replica_group;
 }
 
-std::vector<std::shared_ptr<core::Domain>> Domains() {
-  DomainsByDevice& all = All();
+std::vector<std::shared_ptr<core::ReplicaGroup>> ReplicaGroups() {
+  ReplicaGroupsByDevice& all = All();
   const core::Lock lock(all.mutex);
-  std::vector<std::shared_ptr<core::Domain>> domains;
-  for (const auto& entry : all.domains) domains.push_back(entry.second);
-  return domains;
+  std::vector<std::shared_ptr<core::ReplicaGroup>> replica_groups;
+  for (const auto& entry : all.replica_groups) replica_groups.push_back(entry.second);
+  return replica_groups;
 }
 
 }  // namespace tensorflow_ipu

@@ -1,4 +1,4 @@
-// The collectives of this process: a domain for each device, and a number for each site.
+// The collectives of this process: a replica group for each device, and a number for each site.
 #ifndef TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
 #define TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
 
@@ -13,11 +13,11 @@ namespace tensorflow_ipu {
 
 core::Registry<core::CallSite>& CallSites();
 
-// The domain of /device:IPU:<device>, made at its first use.
-std::shared_ptr<core::Domain> DomainOf(int64_t device);
+// The replica group of /device:IPU:<device>, made at its first use.
+std::shared_ptr<core::ReplicaGroup> ReplicaGroupOf(int64_t device);
 
-// All domains that were used so far.
-std::vector<std::shared_ptr<core::Domain>> Domains();
+// All replica groups that were used so far.
+std::vector<std::shared_ptr<core::ReplicaGroup>> ReplicaGroups();
 
 }  // namespace tensorflow_ipu
 

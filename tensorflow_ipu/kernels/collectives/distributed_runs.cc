@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow_ipu/kernels/core/crossing.h"
+#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/reports.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -22,7 +22,7 @@ constexpr char kMainThread[] = "host:";
 
 struct Sequence {
   int64_t begun = 0;
-  std::deque<std::shared_ptr<core::JointRun>> kept;
+  std::deque<std::shared_ptr<core::DistributedRun>> kept;
 };
 
 // Never destroyed: threads of programs may outlive static destructors.
@@ -37,10 +37,10 @@ Runs& AllRuns() {
   return *runs;
 }
 
-std::shared_ptr<core::JointRun> Begin(const core::Workers& workers, const std::string& sequence, core::Program program,
-                                      bool main_thread_runs) {
-  std::shared_ptr<core::JointRun> old;  // Goes when nothing is locked.
-  std::shared_ptr<core::JointRun> run;
+std::shared_ptr<core::DistributedRun> Begin(const core::Workers& workers, const std::string& sequence,
+                                            core::Program program, bool main_thread_runs) {
+  std::shared_ptr<core::DistributedRun> old;  // Goes when nothing is locked.
+  std::shared_ptr<core::DistributedRun> run;
   {
     const core::Lock lock(AllRuns().mutex);
     // The main thread exchanges; while it is in a run it begins no further exchange.
@@ -48,7 +48,7 @@ std::shared_ptr<core::JointRun> Begin(const core::Workers& workers, const std::s
         main_thread_runs ? std::optional<int64_t>(AllRuns().sequences[kMainThread].begun) : std::nullopt;
     Sequence& runs = AllRuns().sequences[sequence];
     const std::string name = absl::StrCat(sequence, ":", ++runs.begun);
-    run = std::make_shared<core::JointRun>(workers, name, std::move(program), exchanges);
+    run = std::make_shared<core::DistributedRun>(workers, name, std::move(program), exchanges);
     runs.kept.push_back(run);
     if (runs.kept.size() > kKept) {
       old = std::move(runs.kept.front());
@@ -61,7 +61,8 @@ std::shared_ptr<core::JointRun> Begin(const core::Workers& workers, const std::s
 
 }  // namespace
 
-std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_t device, core::Program program) {
+std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
+                                                        core::Program program) {
   const std::string sequence = absl::StrCat("ipu:", device);
   {
     const core::Lock lock(AllRuns().mutex);
@@ -72,7 +73,7 @@ std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_
 
 HostExchange::HostExchange(const core::Workers& workers, const std::string& sequence, const std::string& words)
     : run_(Begin(workers, absl::StrCat("host:", sequence),
-                 core::Program::OfExchange(words, static_cast<int64_t>(core::BundleBytes())), false)) {
+                 core::Program::OfExchange(words, static_cast<int64_t>(core::ChunkBytes())), false)) {
   if (!sequence.empty()) return;
   std::vector<std::string> keys;  // Of the next run of each device, which another worker may be in.
   {

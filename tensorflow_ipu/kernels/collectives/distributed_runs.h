@@ -6,12 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "tensorflow_ipu/kernels/core/joint_run.h"
+#include "tensorflow_ipu/kernels/core/distributed_run.h"
 
 namespace tensorflow_ipu {
 
 // Begins the next run of a device on all workers, which number them alike.
-std::shared_ptr<core::JointRun> NewJointRun(const core::Workers& workers, int64_t device, core::Program program);
+std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
+                                                        core::Program program);
 
 // Begins the next exchange of a sequence, which workers number alike. The empty name is the sequence of Python's main
 // thread: a worker that waits in a run meanwhile learns that this one is in an exchange.
@@ -23,10 +24,10 @@ class HostExchange {
   HostExchange(const HostExchange&) = delete;
   HostExchange& operator=(const HostExchange&) = delete;
 
-  core::JointRun& run() const { return *run_; }
+  core::DistributedRun& run() const { return *run_; }
 
  private:
-  std::shared_ptr<core::JointRun> run_;
+  std::shared_ptr<core::DistributedRun> run_;
   std::shared_ptr<core::Network::Calls> announced_;
 };
 

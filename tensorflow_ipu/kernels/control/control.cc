@@ -16,7 +16,7 @@
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/control/metrics.h"
-#include "tensorflow_ipu/kernels/core/crossing.h"
+#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
@@ -49,8 +49,8 @@ void Interrupt() {
     if (const auto queue = infeed->queue()) queue->Interrupt();
   }
   for (const auto& function : HostFunctions().All()) function->Cancel();
-  for (const auto& domain : Domains()) {
-    domain->Abort(core::Outcome::Cancelled("The run was interrupted while replicas waited for each other."));
+  for (const auto& replica_group : ReplicaGroups()) {
+    replica_group->Abort(core::Outcome::Cancelled("The run was interrupted while replicas waited for each other."));
   }
 }
 
@@ -206,12 +206,12 @@ int64_t ipu_outfeed_woken_ns(int64_t number) {
 // compare;
 // "" where no data is exchanged. Groups are of `group_size` replicas; 0: one of all.
 int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t group_size, int32_t orthogonal) {
-  return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(name, tensorflow_ipu::DomainOf(device), what,
-                                                                          core::Grouping{group_size, orthogonal != 0}));
+  return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(
+      name, tensorflow_ipu::ReplicaGroupOf(device), what, core::Grouping{group_size, orthogonal != 0}));
 }
 
-// What crosses to other workers is bundled up to so many bytes; 0: as many as were found best.
-void ipu_set_bundle_bytes(int64_t bytes) { core::SetBundleBytes(static_cast<std::size_t>(bytes)); }
+// What crosses to other workers is cut into chunks of up to so many bytes; 0: as many as were found best.
+void ipu_set_chunk_bytes(int64_t bytes) { core::SetChunkBytes(static_cast<std::size_t>(bytes)); }
 
 // Ends a site. Its number is void from then on.
 void ipu_site_drop(int64_t number) {

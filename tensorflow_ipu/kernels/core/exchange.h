@@ -56,8 +56,8 @@ Outcome CheckOperands(const Collective& collective, int64_t group_size, const Co
 // Whether the operands of two replicas have the same types and sizes.
 bool Match(const Contribution& a, const Contribution& b);
 
-// The work of one meeting, cut into pieces that touch different outputs: any thread may do any piece, and the result is
-// the same.
+// The work of one collective, cut into pieces that touch different outputs: any thread may do any piece, and
+// the result is the same.
 //
 // DoSome is thread-safe.
 class Exchange {

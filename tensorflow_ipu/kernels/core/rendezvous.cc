@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tensorflow_ipu/kernels/core/activity.h"
-#include "tensorflow_ipu/kernels/core/meeting.h"
+#include "tensorflow_ipu/kernels/core/pending_collective.h"
 
 namespace tensorflow_ipu::core {
 namespace {
@@ -14,19 +14,20 @@ constexpr double kBusy = 0.05;
 
 }  // namespace
 
-Domain::Domain(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
+ReplicaGroup::ReplicaGroup(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
     : device_(std::move(device)), others_wait_(std::move(others_wait)), watch_(watch) {}
 
-void Domain::Begin(int64_t replicas, int64_t worker, int64_t workers, std::shared_ptr<JointRun> joint,
-                   const std::vector<std::shared_ptr<CallSite>>& sites) {
+void ReplicaGroup::Begin(int64_t replicas, int64_t worker, int64_t workers,
+                         std::shared_ptr<DistributedRun> distributed_run,
+                         const std::vector<std::shared_ptr<CallSite>>& sites) {
   const Lock lock(mutex_);
   FailAll(Outcome::Cancelled("Another run began on `" + device_ + "`."));
   ++run_;
   first_ = worker * replicas;
   all_ = workers * replicas;
-  joint_ = std::move(joint);
+  distributed_run_ = std::move(distributed_run);
   for (std::size_t i = 0; i < sites.size(); ++i) {
-    sites[i]->domain_->mutex_.AssertHeld();  // It is this one.
+    sites[i]->replica_group_->mutex_.AssertHeld();  // It is this one.
     sites[i]->ordinal_ = static_cast<int64_t>(i);
   }
   here_.assign(replicas, true);
@@ -40,70 +41,70 @@ void Domain::Begin(int64_t replicas, int64_t worker, int64_t workers, std::share
   WatchLater();
 }
 
-void Domain::Leave(int64_t replica) {
+void ReplicaGroup::Leave(int64_t replica) {
   const Lock lock(mutex_);
   if (replica < first_ || replica >= first_ + Local() || !IsHere(replica)) return;
   here_[replica - first_] = false;
-  std::vector<std::shared_ptr<Meeting>> lost;
-  for (const auto& meeting : open_) {
-    for (int64_t place = 0; place < meeting->places(); ++place) {
-      if (meeting->Replica(place) == replica && !meeting->HasArrived(place)) lost.push_back(meeting);
+  std::vector<std::shared_ptr<PendingCollective>> lost;
+  for (const auto& pending : open_) {
+    for (int64_t place = 0; place < pending->places(); ++place) {
+      if (pending->Replica(place) == replica && !pending->HasArrived(place)) lost.push_back(pending);
     }
   }
-  for (const auto& meeting : lost) {
-    meeting->site->domain_->mutex_.AssertHeld();  // It is this one.
-    Fail(meeting, meeting->site->NeverComplete(meeting->group, meeting->Replicas(true)));
+  for (const auto& pending : lost) {
+    pending->site->replica_group_->mutex_.AssertHeld();  // It is this one.
+    Fail(pending, pending->site->NeverComplete(pending->group, pending->Replicas(true)));
   }
 }
 
-void Domain::Abort(Outcome why) {
-  std::shared_ptr<JointRun> joint;
+void ReplicaGroup::Abort(Outcome why) {
+  std::shared_ptr<DistributedRun> distributed_run;
   {
     const Lock lock(mutex_);
     if (aborted_.has_value()) return;
     aborted_ = why;
     FailAll(*aborted_);
-    joint = joint_;
+    distributed_run = distributed_run_;
   }
-  if (joint != nullptr) joint->Abort(std::move(why));
+  if (distributed_run != nullptr) distributed_run->Abort(std::move(why));
 }
 
-int64_t Domain::waiting() const {
+int64_t ReplicaGroup::waiting() const {
   const Lock lock(mutex_);
   int64_t count = 0;
   for (const int64_t of_replica : waits_) count += of_replica;
   return count;
 }
 
-void Domain::Close(Meeting& meeting) {
-  if (meeting.deadline.has_value()) Deadlines::Global().Remove(*meeting.deadline);
-  for (int64_t place = 0; place < meeting.places(); ++place) {
-    if (meeting.HasArrived(place)) --waits_[meeting.Replica(place) - first_];
+void ReplicaGroup::Close(PendingCollective& pending) {
+  if (pending.deadline.has_value()) Deadlines::Global().Remove(*pending.deadline);
+  for (int64_t place = 0; place < pending.places(); ++place) {
+    if (pending.HasArrived(place)) --waits_[pending.Replica(place) - first_];
   }
-  meeting.site->domain_->mutex_.AssertHeld();  // It is this one.
-  meeting.site->meetings_[meeting.group.number] = nullptr;
-  std::swap(open_[*meeting.at], open_.back());
-  open_[*meeting.at]->at = meeting.at;
-  meeting.at.reset();
+  pending.site->replica_group_->mutex_.AssertHeld();  // It is this one.
+  pending.site->pending_[pending.group.number] = nullptr;
+  std::swap(open_[*pending.at], open_.back());
+  open_[*pending.at]->at = pending.at;
+  pending.at.reset();
   open_.pop_back();
 }
 
-void Domain::Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) {
-  Close(*meeting);
-  AnswerLater(std::move(meeting->delivers), why);
+void ReplicaGroup::Fail(const std::shared_ptr<PendingCollective>& pending, const Outcome& why) {
+  Close(*pending);
+  AnswerLater(std::move(pending->delivers), why);
 }
 
-void Domain::FailAll(const Outcome& why) {
-  while (!open_.empty()) Fail(std::shared_ptr<Meeting>(open_.back()), why);
+void ReplicaGroup::FailAll(const Outcome& why) {
+  while (!open_.empty()) Fail(std::shared_ptr<PendingCollective>(open_.back()), why);
 }
 
 // Of this process, with the replica whose group it is.
-Share Domain::ShareOf(const Group& group) const {
+Share ReplicaGroup::ShareOf(const Group& group) const {
   if (Local() == all_) return {0, 0, group.size};
   return core::ShareOf(group, Local(), group.rank);
 }
 
-bool Domain::AllWait() const {
+bool ReplicaGroup::AllWait() const {
   bool some = false;
   for (std::size_t replica = 0; replica < here_.size(); ++replica) {
     if (here_[replica] && waits_[replica] == 0) return false;
@@ -112,25 +113,25 @@ bool Domain::AllWait() const {
   return some;
 }
 
-void Domain::GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) {
+void ReplicaGroup::GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t limit) {
   const Lock lock(mutex_);
-  const std::shared_ptr<Meeting> meeting = weak.lock();
-  if (meeting == nullptr || !meeting->at.has_value()) return;
-  meeting->deadline.reset();
-  Fail(meeting, Outcome::DeadlineExceeded(
-                    meeting->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
-                    meeting->Replicas(false) + " in " + meeting->site->Called() +
+  const std::shared_ptr<PendingCollective> pending = weak.lock();
+  if (pending == nullptr || !pending->at.has_value()) return;
+  pending->deadline.reset();
+  Fail(pending, Outcome::DeadlineExceeded(
+                    pending->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
+                    pending->Replicas(false) + " in " + pending->site->Called() +
                     ", the limit for waits. Let all replicas of a group take the same branches, or raise the limit "
                     "with `feeds.set_wait_limit`."));
 }
 
-void Domain::WatchLater() {
+void ReplicaGroup::WatchLater() {
   Deadlines::Global().Add(seen_at_ + watch_, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Watch();
   });
 }
 
-void Domain::Watch() {
+void ReplicaGroup::Watch() {
   const bool others_wait = others_wait_ != nullptr && others_wait_();
   const Lock lock(mutex_);
   if (std::find(here_.begin(), here_.end(), true) == here_.end()) {
@@ -149,9 +150,9 @@ void Domain::Watch() {
   // Twice in a row: a process that was stopped, by a debugger say, seems idle when it goes on.
   if (idle_looks_ == 2) {
     std::string words = "The replicas wait for each other without end:";
-    for (const auto& meeting : open_) {
+    for (const auto& pending : open_) {
       words +=
-          " " + meeting->Replicas(true) + " for " + meeting->Replicas(false) + " in " + meeting->site->Called() + ";";
+          " " + pending->Replicas(true) + " for " + pending->Replicas(false) + " in " + pending->site->Called() + ";";
     }
     words.back() = '.';
     FailAll(Outcome::FailedPrecondition(words + " Let all replicas of a group take the same branches."));

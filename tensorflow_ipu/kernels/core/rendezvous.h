@@ -15,8 +15,8 @@
 
 #include "tensorflow_ipu/kernels/core/answers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/distributed_run.h"
 #include "tensorflow_ipu/kernels/core/exchange.h"
-#include "tensorflow_ipu/kernels/core/joint_run.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/running_median.h"
@@ -40,27 +40,28 @@ class CallSite;
 // waits for a feed, and no thread of the process computes or is runnable.
 //
 // Workers. Where processes run a program together, replicas are numbered over all of them, and each process has those
-// of one domain. In a group of several workers' replicas, those of one process meet first, as above, and then one
-// crossing exchanges what they have with the others (see joint_run.h). They do not wait in the domain meanwhile: the
-// joint run has a limit of its own, and ends all of its crossings.
+// of one replica group. In a group of several workers' replicas, those of one process meet first, as above, and then
+// one cross-host collective exchanges what they have with the others (see distributed_run.h). They do not wait in the
+// replica group meanwhile: the distributed run has a limit of its own, and ends all of its collectives.
 //
 // Thread-safe; lives in a shared_ptr.
-class Domain : public std::enable_shared_from_this<Domain> {
+class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
   // `device` is for messages. `others_wait` says whether a program waits for something else, such as data. Replicas
   // that wait for each other are found after two to three times `watch`.
-  explicit Domain(std::string device, std::function<bool()> others_wait = nullptr,
-                  std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
+  explicit ReplicaGroup(std::string device, std::function<bool()> others_wait = nullptr,
+                        std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
 
-  Domain(const Domain&) = delete;
-  Domain& operator=(const Domain&) = delete;
+  ReplicaGroup(const ReplicaGroup&) = delete;
+  ReplicaGroup& operator=(const ReplicaGroup&) = delete;
 
   // Starts a run of so many replicas. What still waits in a run before is failed, and all of it forgotten.
   //
-  // With `workers` above 1, this process has the replicas from worker * replicas on. `joint` is null for a program that
-  // has no collectives of several workers' replicas; else `sites` are the call sites of those, in the order of the
-  // trace.
-  void Begin(int64_t replicas, int64_t worker = 0, int64_t workers = 1, std::shared_ptr<JointRun> joint = nullptr,
+  // With `workers` above 1, this process has the replicas from worker * replicas on. `distributed_run` is null for a
+  // program that has no collectives of several workers' replicas; else `sites` are the call sites of those, in the
+  // order of the trace.
+  void Begin(int64_t replicas, int64_t worker = 0, int64_t workers = 1,
+             std::shared_ptr<DistributedRun> distributed_run = nullptr,
              const std::vector<std::shared_ptr<CallSite>>& sites = {}) IPU_EXCLUDES(mutex_);
 
   // The program of a replica of this process has ended: it arrives nowhere any more. `replica` counts all workers'.
@@ -74,10 +75,10 @@ class Domain : public std::enable_shared_from_this<Domain> {
 
  private:
   friend class CallSite;
-  struct Meeting;
+  struct PendingCollective;
 
-  void Close(Meeting& meeting) IPU_REQUIRES(mutex_);
-  void Fail(const std::shared_ptr<Meeting>& meeting, const Outcome& why) IPU_REQUIRES(mutex_);
+  void Close(PendingCollective& pending) IPU_REQUIRES(mutex_);
+  void Fail(const std::shared_ptr<PendingCollective>& pending, const Outcome& why) IPU_REQUIRES(mutex_);
   void FailAll(const Outcome& why) IPU_REQUIRES(mutex_);
   bool AllWait() const IPU_REQUIRES(mutex_);
   int64_t Local() const IPU_REQUIRES(mutex_) { return static_cast<int64_t>(here_.size()); }
@@ -85,22 +86,22 @@ class Domain : public std::enable_shared_from_this<Domain> {
   Share ShareOf(const Group& group) const IPU_REQUIRES(mutex_);
   void WatchLater() IPU_REQUIRES(mutex_);
 
-  void GiveUp(const std::weak_ptr<Meeting>& weak, int64_t limit) IPU_EXCLUDES(mutex_);
+  void GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t limit) IPU_EXCLUDES(mutex_);
   void Watch() IPU_EXCLUDES(mutex_);
 
   const std::string device_;
   const std::function<bool()> others_wait_;
   const std::chrono::nanoseconds watch_;
 
-  mutable Mutex mutex_;                       // Guards what open meetings hold too.
+  mutable Mutex mutex_;                       // Guards what pending collectives hold too.
   int64_t run_ IPU_GUARDED_BY(mutex_) = 0;    // Counts the runs.
   int64_t first_ IPU_GUARDED_BY(mutex_) = 0;  // The first replica of this process.
   int64_t all_ IPU_GUARDED_BY(mutex_) = 0;    // Replicas of all workers.
-  std::shared_ptr<JointRun> joint_ IPU_GUARDED_BY(mutex_);
+  std::shared_ptr<DistributedRun> distributed_run_ IPU_GUARDED_BY(mutex_);
   std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // A replica of this process: whether its program runs.
   std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // Likewise: how many of its arrivals wait.
   std::optional<Outcome> aborted_ IPU_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Meeting>> open_ IPU_GUARDED_BY(mutex_);  // In no order: each knows where it is.
+  std::vector<std::shared_ptr<PendingCollective>> open_ IPU_GUARDED_BY(mutex_);  // In no order: each knows where it is.
   int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
 
   // What the watchdog saw when it looked last.
@@ -113,15 +114,16 @@ class Domain : public std::enable_shared_from_this<Domain> {
 
 // A call site of a program: what a replica's program calls there for the k-th time in a run meets what those of its
 // group call there for the k-th time. A replica's uses of one site come one after the other (each needs the value that
-// the one before returned), so a group has one open meeting at most.
+// the one before returned), so a group has one pending collective at most.
 //
 // Thread-safe; lives in a shared_ptr.
 class CallSite : public std::enable_shared_from_this<CallSite> {
  public:
   // `what` says in words what is done here, for other workers to compare; nothing where no data is exchanged.
   // `grouping` is that of all uses.
-  CallSite(std::string name, std::shared_ptr<Domain> domain, std::string what = "", const Grouping& grouping = {})
-      : name_(std::move(name)), domain_(std::move(domain)), what_(std::move(what)), grouping_(grouping) {}
+  CallSite(std::string name, std::shared_ptr<ReplicaGroup> replica_group, std::string what = "",
+           const Grouping& grouping = {})
+      : name_(std::move(name)), replica_group_(std::move(replica_group)), what_(std::move(what)), grouping_(grouping) {}
 
   CallSite(const CallSite&) = delete;
   CallSite& operator=(const CallSite&) = delete;
@@ -145,43 +147,44 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   void Close();
 
  private:
-  friend class Domain;
-  using Meeting = Domain::Meeting;
+  friend class ReplicaGroup;
+  using PendingCollective = ReplicaGroup::PendingCollective;
 
   Outcome PerformAlone(const Collective& collective, Contribution contribution) const;
   std::string Called() const;
   Outcome Interrupted() const;
 
-  // Why such a replica may not come here at all, or not to this meeting of its group: the open one, or null.
-  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(domain_->mutex_);
-  Outcome Refusal(const Group& group, const Share& share, const Meeting* meeting, const Collective& collective,
-                  const Contribution& contribution) IPU_REQUIRES(domain_->mutex_);
+  // Why such a replica may not come here at all, or not to this pending collective of its group: the open one, or null.
+  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(replica_group_->mutex_);
+  Outcome Refusal(const Group& group, const Share& share, const PendingCollective* pending,
+                  const Collective& collective, const Contribution& contribution) IPU_REQUIRES(replica_group_->mutex_);
 
-  std::shared_ptr<Meeting> Open(const Group& group, const Share& share) IPU_REQUIRES(domain_->mutex_);
-  void Cross(const std::shared_ptr<JointRun>& joint, const std::string& key, const Collective& collective,
-             Meeting& meeting, int64_t local);
+  std::shared_ptr<PendingCollective> Open(const Group& group, const Share& share) IPU_REQUIRES(replica_group_->mutex_);
+  void Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
+             const Collective& collective, PendingCollective& pending, int64_t local);
 
-  // Why meetings of a group that a replica has left cannot be. The first words hold for all that come later: by then
-  // more replicas may have left, on account of the failure.
-  Outcome NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(domain_->mutex_);
+  // Why pending collectives of a group that a replica has left cannot be. The first words hold for all that come later:
+  // by then more replicas may have left, on account of the failure.
+  Outcome NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(replica_group_->mutex_);
 
   // Has what waits here fail, and what comes later in this run.
-  Outcome Fail(Outcome why) IPU_REQUIRES(domain_->mutex_);
+  Outcome Fail(Outcome why) IPU_REQUIRES(replica_group_->mutex_);
 
   const std::string name_;
-  const std::shared_ptr<Domain> domain_;
+  const std::shared_ptr<ReplicaGroup> replica_group_;
   const std::string what_;
   const Grouping grouping_;
   const std::shared_ptr<RunningMedian> run_time_ = std::make_shared<RunningMedian>();
 
-  // Void once the domain has another run.
-  int64_t run_ IPU_GUARDED_BY(domain_->mutex_) = 0;
-  std::optional<Collective> collective_ IPU_GUARDED_BY(domain_->mutex_);            // Of the first arrival.
-  std::optional<Outcome> failure_ IPU_GUARDED_BY(domain_->mutex_);                  // Why all later arrivals fail.
-  std::vector<std::shared_ptr<Meeting>> meetings_ IPU_GUARDED_BY(domain_->mutex_);  // A group: its open one, or null.
-  std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(domain_->mutex_);                 // A group: why it meets no more.
-  std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(domain_->mutex_);                 // A group: how often it crossed.
-  int64_t ordinal_ IPU_GUARDED_BY(domain_->mutex_) = 0;                             // Among the sites of a joint run.
+  // Void once the replica group has another run.
+  int64_t run_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;
+  std::optional<Collective> collective_ IPU_GUARDED_BY(replica_group_->mutex_);  // Of the first arrival.
+  std::optional<Outcome> failure_ IPU_GUARDED_BY(replica_group_->mutex_);        // Why all later arrivals fail.
+  std::vector<std::shared_ptr<PendingCollective>> pending_
+      IPU_GUARDED_BY(replica_group_->mutex_);                               // A group: its open one, or null.
+  std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(replica_group_->mutex_);  // A group: why it meets no more.
+  std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(replica_group_->mutex_);  // A group: how often it crossed.
+  int64_t ordinal_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;              // Among the sites of a distributed run.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -16,7 +16,7 @@ std::string Counted(std::size_t count, const char* what) {
 }  // namespace
 
 std::string Program::Text() const {
-  std::string text = std::to_string(replicas) + "\n" + std::to_string(bundle_bytes) + "\n" + name;
+  std::string text = std::to_string(replicas) + "\n" + std::to_string(chunk_bytes) + "\n" + name;
   for (const std::string& collective : collectives) text += "\n" + collective;
   return text;
 }
@@ -26,7 +26,7 @@ Program Program::OfText(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   if (std::getline(lines, line)) program.replicas = std::atoll(line.c_str());
-  if (std::getline(lines, line)) program.bundle_bytes = std::atoll(line.c_str());
+  if (std::getline(lines, line)) program.chunk_bytes = std::atoll(line.c_str());
   std::getline(lines, program.name);
   while (std::getline(lines, line)) program.collectives.push_back(line);
   return program;
@@ -49,9 +49,9 @@ std::optional<std::string> Difference(const Program& ours, const Program& theirs
            " of the program, and this worker has " + std::to_string(ours.replicas) +
            ". Configure as many IPUs on all workers.";
   }
-  if (ours.bundle_bytes != theirs.bundle_bytes) {
-    return worker + " bundles what crosses up to " + std::to_string(theirs.bundle_bytes) + " bytes, and this worker " +
-           std::to_string(ours.bundle_bytes) +
+  if (ours.chunk_bytes != theirs.chunk_bytes) {
+    return worker + " sends chunks of up to " + std::to_string(theirs.chunk_bytes) + " bytes, and this worker " +
+           std::to_string(ours.chunk_bytes) +
            ". Set `optimizations.maximum_cross_replica_sum_buffer_size` alike on all workers.";
   }
   const std::size_t both = std::min(ours.collectives.size(), theirs.collectives.size());

@@ -19,9 +19,9 @@ struct Program {
   std::string name;
   std::vector<std::string> collectives;  // Those that span workers, in words, in the order of the trace.
   int64_t replicas = 0;                  // Of this worker; 0: an exchange of the host, which is the one collective.
-  int64_t bundle_bytes = 0;
+  int64_t chunk_bytes = 0;
 
-  static Program OfExchange(const std::string& words, int64_t bundle_bytes) { return {"", {words}, 0, bundle_bytes}; }
+  static Program OfExchange(const std::string& words, int64_t chunk_bytes) { return {"", {words}, 0, chunk_bytes}; }
   bool IsExchange() const { return replicas == 0; }
 
   // Without line breaks in words.

@@ -75,11 +75,11 @@ constexpr std::chrono::nanoseconds kLongestTaskSpin{500000};
 
 // Crossings. `benchmarks/host-collectives` measures them.
 
-// Bytes of a bundle of operands that travels in one message, and how many bundles are under way at once.
-constexpr std::size_t kBundleBytes = std::size_t{1} << 20;
-constexpr std::size_t kBundlesInFlight = 4;
+// Bytes of a chunk of operands that travels in one message, and how many chunks are under way at once.
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+constexpr std::size_t kChunksInFlight = 4;
 
-// Bytes of a bundle from which on three workers or more reduce a part each, and then hand it round: each sends two
+// Bytes of a chunk from which on three workers or more reduce a part each, and then hand it round: each sends two
 // times its bytes then, and not one less than there are workers, at the price of a second way.
 constexpr std::size_t kHalvedBytes = std::size_t{64} << 10;
 

@@ -80,7 +80,7 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
   tf::FunctionLibraryRuntime* const original = context->function_library();
   definitions_.reset(new tf::FunctionLibraryDefinition(*original->GetFunctionLibraryDefinition()));
   const tf::ConfigProto* const config = original->config_proto();
-  tf::Rendezvous::Factory meetings(
+  tf::Rendezvous::Factory pending_collectives(
       [](int64_t, const tf::DeviceMgr* devices, tf::core::RefCountPtr<tf::Rendezvous>* made) {
         made->reset(new tf::RefCountedIntraProcessRendezvous(devices));
         return absl::OkStatus();
@@ -88,7 +88,7 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
   process_library_ = std::make_unique<tf::ProcessFunctionLibraryRuntime>(
       devices_.get(), context->env(), config, original->graph_def_version(), definitions_.get(),
       config == nullptr ? tf::OptimizerOptions() : config->graph_options().optimizer_options(), /*thread_pool=*/nullptr,
-      /*parent=*/nullptr, /*session_metadata=*/nullptr, std::move(meetings));
+      /*parent=*/nullptr, /*session_metadata=*/nullptr, std::move(pending_collectives));
   functions_ = std::make_unique<tf::FunctionHandleCache>(process_library_->GetFLR(context->device()->name()));
   return absl::OkStatus();
 }

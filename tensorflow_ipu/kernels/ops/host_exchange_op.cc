@@ -18,16 +18,16 @@
 #include "tensorflow_ipu/kernels/collectives/distributed_runs.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/deadlines.h"
-#include "tensorflow_ipu/kernels/core/parcels.h"
+#include "tensorflow_ipu/kernels/core/packer.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `kind` is one of "sum", "mean", "gather", which joins tensors along their first axis, and "broadcast" of the tensor of
-// worker `root`. All of `members`, workers in order, take part, and give tensors of the same shape. `sequence` is that
-// of a `HostExchange`. `words` are for messages: {} in them stands for the shape. `limit` is in seconds.
+// `kind` is one of "sum", "mean", "gather", which joins tensors along their first axis, and "broadcast" of the tensor
+// of worker `root`. All of `members`, workers in order, take part, and give tensors of the same shape. `sequence` is
+// that of a `HostExchange`. `words` are for messages: {} in them stands for the shape. `limit` is in seconds.
 REGISTER_OP("IpuHostExchange")
     .Input("own: T")
     .Output("exchanged: T")
@@ -135,7 +135,8 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     workers.limit = limit_;
     const std::vector<std::string> around = absl::StrSplit(words_, absl::MaxSplits("{}", 1));
     const auto exchange = std::make_shared<HostExchange>(
-        workers, sequence_, absl::StrCat(around.front(), "[", absl::StrJoin(own.shape().dim_sizes(), ", "), "]", around.back()));
+        workers, sequence_,
+        absl::StrCat(around.front(), "[", absl::StrJoin(own.shape().dim_sizes(), ", "), "]", around.back()));
     tf::CancellationManager* const manager = context->cancellation_manager();
     const tf::CancellationToken token = manager == nullptr ? 0 : manager->get_cancellation_token();
     if (manager != nullptr && !manager->RegisterCallback(token, [weak = std::weak_ptr<HostExchange>(exchange)] {
@@ -143,20 +144,19 @@ class HostExchangeOp : public tf::AsyncOpKernel {
         })) {
       exchange->run().Abort(core::Outcome::Cancelled("The step was cancelled."));
     }
-    exchange->run().Cross(
-        exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker),
-        [exchange, context, manager, token, own, exchanged = *exchanged, done = std::move(done)](
-            const core::Outcome& outcome) {
-          exchange->run().End(outcome);
-          if (manager != nullptr) manager->DeregisterCallback(token);
-          if (!outcome.ok()) context->SetStatus(ToStatus(outcome));
-          done();
-        });
+    exchange->run().Cross(exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker),
+                          [exchange, context, manager, token, own, exchanged = *exchanged,
+                           done = std::move(done)](const core::Outcome& outcome) {
+                            exchange->run().End(outcome);
+                            if (manager != nullptr) manager->DeregisterCallback(token);
+                            if (!outcome.ok()) context->SetStatus(ToStatus(outcome));
+                            done();
+                          });
   }
 
  private:
   // What this worker gives and takes.
-  core::Parcels PartOf(const tf::Tensor& own, const tf::Tensor& exchanged, int64_t worker) const {
+  core::Packer PartOf(const tf::Tensor& own, const tf::Tensor& exchanged, int64_t worker) const {
     core::Operand operand{core::DataType::kU8, reinterpret_cast<const std::byte*>(own.data()),
                           reinterpret_cast<std::byte*>(exchanged.data()), static_cast<int64_t>(own.TotalBytes()),
                           static_cast<int64_t>(exchanged.TotalBytes())};
@@ -167,7 +167,7 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     std::vector<core::Share> shares;
     for (const int64_t member : members_) shares.push_back({member, static_cast<int64_t>(shares.size()), 1});
     const auto place = std::find(members_.begin(), members_.end(), worker) - members_.begin();
-    return core::Parcels(collective_, {{operand}}, std::move(shares), static_cast<std::size_t>(place));
+    return core::Packer(collective_, {{operand}}, std::move(shares), static_cast<std::size_t>(place));
   }
 
   core::Collective collective_;

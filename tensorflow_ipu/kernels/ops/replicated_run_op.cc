@@ -53,7 +53,7 @@ REGISTER_OP("IpuReplicatedRun")
 
 namespace {
 
-// Runs of one device come one after the other: their replicas meet in the device's one domain.
+// Runs of one device come one after the other: their replicas meet in the device's one replica group.
 core::AsyncMutex& MutexOf(int64_t device) {
   static auto* const mutex = new core::Mutex();
   static auto* const devices = new std::map<int64_t, core::AsyncMutex>();

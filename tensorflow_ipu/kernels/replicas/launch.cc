@@ -51,7 +51,7 @@ Launch::Launch(tf::OpKernelContext* context, Program program, std::string name, 
       ordinal_(ordinal),
       count_(replicas),
       done_(std::move(done)),
-      domain_(DomainOf(ordinal)),
+      replica_group_(ReplicaGroupOf(ordinal)),
       workers_(CurrentWorkers()),
       worker_(workers_ == nullptr ? 0 : workers_->worker),
       worker_count_(workers_ == nullptr ? 1 : workers_->count()),
@@ -79,21 +79,21 @@ void Launch::Start(bool may_block) {
   core::Executor::Global().Run([self = shared_from_this()](const core::Outcome& started) { self->Run(0, started); });
 }
 
-// A run of one replica alone needs no domain: it meets nobody.
+// A run of one replica alone needs no replica group: it meets nobody.
 void Launch::BeginRun() {
   if (count_ * worker_count_ == 1) return;
   std::vector<std::shared_ptr<core::CallSite>> sites;
   if (worker_count_ > 1) {
-    core::Program program{name_, {}, count_, static_cast<int64_t>(core::BundleBytes())};
+    core::Program program{name_, {}, count_, static_cast<int64_t>(core::ChunkBytes())};
     for (const int64_t feed : feeds_) {
       const std::shared_ptr<core::CallSite> site = CallSites().Find(feed);
       if (site == nullptr || !site->SpansWorkers(count_, worker_count_)) continue;
       program.collectives.push_back(site->what());
       sites.push_back(site);
     }
-    if (!sites.empty()) joint_ = NewJointRun(*workers_, ordinal_, std::move(program));
+    if (!sites.empty()) distributed_run_ = NewDistributedRun(*workers_, ordinal_, std::move(program));
   }
-  domain_->Begin(count_, worker_, worker_count_, joint_, sites);
+  replica_group_->Begin(count_, worker_, worker_count_, distributed_run_, sites);
 }
 
 // A replica's parameters are those of the op, field by field, where a replica shares them. A TensorFlow that has
@@ -210,7 +210,7 @@ void Launch::Ended(int64_t replica) {
     status = absl::InvalidArgumentError(*std::move(fault));
   }
   if (!status.ok()) Fail(status);
-  if (count_ * worker_count_ > 1) domain_->Leave(worker_ * count_ + replica);
+  if (count_ * worker_count_ > 1) replica_group_->Leave(worker_ * count_ + replica);
   {
     const core::Lock lock(mutex_);
     if (--running_ > 0) return;
@@ -225,7 +225,7 @@ void Launch::Fail(const absl::Status& status) {
     failure_ = status;
   }
   if (count_ * worker_count_ == 1) return;
-  domain_->Abort({static_cast<core::Code>(status.code()), std::string(status.message())});
+  replica_group_->Abort({static_cast<core::Code>(status.code()), std::string(status.message())});
   EndWaits();
 }
 
@@ -262,8 +262,8 @@ void Launch::Finish() {
     const core::Lock lock(mutex_);
     failure = failure_;
   }
-  if (joint_ != nullptr) {
-    joint_->End(FromStatus(failure));
+  if (distributed_run_ != nullptr) {
+    distributed_run_->End(FromStatus(failure));
   }
   if (failure.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {

@@ -77,7 +77,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   const int64_t ordinal_;
   const int64_t count_;  // Of this process.
   const std::function<void()> done_;
-  const std::shared_ptr<core::Domain> domain_;
+  const std::shared_ptr<core::ReplicaGroup> replica_group_;
   const std::shared_ptr<const core::Workers> workers_;  // Null where this process is alone.
   const int64_t worker_;
   const int64_t worker_count_;
@@ -87,8 +87,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
   std::vector<tensorflow::AllocatorAttributes> input_attributes_;
   std::vector<tensorflow::AllocatorAttributes> output_attributes_;
   std::vector<Replica> replicas_;
-  std::vector<int64_t> feeds_;             // The numbers of feeds and sites that the program uses.
-  std::shared_ptr<core::JointRun> joint_;  // Null where no other worker takes part.
+  std::vector<int64_t> feeds_;                             // The numbers of feeds and sites that the program uses.
+  std::shared_ptr<core::DistributedRun> distributed_run_;  // Null where no other worker takes part.
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
 

@@ -1,5 +1,5 @@
 // Replicas of several workers get what the replicas of one process get, whoever carries it.
-#include "tensorflow_ipu/kernels/core/crossing.h"
+#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -19,11 +19,11 @@ using check::Code;
 using check::Collective;
 using check::ContributionOf;
 using check::DataType;
-using check::Domain;
-using check::JointRuns;
+using check::DistributedRuns;
 using check::Kind;
 using check::Outcome;
 using check::Reduction;
+using check::ReplicaGroup;
 using check::SumOf;
 using Numbers = std::vector<int64_t>;
 namespace core = tensorflow_ipu::core;
@@ -61,17 +61,17 @@ Numbers ValuesOf(int64_t replica, int64_t count) {
 
 void Compare(int64_t workers, int64_t local, const Collective& collective, int64_t count, bool linked = false) {
   const int64_t all = workers * local;
-  JointRuns joint(workers, local, check::kDeadline, linked);
-  const auto domain = std::make_shared<Domain>("device");
-  const auto site = std::make_shared<CallSite>("alone", domain);
-  domain->Begin(all);
+  DistributedRuns distributed_run(workers, local, check::kDeadline, linked);
+  const auto replica_group = std::make_shared<ReplicaGroup>("device");
+  const auto site = std::make_shared<CallSite>("alone", replica_group);
+  replica_group->Begin(all);
   for (int round = 0; round < 2; ++round) {
     std::vector<std::shared_ptr<Arrival>> expected;
     std::vector<std::shared_ptr<Arrival>> found;
     for (int64_t replica = 0; replica < all; ++replica) {
       const Numbers values = ValuesOf(replica + round, count);
       expected.push_back(Bring(*site, replica, all, collective, values));
-      found.push_back(Bring(joint.SiteOf(replica), replica, all, collective, values));
+      found.push_back(Bring(distributed_run.SiteOf(replica), replica, all, collective, values));
     }
     for (int64_t replica = 0; replica < all; ++replica) {
       const auto at = static_cast<std::size_t>(replica);
@@ -123,16 +123,16 @@ TEST(every_reduction_crosses) {
   }
 }
 
-// With small bundles, what is large has many, and three workers reduce them in halves.
+// With small chunks, what is large has many, and three workers reduce them in halves.
 TEST(large_operands_cross_in_bundles) {
-  core::SetBundleBytes(std::size_t{1} << 17);
+  core::SetChunkBytes(std::size_t{1} << 17);
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
     for (const bool linked : {false, true}) {
       for (const int64_t workers : {2, 3}) Compare(workers, 2, {kind, Reduction::kSum, {}, 0}, 100008, linked);
     }
   }
-  core::SetBundleBytes(0);
+  core::SetChunkBytes(0);
 }
 
 // Sums of float16 that would be infinite, or lose their small terms, if they were rounded on the way.
@@ -140,14 +140,14 @@ TEST(halves_accumulate_as_floats_over_all_workers) {
   constexpr uint16_t kLarge = 0x7800;  // 32768.
   constexpr uint16_t kNegative = 0xf800;
   constexpr uint16_t kOne = 0x3c00;
-  JointRuns joint(2, 2);
+  DistributedRuns distributed_run(2, 2);
   const std::vector<uint16_t> values = {kLarge, kLarge, kNegative, kNegative};
   std::vector<uint16_t> results(4, kOne);
   check::Count answered;
   for (std::size_t replica = 0; replica < 4; ++replica) {
     const core::Contribution contribution = {{DataType::kF16, reinterpret_cast<const std::byte*>(&values[replica]),
                                               reinterpret_cast<std::byte*>(&results[replica]), 1, 1}};
-    const auto answer = joint.SiteOf(static_cast<int64_t>(replica))
+    const auto answer = distributed_run.SiteOf(static_cast<int64_t>(replica))
                             .Arrive(static_cast<int64_t>(replica), 4, SumOf(), contribution,
                                     [&](const Outcome& outcome) { answered.Add(outcome.ok() ? 1 : 100); });
     CHECK(!answer.has_value());
@@ -158,10 +158,10 @@ TEST(halves_accumulate_as_floats_over_all_workers) {
 
 // Each worker's floats are summed in one order, so that all have the same bits.
 TEST(sums_are_equal_to_the_bit_on_all_workers) {
-  core::SetBundleBytes(std::size_t{1} << 17);
+  core::SetChunkBytes(std::size_t{1} << 17);
   constexpr int64_t kWorkers = 3;
   constexpr std::size_t kCount = 50001;
-  JointRuns joint(kWorkers, 1);
+  DistributedRuns distributed_run(kWorkers, 1);
   std::vector<std::vector<float>> values(kWorkers, std::vector<float>(kCount));
   uint32_t state = 1;
   for (auto& of_worker : values) {
@@ -175,26 +175,26 @@ TEST(sums_are_equal_to_the_bit_on_all_workers) {
   check::Count answered;
   for (int64_t worker = 0; worker < kWorkers; ++worker) {
     auto* const data = reinterpret_cast<std::byte*>(values[static_cast<std::size_t>(worker)].data());
-    joint.SiteOf(worker).Arrive(
+    distributed_run.SiteOf(worker).Arrive(
         worker, kWorkers, SumOf(),
         {{DataType::kF32, data, data, static_cast<int64_t>(kCount), static_cast<int64_t>(kCount)}},
         [&](const Outcome& outcome) { answered.Add(outcome.ok() ? 1 : 100); });
   }
   CHECK(answered.Await(kWorkers));
   for (const auto& of_worker : values) CHECK(of_worker == expected[0]);
-  core::SetBundleBytes(0);
+  core::SetChunkBytes(0);
 }
 
 void FollowEachOther(bool linked) {
   constexpr int64_t kSteps = 300;
-  JointRuns joint(2, 2, check::kDeadline, linked);
+  DistributedRuns distributed_run(2, 2, check::kDeadline, linked);
   std::vector<int64_t> sums(4);
   {
     check::Threads threads;
     for (int64_t replica = 0; replica < 4; ++replica) {
-      threads.Start([&joint, &sums, replica] {
+      threads.Start([&distributed_run, &sums, replica] {
         for (int64_t step = 0; step < kSteps; ++step) {
-          const auto arrival = joint.ArriveAt(replica, {step + replica});
+          const auto arrival = distributed_run.ArriveAt(replica, {step + replica});
           if (!CHECK(arrival->Await() && arrival->outcome.ok())) return;
           sums[static_cast<std::size_t>(replica)] += arrival->result[0];
         }

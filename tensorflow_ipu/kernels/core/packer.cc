@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/core/parcels.h"
+#include "tensorflow_ipu/kernels/core/packer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,55 +16,55 @@ std::size_t Size(int64_t count) { return static_cast<std::size_t>(count); }
 
 }  // namespace
 
-Parcels::Parcels(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares,
-                 std::size_t own)
+Packer::Packer(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares,
+               std::size_t own)
     : collective_(collective), local_(std::move(local)), shares_(std::move(shares)), own_(own) {
   for (const Share& share : shares_) size_ += share.count;
 }
 
-bool Parcels::Reduces() const {
+bool Packer::Reduces() const {
   return collective_.kind == Kind::kAllReduce || collective_.kind == Kind::kReduceScatter;
 }
 
-bool Parcels::KeepsOwn() const { return Reduces() && collective_.reduction == Reduction::kLocal; }
+bool Packer::KeepsOwn() const { return Reduces() && collective_.reduction == Reduction::kLocal; }
 
-bool Parcels::SameForAll() const {
+bool Packer::SameForAll() const {
   return collective_.kind != Kind::kReduceScatter && collective_.kind != Kind::kAllToAll;
 }
 
-std::size_t Parcels::TravellingBytes(const Segment& segment) const {
+std::size_t Packer::TravellingBytes(const Segment& segment) const {
   const DataType type = First(segment).type;
   return SizeOf(Reduces() ? Accumulated(type, collective_.reduction) : type);
 }
 
-int64_t Parcels::PartLength(int64_t count) const { return (count + size_ - 1) / size_; }
+int64_t Packer::PartLength(int64_t count) const { return (count + size_ - 1) / size_; }
 
-std::vector<Bundle> Parcels::Cut(std::size_t bytes) const {
+std::vector<Chunk> Packer::Cut(std::size_t bytes) const {
   int64_t most = 0;
   for (const Share& share : shares_) most = std::max(most, share.count);
   int64_t copies = 1;  // Of an element of a segment that a message has at most.
   if (collective_.kind == Kind::kAllGather || collective_.kind == Kind::kReduceScatter) copies = most;
   if (collective_.kind == Kind::kAllToAll) copies = most * most;
-  std::vector<Bundle> bundles;
+  std::vector<Chunk> chunks;
   std::size_t room = 0;
   for (std::size_t operand = 0; operand < local_.front().size(); ++operand) {
     const int64_t length = SameForAll() ? local_.front()[operand].count : PartLength(local_.front()[operand].count);
     const std::size_t each = TravellingBytes({operand, 0, 0}) * Size(copies);
     for (int64_t begin = 0; begin < length;) {
       if (room < each) {
-        bundles.emplace_back();
+        chunks.emplace_back();
         room = std::max(bytes, each);
       }
       const int64_t end = std::min(length, begin + static_cast<int64_t>(room / each));
-      bundles.back().push_back({operand, begin, end});
+      chunks.back().push_back({operand, begin, end});
       room -= Size(end - begin) * each;
       begin = end;
     }
   }
-  return bundles;
+  return chunks;
 }
 
-std::size_t Parcels::Bytes(const Bundle& bundle, std::size_t from, std::size_t to) const {
+std::size_t Packer::Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const {
   if (KeepsOwn()) return 0;
   int64_t copies = 1;
   switch (collective_.kind) {
@@ -86,17 +86,16 @@ std::size_t Parcels::Bytes(const Bundle& bundle, std::size_t from, std::size_t t
     }
   }
   std::size_t bytes = 0;
-  for (const Segment& segment : bundle)
-    bytes += TravellingBytes(segment) * Size((segment.end - segment.begin) * copies);
+  for (const Segment& segment : chunk) bytes += TravellingBytes(segment) * Size((segment.end - segment.begin) * copies);
   return bytes;
 }
 
-void Parcels::Pack(const Bundle& bundle, std::size_t to, std::byte* message) const {
-  for (const Segment& segment : bundle) message = PackSegment(segment, shares_[to], message);
+void Packer::Pack(const Chunk& chunk, std::size_t to, std::byte* message) const {
+  for (const Segment& segment : chunk) message = PackSegment(segment, shares_[to], message);
 }
 
 // Returns where the next segment goes.
-std::byte* Parcels::PackSegment(const Segment& segment, const Share& to, std::byte* at) const {
+std::byte* Packer::PackSegment(const Segment& segment, const Share& to, std::byte* at) const {
   const int64_t length = segment.end - segment.begin;
   const std::size_t each = TravellingBytes(segment);
   const std::size_t bytes = Size(length) * each;
@@ -133,7 +132,7 @@ std::byte* Parcels::PackSegment(const Segment& segment, const Share& to, std::by
 }
 
 // What the own replicas have of a segment that begins `offset` elements further on, and zeros beyond the operand's end.
-void Parcels::PackReduced(const Segment& segment, int64_t offset, std::byte* at) const {
+void Packer::PackReduced(const Segment& segment, int64_t offset, std::byte* at) const {
   const Operand& first = First(segment);
   const int64_t begin = std::min(first.count, segment.begin + offset);
   const int64_t end = std::min(first.count, segment.end + offset);
@@ -147,7 +146,7 @@ void Parcels::PackReduced(const Segment& segment, int64_t offset, std::byte* at)
   std::memset(at + Size(end - begin) * each, 0, Size((segment.end - segment.begin) - (end - begin)) * each);
 }
 
-void Parcels::CopyToReplicas(const Segment& segment) const {
+void Packer::CopyToReplicas(const Segment& segment) const {
   const std::size_t each = SizeOf(First(segment).type);
   const std::size_t offset = Size(segment.begin) * each;
   for (std::size_t replica = 1; replica < local_.size(); ++replica) {
@@ -157,8 +156,8 @@ void Parcels::CopyToReplicas(const Segment& segment) const {
 }
 
 // What kLocal leaves each replica: what it brought, or its part of that.
-void Parcels::KeepOwn(const Bundle& bundle) const {
-  for (const Segment& segment : bundle) {
+void Packer::KeepOwn(const Chunk& chunk) const {
+  for (const Segment& segment : chunk) {
     const int64_t count = First(segment).count;
     const std::size_t each = SizeOf(First(segment).type);
     for (std::size_t replica = 0; replica < local_.size(); ++replica) {
@@ -174,10 +173,10 @@ void Parcels::KeepOwn(const Bundle& bundle) const {
   }
 }
 
-void Parcels::Unpack(const Bundle& bundle, const std::vector<const std::byte*>& messages) const {
-  if (KeepsOwn()) return KeepOwn(bundle);
+void Packer::Unpack(const Chunk& chunk, const std::vector<const std::byte*>& messages) const {
+  if (KeepsOwn()) return KeepOwn(chunk);
   std::vector<const std::byte*> at = messages;
-  for (const Segment& segment : bundle) {
+  for (const Segment& segment : chunk) {
     const Operand& first = First(segment);
     const int64_t length = segment.end - segment.begin;
     const std::size_t each = SizeOf(first.type);
@@ -247,24 +246,24 @@ void Parcels::Unpack(const Bundle& bundle, const std::vector<const std::byte*>& 
   }
 }
 
-Segment Parcels::PartOf(const Segment& segment, std::size_t part) const {
+Segment Packer::PartOf(const Segment& segment, std::size_t part) const {
   const int64_t length = segment.end - segment.begin;
   const int64_t count = static_cast<int64_t>(shares_.size());
   const int64_t number = static_cast<int64_t>(part);
   return {segment.operand, segment.begin + length * number / count, segment.begin + length * (number + 1) / count};
 }
 
-std::size_t Parcels::PartBytes(const Bundle& bundle, std::size_t part) const {
+std::size_t Packer::PartBytes(const Chunk& chunk, std::size_t part) const {
   std::size_t bytes = 0;
-  for (const Segment& segment : bundle) {
+  for (const Segment& segment : chunk) {
     const Segment own = PartOf(segment, part);
     bytes += Size(own.end - own.begin) * TravellingBytes(segment);
   }
   return bytes;
 }
 
-void Parcels::PackPart(const Bundle& bundle, std::size_t part, const std::byte* packed, std::byte* message) const {
-  for (const Segment& segment : bundle) {
+void Packer::PackPart(const Chunk& chunk, std::size_t part, const std::byte* packed, std::byte* message) const {
+  for (const Segment& segment : chunk) {
     const std::size_t each = TravellingBytes(segment);
     const Segment own = PartOf(segment, part);
     const std::size_t bytes = Size(own.end - own.begin) * each;
@@ -274,19 +273,18 @@ void Parcels::PackPart(const Bundle& bundle, std::size_t part, const std::byte* 
   }
 }
 
-std::size_t Parcels::ReducedBytes(const Bundle& bundle, std::size_t part) const {
+std::size_t Packer::ReducedBytes(const Chunk& chunk, std::size_t part) const {
   std::size_t bytes = 0;
-  for (const Segment& segment : bundle) {
+  for (const Segment& segment : chunk) {
     const Segment own = PartOf(segment, part);
     bytes += Size(own.end - own.begin) * SizeOf(First(segment).type);
   }
   return bytes;
 }
 
-void Parcels::ReducePart(const Bundle& bundle, const std::vector<const std::byte*>& messages,
-                         std::byte* message) const {
+void Packer::ReducePart(const Chunk& chunk, const std::vector<const std::byte*>& messages, std::byte* message) const {
   std::vector<const std::byte*> at = messages;
-  for (const Segment& segment : bundle) {
+  for (const Segment& segment : chunk) {
     const Segment own = PartOf(segment, own_);
     const int64_t length = own.end - own.begin;
     const DataType type = First(segment).type;
@@ -296,9 +294,9 @@ void Parcels::ReducePart(const Bundle& bundle, const std::vector<const std::byte
   }
 }
 
-void Parcels::UnpackParts(const Bundle& bundle, const std::vector<const std::byte*>& messages) const {
+void Packer::UnpackParts(const Chunk& chunk, const std::vector<const std::byte*>& messages) const {
   std::vector<const std::byte*> at = messages;
-  for (const Segment& segment : bundle) {
+  for (const Segment& segment : chunk) {
     const std::size_t each = SizeOf(First(segment).type);
     for (std::size_t share = 0; share < shares_.size(); ++share) {
       const Segment part = PartOf(segment, share);

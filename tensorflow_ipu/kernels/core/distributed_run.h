@@ -1,7 +1,7 @@
 // A run of a program on several workers, as one of them sees it: the collectives that span workers, and what the others
 // say of their part.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_JOINT_RUN_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_JOINT_RUN_H_
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_
 
 #include <chrono>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/crossing.h"
+#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/network.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
@@ -26,19 +26,20 @@ namespace tensorflow_ipu::core {
 // and how that ended. A worker that has waited for another one for some time asks for them, and so learns of another
 // program or of an early end; a process that is gone, the network tells at once.
 //
-// The first failure is the run's: all crossings fail with it, those that are open and those to come.
+// The first failure is the run's: all collectives fail with it, those that are open and those to come.
 //
 // Thread-safe; lives in a shared_ptr.
-class JointRun : public std::enable_shared_from_this<JointRun> {
+class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
  public:
   // `name` is the same on all workers, and no other run has it. `host_exchanges`: how many exchanges of the host this
   // worker has begun, where it will begin no further one before the run has ended. A worker that waits in a later one
   // does not come.
-  JointRun(Workers workers, std::string name, Program program, std::optional<int64_t> host_exchanges = std::nullopt);
-  ~JointRun();
+  DistributedRun(Workers workers, std::string name, Program program,
+                 std::optional<int64_t> host_exchanges = std::nullopt);
+  ~DistributedRun();
 
-  JointRun(const JointRun&) = delete;
-  JointRun& operator=(const JointRun&) = delete;
+  DistributedRun(const DistributedRun&) = delete;
+  DistributedRun& operator=(const DistributedRun&) = delete;
 
   const Workers& workers() const { return workers_; }
 
@@ -47,8 +48,8 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
 
   void Begin();
 
-  // Performs a collective; see Crossing. `key` says which of the run it is, `name` says so in words.
-  void Cross(const std::string& name, const std::string& key, Parcels parcels, std::function<void(Outcome)> done)
+  // Performs a collective; see CrossHostCollective. `key` says which of the run it is, `name` says so in words.
+  void Cross(const std::string& name, const std::string& key, Packer packer, std::function<void(Outcome)> done)
       IPU_EXCLUDES(mutex_);
 
   // Has what crosses fail, and what comes later.
@@ -73,7 +74,7 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
   void Lost(int64_t worker, const std::string& where, const Outcome& why);
   void Look() IPU_EXCLUDES(mutex_);
   void LookLater() IPU_REQUIRES(mutex_);
-  std::optional<Outcome> Overdue(const Crossing& crossing, const std::vector<int64_t>& awaited) const
+  std::optional<Outcome> Overdue(const CrossHostCollective& collective, const std::vector<int64_t>& awaited) const
       IPU_REQUIRES(mutex_);
   std::string Late(int64_t worker) const IPU_REQUIRES(mutex_);
 
@@ -91,11 +92,11 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
   const Program program_;
   const std::optional<int64_t> host_exchanges_;
   const std::string data_;  // What the keys of data begin with: workers whose programs differ never exchange any.
-  const std::shared_ptr<Network::Calls> calls_;    // Of crossings, and questions.
+  const std::shared_ptr<Network::Calls> calls_;    // Of collectives, and questions.
   const std::shared_ptr<Network::Calls> reports_;  // Of what is ready for others.
 
   mutable Mutex mutex_;
-  std::set<std::shared_ptr<Crossing>> open_ IPU_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<CrossHostCollective>> open_ IPU_GUARDED_BY(mutex_);
   std::map<int64_t, Peer> peers_ IPU_GUARDED_BY(mutex_);
   std::optional<Outcome> failure_ IPU_GUARDED_BY(mutex_);
   int64_t crossed_ IPU_GUARDED_BY(mutex_) = 0;  // Collectives that succeeded.
@@ -105,4 +106,4 @@ class JointRun : public std::enable_shared_from_this<JointRun> {
 
 }  // namespace tensorflow_ipu::core
 
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_JOINT_RUN_H_
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_

@@ -1,5 +1,5 @@
 // How a run on several workers ends when they do not do the same: each wait ends, with words that name the worker.
-#include "tensorflow_ipu/kernels/core/joint_run.h"
+#include "tensorflow_ipu/kernels/core/distributed_run.h"
 
 #include <chrono>
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace {
 
 using check::Code;
-using check::JointRuns;
+using check::DistributedRuns;
 using check::Outcome;
 using check::SumOf;
 using std::chrono::milliseconds;
@@ -23,10 +23,10 @@ using tensorflow_ipu::core::ExchangeNotice;
 using tensorflow_ipu::core::MessageOf;
 
 TEST(a_worker_that_is_gone_ends_the_wait_at_once) {
-  JointRuns joint(2, 2);
-  const auto first = joint.ArriveAt(0, {1});
-  const auto second = joint.ArriveAt(1, {2});
-  joint.exchange->Kill(1);
+  DistributedRuns distributed_run(2, 2);
+  const auto first = distributed_run.ArriveAt(0, {1});
+  const auto second = distributed_run.ArriveAt(1, {2});
+  distributed_run.exchange->Kill(1);
   for (const auto& arrival : {first, second}) {
     CHECK(arrival->Failed(Code::kUnavailable));
     CHECK(arrival->Says("worker 1 (host1) is gone") && arrival->Says("`first`"));
@@ -34,35 +34,35 @@ TEST(a_worker_that_is_gone_ends_the_wait_at_once) {
 }
 
 TEST(what_comes_after_a_failure_fails_alike) {
-  JointRuns joint(2, 1);
-  joint.exchange->Kill(1);
-  CHECK(joint.ArriveAt(0, {1})->Failed(Code::kUnavailable));
-  CHECK(joint.ArriveAt(0, {1})->Failed(Code::kUnavailable));
+  DistributedRuns distributed_run(2, 1);
+  distributed_run.exchange->Kill(1);
+  CHECK(distributed_run.ArriveAt(0, {1})->Failed(Code::kUnavailable));
+  CHECK(distributed_run.ArriveAt(0, {1})->Failed(Code::kUnavailable));
 }
 
 TEST(a_worker_that_ends_early_is_told) {
-  JointRuns joint(2, 1, std::chrono::seconds(100));
-  CHECK(joint.ArriveAt(0, {1})->IsOpen());
-  CHECK(joint.ArriveAt(1, {1})->Await());
-  const auto late = joint.ArriveAt(0, {1});
-  joint.runs[1]->End(Outcome::Ok());
+  DistributedRuns distributed_run(2, 1, std::chrono::seconds(100));
+  CHECK(distributed_run.ArriveAt(0, {1})->IsOpen());
+  CHECK(distributed_run.ArriveAt(1, {1})->Await());
+  const auto late = distributed_run.ArriveAt(0, {1});
+  distributed_run.runs[1]->End(Outcome::Ok());
   CHECK(late->Failed(Code::kUnavailable));
   CHECK(late->Says("worker 1 (host1) ended its run of `train` after 1 collective,"));
 }
 
 TEST(a_worker_that_fails_is_told_with_its_words) {
-  JointRuns joint(2, 1);
-  const auto arrival = joint.ArriveAt(0, {1});
-  joint.runs[1]->End(Outcome::OutOfRange("The data end."));
+  DistributedRuns distributed_run(2, 1);
+  const auto arrival = distributed_run.ArriveAt(0, {1});
+  distributed_run.runs[1]->End(Outcome::OutOfRange("The data end."));
   CHECK(arrival->Failed(Code::kUnavailable));
   CHECK(arrival->Says("worker 1 (host1) failed in its run of `train`") && arrival->Says("The data end."));
 }
 
 TEST(a_worker_that_does_not_come_is_told_at_the_limit) {
   for (const bool answers : {true, false}) {
-    JointRuns joint(2, 1, milliseconds(200));
-    joint.exchange->SetAnswers(1, answers);
-    const auto arrival = joint.ArriveAt(0, {1});
+    DistributedRuns distributed_run(2, 1, milliseconds(200));
+    distributed_run.exchange->SetAnswers(1, answers);
+    const auto arrival = distributed_run.ArriveAt(0, {1});
     CHECK(arrival->Failed(Code::kDeadlineExceeded));
     CHECK(arrival->Says("worker 1 (host1)") && arrival->Says("0.2 s"));
     CHECK_EQ(arrival->Says("does not answer"), !answers);
@@ -71,20 +71,20 @@ TEST(a_worker_that_does_not_come_is_told_at_the_limit) {
 }
 
 TEST(a_worker_that_has_not_begun_is_told_at_the_limit) {
-  JointRuns joint(2, 1, milliseconds(200));
-  joint.Begin(0, "next run", {"a sum", "another sum"});
-  const auto arrival = joint.ArriveAt(0, {1});
+  DistributedRuns distributed_run(2, 1, milliseconds(200));
+  distributed_run.Begin(0, "next run", {"a sum", "another sum"});
+  const auto arrival = distributed_run.ArriveAt(0, {1});
   CHECK(arrival->Failed(Code::kDeadlineExceeded));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run"));
 }
 
 TEST(a_worker_that_waits_in_an_exchange_of_the_host_is_told_before_the_limit) {
-  JointRuns joint(2, 1, std::chrono::seconds(100));
-  joint.Begin(0, "next run", {"a sum", "another sum"}, 6);
-  const auto arrival = joint.ArriveAt(0, {1});
-  const auto calls = joint.here[1].network->NewCalls();
+  DistributedRuns distributed_run(2, 1, std::chrono::seconds(100));
+  distributed_run.Begin(0, "next run", {"a sum", "another sum"}, 6);
+  const auto arrival = distributed_run.ArriveAt(0, {1});
+  const auto calls = distributed_run.here[1].network->NewCalls();
   const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
-  joint.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
+  distributed_run.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
   CHECK(arrival->Failed(Code::kUnavailable));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run of `train`") &&
         arrival->Says("a mean (what is printed), while worker 0 waits for it in") && arrival->Says("`first`"));
@@ -92,12 +92,12 @@ TEST(a_worker_that_waits_in_an_exchange_of_the_host_is_told_before_the_limit) {
 
 // It sends what it has when it is through with it.
 TEST(a_worker_in_an_exchange_of_the_host_that_this_one_has_left_is_waited_for) {
-  JointRuns joint(2, 1, milliseconds(200));
-  joint.Begin(0, "next run", {"a sum", "another sum"}, 7);
-  const auto arrival = joint.ArriveAt(0, {1});
-  const auto calls = joint.here[1].network->NewCalls();
+  DistributedRuns distributed_run(2, 1, milliseconds(200));
+  distributed_run.Begin(0, "next run", {"a sum", "another sum"}, 7);
+  const auto arrival = distributed_run.ArriveAt(0, {1});
+  const auto calls = distributed_run.here[1].network->NewCalls();
   const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
-  joint.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
+  distributed_run.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
   CHECK(arrival->Failed(Code::kDeadlineExceeded));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run, though its process answers"));
   calls->Cancel();
@@ -114,13 +114,13 @@ TEST(another_program_is_told_by_what_differs) {
       {{"a sum"}, "its `train` has 1 collective, and `train` on this worker has 2"},
   };
   for (const Case& each : cases) {
-    JointRuns joint(2, 1);
+    DistributedRuns distributed_run(2, 1);
     for (const int64_t worker : {0, 1}) {
-      joint.Begin(worker, "next run",
-                  worker == 1 ? each.collectives : std::vector<std::string>{"a sum", "another sum"});
+      distributed_run.Begin(worker, "next run",
+                            worker == 1 ? each.collectives : std::vector<std::string>{"a sum", "another sum"});
     }
-    const auto ours = joint.ArriveAt(0, {1});
-    const auto theirs = joint.ArriveAt(1, {1});
+    const auto ours = distributed_run.ArriveAt(0, {1});
+    const auto theirs = distributed_run.ArriveAt(1, {1});
     CHECK(ours->Failed(Code::kInvalidArgument));
     CHECK(ours->Says("worker 1 (host1)") && ours->Says(each.words));
     CHECK(theirs->Failed(Code::kInvalidArgument));
@@ -130,9 +130,9 @@ TEST(another_program_is_told_by_what_differs) {
 
 // The types and sizes that a program was traced with may leave shapes open.
 TEST(operands_of_another_size_are_told) {
-  JointRuns joint(2, 1);
-  const auto ours = joint.ArriveAt(0, {1});
-  const auto theirs = joint.ArriveAt(1, {1, 2});
+  DistributedRuns distributed_run(2, 1);
+  const auto ours = distributed_run.ArriveAt(0, {1});
+  const auto theirs = distributed_run.ArriveAt(1, {1, 2});
   for (const auto& arrival : {ours, theirs}) {
     CHECK(arrival->Await() && !arrival->outcome.ok());
   }
@@ -140,29 +140,29 @@ TEST(operands_of_another_size_are_told) {
 }
 
 TEST(an_abort_ends_what_crosses) {
-  JointRuns joint(2, 2);
-  const auto arrivals = {joint.ArriveAt(0, {1}), joint.ArriveAt(1, {1})};
-  joint.domains[0]->Abort(Outcome::Cancelled("Enough."));
+  DistributedRuns distributed_run(2, 2);
+  const auto arrivals = {distributed_run.ArriveAt(0, {1}), distributed_run.ArriveAt(1, {1})};
+  distributed_run.replica_groups[0]->Abort(Outcome::Cancelled("Enough."));
   for (const auto& arrival : arrivals) CHECK(arrival->Failed(Code::kCancelled));
 }
 
 TEST(replicas_of_a_process_that_ended_are_told_before_anything_crosses) {
-  JointRuns joint(2, 2);
-  const auto arrival = joint.ArriveAt(2, {1});
-  joint.domains[1]->Leave(3);
+  DistributedRuns distributed_run(2, 2);
+  const auto arrival = distributed_run.ArriveAt(2, {1});
+  distributed_run.replica_groups[1]->Leave(3);
   CHECK(arrival->Failed(Code::kFailedPrecondition));
   CHECK(arrival->Says("replica 2") && arrival->Says("replica 3"));
 }
 
 TEST(the_next_run_goes_on_after_a_failed_one) {
-  JointRuns joint(2, 1);
-  const auto failed = joint.ArriveAt(0, {1});
-  joint.runs[1]->End(Outcome::OutOfRange("The data end."));
+  DistributedRuns distributed_run(2, 1);
+  const auto failed = distributed_run.ArriveAt(0, {1});
+  distributed_run.runs[1]->End(Outcome::OutOfRange("The data end."));
   CHECK(failed->Failed(Code::kUnavailable));
-  joint.runs[0]->End(failed->outcome);
-  for (const int64_t worker : {0, 1}) joint.Begin(worker, "next run", {"a sum", "another sum"});
-  const auto first = joint.ArriveAt(0, {1});
-  const auto second = joint.ArriveAt(1, {2});
+  distributed_run.runs[0]->End(failed->outcome);
+  for (const int64_t worker : {0, 1}) distributed_run.Begin(worker, "next run", {"a sum", "another sum"});
+  const auto first = distributed_run.ArriveAt(0, {1});
+  const auto second = distributed_run.ArriveAt(1, {2});
   CHECK(first->Await() && first->outcome.ok() && first->result[0] == 3);
   CHECK(second->Await() && second->outcome.ok());
 }
@@ -170,12 +170,12 @@ TEST(the_next_run_goes_on_after_a_failed_one) {
 // A thread that has just handed over a message may be the last that holds its run: so the check came too early at
 // times.
 TEST(nothing_is_left_when_runs_are_gone) {
-  auto joint = std::make_unique<JointRuns>(2, 1);
-  const auto exchange = joint->exchange;
-  const auto arrival = joint->ArriveAt(0, {1});
-  joint->runs[0]->End(Outcome::Cancelled("Enough."));
+  auto distributed_run = std::make_unique<DistributedRuns>(2, 1);
+  const auto exchange = distributed_run->exchange;
+  const auto arrival = distributed_run->ArriveAt(0, {1});
+  distributed_run->runs[0]->End(Outcome::Cancelled("Enough."));
   CHECK(arrival->Await());
-  joint.reset();
+  distributed_run.reset();
   CHECK(exchange->AwaitNone());
 }
 

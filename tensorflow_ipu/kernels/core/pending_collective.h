@@ -1,6 +1,6 @@
 // The replicas of one group at one use of a call site: what they bring, and who waits for whom.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_MEETING_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_MEETING_H_
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_PENDING_COLLECTIVE_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_PENDING_COLLECTIVE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +26,8 @@ inline std::string Listed(const std::vector<int64_t>& replicas) {
   return words;
 }
 
-// Of the group's replicas, those of this process are in it. While it is open, the domain's lock guards it.
-struct Domain::Meeting {
+// Of the group's replicas, those of this process are in it. While it is open, the replica group's lock guards it.
+struct ReplicaGroup::PendingCollective {
   std::shared_ptr<CallSite> site;
   Group group;  // Of any of its replicas.
   Share share;
@@ -47,7 +47,7 @@ struct Domain::Meeting {
   std::string Replicas(bool arrived) const;
 };
 
-inline std::string Domain::Meeting::Replicas(bool arrived_ones) const {
+inline std::string ReplicaGroup::PendingCollective::Replicas(bool arrived_ones) const {
   std::vector<int64_t> replicas;
   for (int64_t place = 0; place < places(); ++place) {
     if (HasArrived(place) == arrived_ones) replicas.push_back(Replica(place));
@@ -57,4 +57,4 @@ inline std::string Domain::Meeting::Replicas(bool arrived_ones) const {
 
 }  // namespace tensorflow_ipu::core
 
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_MEETING_H_
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_PENDING_COLLECTIVE_H_

@@ -1,6 +1,6 @@
-// What the workers of a group send each other in a collective: cut into bundles, packed, and taken apart.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_PARCELS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_PARCELS_H_
+// What the workers of a group send each other in a collective: cut into chunks, packed, and taken apart.
+#ifndef TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_
+#define TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Segment {
 };
 
 // Segments that travel together: many small operands, or a piece of a large one.
-using Bundle = std::vector<Segment>;
+using Chunk = std::vector<Segment>;
 
 // One collective of a group that spans workers, as one of these sees it. Shares are numbered in the order of workers,
 // and sizes are the same for whoever sends and whoever receives.
@@ -33,51 +33,51 @@ using Bundle = std::vector<Segment>;
 //
 // The result of a reduction is ((x0 + x1) + (x2 + x3)) + ...: a worker's replicas in their order, then the workers.
 //
-// Not thread-safe for one bundle; different bundles touch different outputs.
-class Parcels {
+// Not thread-safe for one chunk; different chunks touch different outputs.
+class Packer {
  public:
   // `local` has one contribution for each replica of share `own`, in the order of their ranks; all match.
-  Parcels(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares, std::size_t own);
+  Packer(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares, std::size_t own);
 
   // Cut so that no message has many more bytes than this, alike on all workers.
-  std::vector<Bundle> Cut(std::size_t bytes) const;
+  std::vector<Chunk> Cut(std::size_t bytes) const;
 
   std::size_t shares() const { return shares_.size(); }
   std::size_t own() const { return own_; }
   int64_t worker(std::size_t share) const { return shares_[share].worker; }
 
-  // What one share sends another one of a bundle, in bytes; 0: nothing.
-  std::size_t Bytes(const Bundle& bundle, std::size_t from, std::size_t to) const;
+  // What one share sends another one of a chunk, in bytes; 0: nothing.
+  std::size_t Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const;
 
   // Whether all others are sent the same.
   bool SameForAll() const;
 
-  void Pack(const Bundle& bundle, std::size_t to, std::byte* message) const;
+  void Pack(const Chunk& chunk, std::size_t to, std::byte* message) const;
 
-  // Writes the results of the bundle. `messages`: of each share what it sent here, null where that is nothing; of the
+  // Writes the results of the chunk. `messages`: of each share what it sent here, null where that is nothing; of the
   // own share what Pack made for itself, for reductions alone.
-  void Unpack(const Bundle& bundle, const std::vector<const std::byte*>& messages) const;
+  void Unpack(const Chunk& chunk, const std::vector<const std::byte*>& messages) const;
 
   // Whether it can be done in two halves.
   bool InHalves() const { return collective_.kind == Kind::kAllReduce; }
 
-  // An all-reduce of a large bundle in two halves: each worker first reduces a part of each segment, which it gets from
+  // An all-reduce of a large chunk in two halves: each worker first reduces a part of each segment, which it gets from
   // all others, and then sends that to all. The first half is from what Pack made.
-  std::size_t PartBytes(const Bundle& bundle, std::size_t part) const;
-  void PackPart(const Bundle& bundle, std::size_t part, const std::byte* packed, std::byte* message) const;
+  std::size_t PartBytes(const Chunk& chunk, std::size_t part) const;
+  void PackPart(const Chunk& chunk, std::size_t part, const std::byte* packed, std::byte* message) const;
 
   // Reduces the own part, of which `messages` has one of each share, to what the others are sent.
-  std::size_t ReducedBytes(const Bundle& bundle, std::size_t part) const;
-  void ReducePart(const Bundle& bundle, const std::vector<const std::byte*>& messages, std::byte* message) const;
+  std::size_t ReducedBytes(const Chunk& chunk, std::size_t part) const;
+  void ReducePart(const Chunk& chunk, const std::vector<const std::byte*>& messages, std::byte* message) const;
 
   // Writes the results from the reduced parts of all shares.
-  void UnpackParts(const Bundle& bundle, const std::vector<const std::byte*>& messages) const;
+  void UnpackParts(const Chunk& chunk, const std::vector<const std::byte*>& messages) const;
 
  private:
   const Operand& First(const Segment& segment) const { return local_.front()[segment.operand]; }
   bool Reduces() const;
   bool KeepsOwn() const;
-  void KeepOwn(const Bundle& bundle) const;
+  void KeepOwn(const Chunk& chunk) const;
   std::size_t TravellingBytes(const Segment& segment) const;  // Of one element.
   int64_t PartLength(int64_t count) const;
   Segment PartOf(const Segment& segment, std::size_t part) const;
@@ -95,4 +95,4 @@ class Parcels {
 
 }  // namespace tensorflow_ipu::core
 
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_PARCELS_H_
+#endif  // TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/core/joint_run.h"
+#include "tensorflow_ipu/kernels/core/distributed_run.h"
 
 #include <algorithm>
 #include <utility>
@@ -39,7 +39,8 @@ std::string Elsewhere(const std::string& exchange, const std::string& worker, co
 
 }  // namespace
 
-JointRun::JointRun(Workers workers, std::string name, Program program, std::optional<int64_t> host_exchanges)
+DistributedRun::DistributedRun(Workers workers, std::string name, Program program,
+                               std::optional<int64_t> host_exchanges)
     : workers_(std::move(workers)),
       name_(std::move(name)),
       program_(std::move(program)),
@@ -48,12 +49,12 @@ JointRun::JointRun(Workers workers, std::string name, Program program, std::opti
       calls_(workers_.network->NewCalls()),
       reports_(workers_.network->NewCalls()) {}
 
-JointRun::~JointRun() {
+DistributedRun::~DistributedRun() {
   calls_->Cancel();
   reports_->Cancel();
 }
 
-void JointRun::Begin() {
+void DistributedRun::Begin() {
   const std::shared_ptr<const Message> text = MessageOfText(program_.Text());
   const std::shared_ptr<const Message> greeting = MessageOf(Greeting{program_.Digest(), text->bytes()});
   for (int64_t worker = 0; worker < workers_.count(); ++worker) {
@@ -63,29 +64,30 @@ void JointRun::Begin() {
   }
 }
 
-void JointRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
+void DistributedRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
   workers_.network->Send(reports_, to, name_ + ":" + what, message, [](const Outcome&) {});
 }
 
-void JointRun::Cross(const std::string& name, const std::string& key, Parcels parcels,
-                     std::function<void(Outcome)> done) {
-  const auto crossing =
-      std::make_shared<Crossing>(name, data_ + ":" + key, std::move(parcels), workers_.network, calls_);
+void DistributedRun::Cross(const std::string& name, const std::string& key, Packer packer,
+                           std::function<void(Outcome)> done) {
+  const auto collective =
+      std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(packer), workers_.network, calls_);
   std::optional<Outcome> failure;
   {
     const Lock lock(mutex_);
     failure = failure_;
     if (!failure.has_value()) {
-      open_.insert(crossing);
+      open_.insert(collective);
       if (!looking_) LookLater();
     }
   }
   if (failure.has_value()) return done(*failure);
-  crossing->Start(
-      [weak = weak_from_this(), crossing = std::weak_ptr<Crossing>(crossing), done = std::move(done)](Outcome outcome) {
+  collective->Start(
+      [weak = weak_from_this(), collective = std::weak_ptr<CrossHostCollective>(collective),
+       done = std::move(done)](Outcome outcome) {
         if (const auto self = weak.lock()) {
           const Lock lock(self->mutex_);
-          self->open_.erase(crossing.lock());
+          self->open_.erase(collective.lock());
           if (outcome.ok()) ++self->crossed_;
         }
         done(std::move(outcome));
@@ -95,18 +97,18 @@ void JointRun::Cross(const std::string& name, const std::string& key, Parcels pa
       });
 }
 
-void JointRun::Abort(Outcome why) {
-  std::set<std::shared_ptr<Crossing>> open;
+void DistributedRun::Abort(Outcome why) {
+  std::set<std::shared_ptr<CrossHostCollective>> open;
   {
     const Lock lock(mutex_);
     if (failure_.has_value()) return;
     failure_ = why;
     open = open_;
   }
-  for (const auto& crossing : open) crossing->Fail(why);
+  for (const auto& collective : open) collective->Fail(why);
 }
 
-void JointRun::End(const Outcome& how) {
+void DistributedRun::End(const Outcome& how) {
   int64_t crossed = 0;
   {
     const Lock lock(mutex_);
@@ -123,7 +125,7 @@ void JointRun::End(const Outcome& how) {
 }
 
 // A message to or from a worker failed.
-void JointRun::Lost(int64_t worker, const std::string& where, const Outcome& why) {
+void DistributedRun::Lost(int64_t worker, const std::string& where, const Outcome& why) {
   const std::string who = workers_.Name(worker);
   if (why.code == Code::kUnavailable) {
     return Abort(Outcome::Unavailable(who +
@@ -138,39 +140,39 @@ void JointRun::Lost(int64_t worker, const std::string& where, const Outcome& why
   Abort({why.code, "A message to or from " + who + " failed in " + where + ": " + why.message});
 }
 
-std::chrono::nanoseconds JointRun::LookInterval() const {
+std::chrono::nanoseconds DistributedRun::LookInterval() const {
   const std::chrono::nanoseconds often(kLookEvery);
   return workers_.limit.count() > 0 ? std::min(often, workers_.limit / 4) : often;
 }
 
-void JointRun::LookLater() {
+void DistributedRun::LookLater() {
   looking_ = true;
   Deadlines::Global().Add(Deadlines::Clock::now() + LookInterval(), [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Look();
   });
 }
 
-void JointRun::Look() {
-  std::vector<std::pair<std::shared_ptr<Crossing>, std::vector<int64_t>>> waiting;
+void DistributedRun::Look() {
+  std::vector<std::pair<std::shared_ptr<CrossHostCollective>, std::vector<int64_t>>> waiting;
   {
     const Lock lock(mutex_);
     looking_ = false;
     if (failure_.has_value() || open_.empty()) return;
     LookLater();
-    for (const auto& crossing : open_) {
-      if (Clock::now() - crossing->since() >= LookInterval()) waiting.push_back({crossing, {}});
+    for (const auto& collective : open_) {
+      if (Clock::now() - collective->since() >= LookInterval()) waiting.push_back({collective, {}});
     }
   }
   std::set<int64_t> to_ask;
   std::set<int64_t> to_check;
-  for (auto& [crossing, awaited] : waiting) awaited = crossing->Awaited();
+  for (auto& [collective, awaited] : waiting) awaited = collective->Awaited();
   std::optional<Outcome> overdue;
   {
     const Lock lock(mutex_);
-    for (const auto& [crossing, awaited] : waiting) {
+    for (const auto& [collective, awaited] : waiting) {
       if (overdue.has_value()) break;
-      overdue = Overdue(*crossing, awaited);
-      const bool late = workers_.limit.count() > 0 && Clock::now() - crossing->since() >= workers_.limit / 2;
+      overdue = Overdue(*collective, awaited);
+      const bool late = workers_.limit.count() > 0 && Clock::now() - collective->since() >= workers_.limit / 2;
       for (const int64_t worker : awaited) {
         Peer& peer = peers_[worker];
         if (!std::exchange(peer.asked, true)) to_ask.insert(worker);
@@ -186,7 +188,8 @@ void JointRun::Look() {
   for (const int64_t worker : to_check) AskWhether(worker);
 }
 
-std::optional<Outcome> JointRun::Overdue(const Crossing& crossing, const std::vector<int64_t>& awaited) const {
+std::optional<Outcome> DistributedRun::Overdue(const CrossHostCollective& collective,
+                                               const std::vector<int64_t>& awaited) const {
   const auto now = Clock::now();
   for (const int64_t worker : awaited) {
     const auto peer = peers_.find(worker);
@@ -197,21 +200,21 @@ std::optional<Outcome> JointRun::Overdue(const Crossing& crossing, const std::ve
     // What it sent before may be on its way still.
     if (now - known.told_at < LookInterval() / 2) continue;
     const std::string who = workers_.Name(worker);
-    return Outcome::Unavailable(elsewhere
-                                    ? Elsewhere(*known.elsewhere, who, program_.name, crossing.name(), workers_.worker)
-                                    : Ended(*known.ended, who, program_, crossing.name()));
+    return Outcome::Unavailable(
+        elsewhere ? Elsewhere(*known.elsewhere, who, program_.name, collective.name(), workers_.worker)
+                  : Ended(*known.ended, who, program_, collective.name()));
   }
-  if (workers_.limit.count() == 0 || now - crossing.since() < workers_.limit || awaited.empty()) return std::nullopt;
+  if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
   for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + Late(worker);
   return Outcome::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker) + " waited for " +
-                                   Seconds(workers_.limit) + ", the limit, in " + crossing.name() +
+                                   Seconds(workers_.limit) + ", the limit, in " + collective.name() +
                                    (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
                                    ". Have all workers run the same steps, or raise the strategy's `timeout`.");
 }
 
 // What is known of a worker that did not come in time.
-std::string JointRun::Late(int64_t worker) const {
+std::string DistributedRun::Late(int64_t worker) const {
   const std::string who = workers_.Name(worker);
   const auto known = peers_.find(worker);
   if (known == peers_.end()) return who + " did not come";
@@ -226,7 +229,7 @@ std::string JointRun::Late(int64_t worker) const {
 }
 
 // Asks a worker what it runs, and how that ends.
-void JointRun::Ask(int64_t worker) {
+void DistributedRun::Ask(int64_t worker) {
   const auto greeting = std::make_shared<Message>(sizeof(Greeting));
   workers_.network->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,
                             [weak = weak_from_this(), worker, greeting](const Outcome& outcome) {
@@ -239,7 +242,7 @@ void JointRun::Ask(int64_t worker) {
   if (host_exchanges_.has_value()) AskForExchange(worker);
 }
 
-void JointRun::AskForEnd(int64_t worker) {
+void DistributedRun::AskForEnd(int64_t worker) {
   const auto report = std::make_shared<Message>(sizeof(Report));
   workers_.network->Receive(calls_, worker, name_ + ":" + kEnd, report,
                             [weak = weak_from_this(), worker, report](const Outcome& outcome) {
@@ -253,7 +256,7 @@ void JointRun::AskForEnd(int64_t worker) {
 }
 
 // The next one cannot begin before this run has ended, since this worker would have to take part.
-void JointRun::AskForExchange(int64_t worker) {
+void DistributedRun::AskForExchange(int64_t worker) {
   const auto exchange = std::make_shared<Message>(sizeof(ExchangeNotice));
   workers_.network->Receive(calls_, worker, ExchangeNotice::Key(name_, *host_exchanges_ + 1), exchange,
                             [weak = weak_from_this(), worker, exchange](const Outcome& outcome) {
@@ -266,7 +269,7 @@ void JointRun::AskForExchange(int64_t worker) {
                             });
 }
 
-void JointRun::Told(int64_t worker, const Message& message) {
+void DistributedRun::Told(int64_t worker, const Message& message) {
   const auto greeting = ValueOf<Greeting>(message);
   {
     const Lock lock(mutex_);
@@ -284,7 +287,7 @@ void JointRun::Told(int64_t worker, const Message& message) {
       });
 }
 
-void JointRun::AskWhether(int64_t worker) {
+void DistributedRun::AskWhether(int64_t worker) {
   workers_.network->Check(worker, workers_.limit / 4, [weak = weak_from_this(), worker](const Outcome& outcome) {
     const auto self = weak.lock();
     if (self == nullptr || !outcome.ok()) return;
