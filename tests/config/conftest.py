@@ -22,9 +22,3 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     reset_ipu_configuration()
     environment.registered_devices.cache_clear()
-
-
-@pytest.fixture
-def on_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The IPU Model is in use."""
-    monkeypatch.setenv(environment.FLAGS_VARIABLE, "--use_ipu_model")

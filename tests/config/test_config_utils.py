@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu import config
 from tensorflow_ipu._base import environment
 from tensorflow_ipu.config import (
     IPUConfig,
@@ -24,18 +24,13 @@ from tensorflow_ipu.config import _state as state
 from tensorflow_ipu.errors import NotConfiguredError
 
 
-def test_unconfigured_device_has_one_ipu():
-    assert get_num_of_ipus_in_device("/device:IPU:0") == 1
-    assert get_num_of_ipus_in_device(f"/device:IPU:{environment.registered_devices() - 1}") == 1
-
-
 @pytest.mark.parametrize(
     "name", ["/device:IPU:1", "/device:ipu:1", "IPU:1", "/IPU:1", "/job:localhost/replica:0/task:0/device:IPU:1"]
 )
-def test_number_of_ipus_by_every_form_of_the_name(name: str):
-    settings = IPUConfig()
-    settings.auto_select_ipus = [2, 4]
-    settings.configure_ipu_system()
+def test_number_of_ipus_by_every_form_of_the_name(name: str, configure: Callable[..., IPUConfig]):
+    assert get_num_of_ipus_in_device("/device:IPU:0") == 1
+    assert get_num_of_ipus_in_device(f"/device:IPU:{environment.registered_devices() - 1}") == 1
+    configure(2, 4)
     assert get_num_of_ipus_in_device(name, device="/device:CPU:0") == 4
     assert get_num_of_ipus_in_device("/device:IPU") == 2
 
@@ -105,26 +100,17 @@ def test_same_seed_gives_the_same_numbers():
     assert not np.array_equal(_numbers(), first)
 
 
-def test_seed_is_recorded_for_its_device():
-    settings = IPUConfig()
-    settings.auto_select_ipus = [1, 1]
-    settings.configure_ipu_system()
-    reset_ipu_seed(np.int64(3), device="/device:IPU:1", cpu_device="/cpu:0", experimental_identical_replicas=True)
-    assert state.device_seed(0) is None
-    assert state.device_seed(1) == state.DeviceSeed(3, True)
+def test_seed_is_recorded_for_its_device_until_the_reset(configure: Callable[..., IPUConfig]):
+    for ipus in ((1, 1), ()):
+        configure(*ipus)
+        reset_ipu_seed(np.int64(3), device=f"/device:IPU:{bool(ipus):d}", experimental_identical_replicas=True)
+        assert state.device_seed(0) == (None if ipus else state.DeviceSeed(3, True))
+        assert not ipus or state.device_seed(1) == state.DeviceSeed(3, True)
+        reset_ipu_configuration()
+        assert state.device_seed(0) is None
 
 
-def test_reset_forgets_the_seed_with_or_without_a_configuration():
-    reset_ipu_seed(3)
-    reset_ipu_configuration()
-    assert state.device_seed(0) is None
-    IPUConfig().configure_ipu_system()
-    reset_ipu_seed(3)
-    reset_ipu_configuration()
-    assert state.device_seed(0) is None
-
-
-@pytest.mark.parametrize("seed", [0, -(2**63), 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize("seed", [0, -(2**63), 2**64 - 1])
 def test_every_seed_of_64_bits_is_taken(seed: int):
     reset_ipu_seed(seed)
     recorded = state.device_seed(0)
@@ -163,8 +149,3 @@ def test_move_variable_initialization_does_nothing_and_checks_its_graph():
     assert graph.as_graph_def() == before
     with pytest.raises(TypeError, match=r"`graph` must be a `tf.Graph` or `None`, and `3` is neither"):
         move_variable_initialization_to_cpu(3)
-
-
-def test_public_names_are_sorted_and_exist():
-    assert config.__all__ == sorted(config.__all__)
-    assert all(hasattr(config, name) for name in config.__all__)

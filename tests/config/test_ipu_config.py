@@ -57,12 +57,9 @@ def _configs(draw: st.DrawFn) -> IPUConfig:
 
 
 @given(_configs())
-def test_json_brings_back_an_equal_config(config: IPUConfig):
+def test_json_dict_and_copies_bring_back_an_equal_config(config: IPUConfig):
+    assert json.loads(config.to_json()) == config.to_dict()
     assert IPUConfig().from_json(config.to_json()) == config
-
-
-@given(_configs())
-def test_dict_and_copies_bring_back_an_equal_config(config: IPUConfig):
     assert IPUConfig().from_dict(config.to_dict()) == config
     assert copy.deepcopy(config) == config
     assert copy.copy(config) == config
@@ -96,14 +93,6 @@ def test_wrong_type_is_refused_and_the_value_stays(name: str, value: Any, messag
     assert config == IPUConfig()
 
 
-@pytest.mark.parametrize("attribute", ["auto_select_ipus", "select_ipus"])
-@pytest.mark.parametrize("value", [3, [1, 2], (1, 2), [], ()])
-def test_selection_takes_number_list_and_tuple(attribute: str, value: Any):
-    config = IPUConfig()
-    setattr(config, attribute, value)
-    assert getattr(config, attribute) is value
-
-
 @pytest.mark.parametrize(
     ("name", "suggestion"),
     [
@@ -121,21 +110,12 @@ def test_unknown_attribute_is_refused_with_the_nearest_name(name: str, suggestio
         setattr(config, name, 1)
 
 
-def test_unknown_attribute_of_a_category_is_suggested_by_full_name():
-    with pytest.raises(
-        ValueError, match=r"not an attribute of the category `optimizations.math`.*`optimizations.math.f"
-    ):
+def test_names_that_are_no_attributes_are_refused():
+    assert not hasattr(IPUConfig(), "number_of_ipus")
+    with pytest.raises(ValueError, match=r"attribute of the category `optimizations.math`.*`optimizations.math.f"):
         IPUConfig().optimizations.math.fats = True  # type: ignore[attr-defined]
-
-
-def test_unknown_attribute_like_no_other_lists_what_there_is():
-    with pytest.raises(
-        ValueError, match=r"`zzz` is not an attribute.*known are `num_io_tiles`|`io_tiles.num_io_tiles`"
-    ):
+    with pytest.raises(ValueError, match=r"`zzz` is not an attribute.*known are .*`io_tiles.num_io_tiles`"):
         IPUConfig().io_tiles.zzz = 1  # type: ignore[attr-defined]
-
-
-def test_private_names_are_no_attributes():
     with pytest.raises(ValueError, match="`_private` is not an attribute"):
         IPUConfig()._private = 1  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="`_prefix` is not an attribute"):
@@ -143,10 +123,6 @@ def test_private_names_are_no_attributes():
     special = "__length_hint__"
     with pytest.raises(ValueError, match="`__length_hint__` is not an attribute"):
         getattr(IPUConfig(), special)
-
-
-def test_hasattr_is_false_for_an_unknown_attribute():
-    assert not hasattr(IPUConfig(), "number_of_ipus")
 
 
 @pytest.mark.parametrize("category", ["io_tiles", "optimizations"])
@@ -161,12 +137,6 @@ def test_category_cannot_be_assigned(category: str):
         config.optimizations.math = 1  # type: ignore[assignment]
 
 
-def test_attributes_are_found_by_completion():
-    config = IPUConfig()
-    assert {"auto_select_ipus", "io_tiles", "configure_ipu_system"} <= set(dir(config))
-    assert {"fast", "dot_strength"} <= set(dir(config.optimizations.math))
-
-
 def test_subclass_has_the_same_attributes():
     class Small(IPUConfig):
         """A configuration of its own."""
@@ -174,6 +144,8 @@ def test_subclass_has_the_same_attributes():
     config = Small()
     config.auto_select_ipus = 2
     assert config.to_dict() == {**IPUConfig().to_dict(), "auto_select_ipus": 2}
+    assert {"auto_select_ipus", "io_tiles", "configure_ipu_system"} <= set(dir(config))
+    assert {"fast", "dot_strength"} <= set(dir(config.optimizations.math))
     with pytest.raises(ValueError, match="did you mean `select_ipus`"):
         config.select_ipu = 1  # type: ignore[attr-defined]
 
@@ -225,15 +197,12 @@ def test_deprecated_attribute_warns_in_the_log_when_set(caplog: pytest.LogCaptur
     assert "`optimizations.math.fast`" in caplog.text
     assert config.optimizations.enable_fast_math is True
     assert config.optimizations.math.fast is False
-
-
-def test_no_other_attribute_is_deprecated(caplog: pytest.LogCaptureFixture):
-    config = IPUConfig()
     deprecated = [name for name in config.to_dict() if config.get_attribute_metadata(name).deprecated]
     assert deprecated == ["optimizations.enable_fast_math"]
+    caplog.clear()
     with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
         config.optimizations.math.fast = True
-        config.from_dict(IPUConfig().to_dict())
+        IPUConfig().from_dict(IPUConfig().to_dict())
     assert caplog.text == ""
 
 
@@ -253,37 +222,23 @@ def test_metadata_checks_types_and_warns(caplog: pytest.LogCaptureFixture):
 
 def test_metadata_of_a_category_has_neither_type_nor_default():
     metadata = IPUConfig().get_attribute_metadata("optimizations.math")
-    assert (metadata.name, metadata.type, metadata.default, metadata.deprecated) == (
-        "optimizations.math",
-        None,
-        None,
-        False,
-    )
+    assert (metadata.type, metadata.default, metadata.deprecated) == (None, None, False)
     assert "arithmetic" in metadata.doc
     with pytest.raises(TypeError, match=r"`optimizations.math` is a category"):
         metadata.check_type(1)
-
-
-def test_metadata_is_asked_of_a_category_by_relative_name():
     metadata = IPUConfig().optimizations.get_attribute_metadata("math.fast")
     assert (metadata.name, metadata.depth) == ("optimizations.math.fast", 3)
+    metadata = IPUConfig().get_attribute_metadata("auto_select_ipus")
+    metadata.default.append(1)
+    assert metadata.default == []
+    with pytest.raises(TypeError, match="`attr` must be the name of an attribute, and `3` is no string"):
+        IPUConfig().get_attribute_metadata(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["optimizations.maths.fast", "optimizations.math.fats", "optimizations.math.fast.x"])
 def test_metadata_of_an_unknown_attribute_is_refused(name: str):
     with pytest.raises(ValueError, match=f"`{name}` is not an attribute.*`optimizations.math.fast`"):
         IPUConfig().get_attribute_metadata(name)
-
-
-def test_metadata_is_asked_by_name():
-    with pytest.raises(TypeError, match="`attr` must be the name of an attribute, and `3` is no string"):
-        IPUConfig().get_attribute_metadata(3)  # type: ignore[arg-type]
-
-
-def test_metadata_default_is_a_copy():
-    metadata = IPUConfig().get_attribute_metadata("auto_select_ipus")
-    metadata.default.append(1)
-    assert metadata.default == []
 
 
 def test_to_dict_is_flat_and_plain():
@@ -322,11 +277,14 @@ def test_from_dict_sets_what_it_names_and_returns_the_config():
         ({"io_tiles.num_io_tiles": 1.0}, TypeError, "`io_tiles.num_io_tiles` takes exactly `int`"),
         ({1: 1}, TypeError, "`1` is not an attribute"),
         ([1], TypeError, r"`dct` must be a mapping.*`\[1\]`"),
+        ("{", ValueError, "`json_cfg` is not JSON"),
+        ("[1]", TypeError, "must be a mapping"),
+        ('{"allow": true}', ValueError, "`allow` is not an attribute"),
     ],
 )
-def test_from_dict_refuses_wrong_names_and_types(dct: Any, kind: type[Exception], message: str):
+def test_from_dict_and_from_json_refuse_wrong_names_and_types(dct: Any, kind: type[Exception], message: str):
     with pytest.raises(kind, match=message):
-        IPUConfig().from_dict(dct)
+        IPUConfig().from_json(dct) if isinstance(dct, str) else IPUConfig().from_dict(dct)
 
 
 def test_from_dict_reports_all_faults_and_sets_nothing():
@@ -336,21 +294,3 @@ def test_from_dict_reports_all_faults_and_sets_nothing():
     assert "`allow_recompute`" in str(info.value)
     assert "`scheduling.algorithm`" in str(info.value)
     assert config == IPUConfig()
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        ("{", ValueError, "`json_cfg` is not JSON"),
-        ("[1]", TypeError, "must be a mapping"),
-        ('{"allow_recompute": "yes"}', TypeError, "`allow_recompute` takes exactly `bool`"),
-        ('{"allow": true}', ValueError, "`allow` is not an attribute"),
-    ],
-)
-def test_from_json_refuses_other_texts(text: str, kind: type[Exception], message: str):
-    with pytest.raises(kind, match=message):
-        IPUConfig().from_json(text)
-
-
-def test_to_json_is_an_object_of_full_names():
-    assert json.loads(IPUConfig().to_json()) == IPUConfig().to_dict()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 
@@ -14,43 +13,15 @@ from tensorflow_ipu.config._state import ConfiguredSystem, DeviceSeed
 from tensorflow_ipu.errors import NotConfiguredError
 
 
-def _records(*ipus: int, connection: DeviceConnectionType = DeviceConnectionType.ALWAYS) -> tuple[IpuOptions, ...]:
+def _records(*ipus: int) -> tuple[IpuOptions, ...]:
     config = IPUConfig()
     config.auto_select_ipus = ipus
-    config.device_connection.type = connection
-    config.device_connection.version = "ipu2"
     return resolve(config)
-
-
-def test_unconfigured_system_has_one_device_of_one_ipu():
-    system = ConfiguredSystem()
-    assert system.ipus() == (1,)
-    assert system.ipus_of_device(0) == 1
-    assert system.connection_type(0) is DeviceConnectionType.ALWAYS
-    assert system.device_seed(0) is None
-    assert system.records() == ()
-
-
-@pytest.mark.parametrize("ordinal", [2, -1])
-def test_device_that_does_not_exist_is_refused(ordinal: int):
-    system = ConfiguredSystem()
-    system.configure(_records(1, 2))
-    for ask in (system.ipus_of_device, system.connection_type, system.device_seed):
-        with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{ordinal}` does not exist.*`/device:IPU:1`"):
-            ask(ordinal)
-    with pytest.raises(NotConfiguredError, match=f"`/device:IPU:{ordinal}` does not exist"):
-        system.set_device_seed(ordinal, DeviceSeed(1, False))
 
 
 def test_second_device_of_an_unconfigured_system_is_refused_with_the_way_out():
     with pytest.raises(NotConfiguredError, match=r"only `/device:IPU:0`.*`IPUConfig.auto_select_ipus` at least 2"):
         ConfiguredSystem().ipus_of_device(1)
-
-
-def test_connection_type_is_that_of_the_configuration():
-    system = ConfiguredSystem()
-    system.configure(_records(1, connection=DeviceConnectionType.NEVER))
-    assert system.connection_type(0) is DeviceConnectionType.NEVER
 
 
 def test_listener_hears_of_every_change():
@@ -82,26 +53,14 @@ def test_listener_that_fails_leaves_the_configuration_as_it_was():
     assert system.ipus() == (3,)
 
 
-def test_other_configuration_resets_with_a_warning(caplog: pytest.LogCaptureFixture):
-    events: list[str] = []
+def test_another_configuration_waits_and_the_same_one_again_does_not():
+    waits: list[tuple[int, ...]] = []
     system = ConfiguredSystem()
-    system.on_idle_wait(lambda: events.append(f"wait {system.ipus()}"))
-    with caplog.at_level(logging.WARNING, logger="tensorflow_ipu"):
-        system.configure(_records(2))
-        assert caplog.text == ""
-        system.configure(_records(4))
-    assert "is reset" in caplog.text
-    assert events == ["wait (1,)", "wait (2,)"]
-    assert system.ipus() == (4,)
-
-
-def test_same_configuration_again_waits_for_nothing():
-    waits: list[int] = []
-    system = ConfiguredSystem()
+    system.on_idle_wait(lambda: waits.append(system.ipus()))
     system.configure(_records(2))
-    system.on_idle_wait(lambda: waits.append(1))
-    system.configure(_records(2), reset_configuration=False)
-    assert waits == []
+    system.configure(_records(4))
+    system.configure(_records(4), reset_configuration=False)
+    assert waits == [(1,), (2,)]
 
 
 def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
