@@ -25,6 +25,7 @@ ENDED = r"The dataset of the infeed queue `\S+` ended after 2 elements"
 NOT_STARTED = r"The infeed queue `\S+` has no dataset iterator"
 NO_VALUE = r"The outfeed queue `\S+` of mode `IPUOutfeedMode.LAST` has no value to dequeue"
 DELETED = r"There is no outfeed queue of number \d+ \(any more\): it was deleted"
+ASSERTION = r"Assert `.*assertion failed: \[it is too large\]"
 DATA = r"(Error in user-defined function .*: )?assertion failed: \[too large\]"
 
 
@@ -52,6 +53,39 @@ def summing(infeed: Any, jit_compile: bool = True) -> Any:
         return loops.repeat(5, lambda x: x + infeed._dequeue(), [0.0])
 
     return program
+
+
+def asserts(x: Any) -> Any:
+    tf.debugging.assert_less(x, 2.0, "it is too large")
+    return x + 1.0
+
+
+def run(program: Callable[[], Any], *args: float) -> Callable[[Any], None]:
+    return lambda strategy: strategy.run(program(), [tf.constant(one) for one in args])
+
+
+def nested(strategy: Any) -> None:
+    inner = tf.function(lambda x: strategy.run(tf.function(asserts, jit_compile=True), [x]))
+    tf.function(lambda x: inner(x) * 2.0)(tf.constant(3.0))
+
+
+def assertion_in_session(_: Any) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [])
+        with scopes.ipu_scope(IPU):
+            result = compiler.compile(asserts, [x])
+        session.run(result, {x: 3.0})
+
+
+def assertion_of_model(strategy: Any) -> None:
+    def loss(y: Any, predicted: Any) -> Any:
+        asserts(tf.reduce_max(y))
+        return tf.reduce_mean((y - predicted) ** 2)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss, steps_per_execution=2)
+    model.fit(tf.ones([4, 3]), 3 * tf.ones([4, 1]), batch_size=1, verbose=0)
 
 
 def prepared(strategy: Any) -> None:
@@ -174,7 +208,6 @@ def of_model(method: str, **options: Any) -> Callable[[Any], None]:
 
 def numbers_that_stop(_: Any) -> None:
     config = ipu.IPUConfig()
-    config.auto_select_ipus = 1
     config.floating_point_behaviour.inv = True
     ipu.config.reset_ipu_configuration()
     config.configure_ipu_system()
@@ -183,6 +216,12 @@ def numbers_that_stop(_: Any) -> None:
 
 WAYS: list[tuple[Callable[[Any], None], type[tf.errors.OpError], str]] = [
     (iterator, tf.errors.OutOfRangeError, ENDED),
+    (run(lambda: summing(queue())), tf.errors.OutOfRangeError, ENDED),
+    (run(lambda: summing(queue(check=small))), tf.errors.InvalidArgumentError, DATA),
+    (run(lambda: tf.function(asserts, jit_compile=True), 3.0), tf.errors.InvalidArgumentError, ASSERTION),
+    (nested, tf.errors.InvalidArgumentError, ASSERTION),
+    (assertion_in_session, tf.errors.InvalidArgumentError, ASSERTION),
+    (assertion_of_model, tf.errors.InvalidArgumentError, ASSERTION),
     (prepared, tf.errors.FailedPreconditionError, NOT_STARTED),
     (
         plain_call,
@@ -212,7 +251,7 @@ def test_what_fails_says_its_own_words_first(way: Any, kind: Any, words: str, ip
     with pytest.raises(tf.errors.OpError) as caught:
         way(replicas(ipus))
     assert type(caught.value) is kind
-    assert re.match(words, str(caught.value)), str(caught.value)
+    assert re.match(words, str(caught.value), re.DOTALL), str(caught.value)
     assert AROUND.search(caught.value.message) is None, caught.value.message
 
 
@@ -269,3 +308,40 @@ def test_an_error_is_ours_where_the_first_of_those_that_are_told_is() -> None:
     assert not op_errors.is_ours(roots.format(plain, waiting, ours[4:]))
     assert op_errors.is_ours("Words.\n\t [[{{node Assert}}]]\n\t [[IpuReplicatedRun]] [Op:__inference_f_1]")
     assert not op_errors.is_ours("Words.\n\t [[{{node Assert}}]]\n\t [[IpuReplicatedRun/_3]] [Op:__inference_f_1]")
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_too_few_ipus_are_a_precondition(in_function: bool, replicas: Any) -> None:
+    @tf.function(jit_compile=True)
+    def program() -> tf.Tensor:
+        with ipu.scopes.ipu_shard(1):
+            return tf.constant(1.0) + tf.constant(2.0)
+
+    strategy = replicas(1)
+    call = tf.function(lambda: strategy.run(program)) if in_function else lambda: strategy.run(program)
+    with pytest.raises(tf.errors.FailedPreconditionError) as failure:
+        call()
+    message = str(failure.value)
+    assert message.startswith("The program uses 2 IPUs")
+    assert message.endswith("Set `IPUConfig.auto_select_ipus` to a multiple of 2.")
+
+
+def test_words_of_tensorflow_around_a_message_are_cut() -> None:
+    around = (
+        'Graph execution error:\n\nDetected at node IpuReplicatedRun defined at (most recent call last):\n  File "a.py", line 1'
+        "\n\n{{function_node __wrapped__IpuReplicatedRun_Tin_4}} It is\nwrong.\n\t [[{{node a/IpuReplicatedRun}}]]"
+        " [Op:__inference_<lambda>_80]"
+    )
+    assert op_errors.plain_message(around) == "It is\nwrong."
+    assert op_errors.plain_message("It is [3] wrong. [Op:IpuOutfeedDequeue] name: ") == "It is [3] wrong."
+    assert op_errors.plain_message("It is wrong.") == "It is wrong."
+    two = "2 root error(s) found.\n  (0) INVALID_ARGUMENT: It is\nwrong.\n\t [[{{node IpuReplicatedRun}}]]"
+    two += "\n\t [[Identity/_1]]\n  (1) INVALID_ARGUMENT: It is\nwrong.\n0 successful operations.\n0 derived errors ignored."
+    assert op_errors.plain_message(two) == "It is\nwrong."
+
+
+def test_they_are_told_so_as_long_as_a_graph_with_a_program_lives() -> None:
+    graph = tf.Graph()
+    op_errors.tell_plainly_in(graph)
+    assert patches.FUNCTION_ERRORS.is_applied
+    assert patches.SESSION_ERRORS.is_applied

@@ -156,18 +156,7 @@ def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "conv2d, strides",
-        "conv2d, 1x1",
-        "conv2d, transposed",
-        "conv3d",
-        "depthwise",
-        "max pool",
-        "large max pool",
-        "average pool",
-        "batch normalization",
-    ],
+    "name", ["conv2d, strides", "conv2d, transposed", "conv3d", "depthwise", "large max pool", "batch normalization"]
 )
 @pytest.mark.usefixtures("wherever_known")
 def test_second_derivatives_equal_those_of_tensorflow_without_xla(name: str, strategy: ipu.IPUStrategy) -> None:
@@ -179,11 +168,10 @@ def test_second_derivatives_equal_those_of_tensorflow_without_xla(name: str, str
         inside = [tf.zeros_like(value) for value in values]
         for _ in tf.range(2):
             inside = second(call, list(values))
-        return second(call, list(values)), inside
+        return inside
 
     wanted = tf.function(lambda *values: second(call, list(values)))(*values)
-    for found in strategy.run(program, values):
-        assert_near(found, wanted, 1e-4)
+    assert_near(strategy.run(program, values), wanted, 1e-4)
 
 
 def test_gradient_that_only_the_host_has_is_refused_where_it_has_none_to_compute() -> None:

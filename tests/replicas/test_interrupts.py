@@ -29,6 +29,7 @@ PREPARE = """
     import tensorflow as tf
 
     import tensorflow_ipu as ipu
+    from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 
     strategy = ipu.IPUStrategy()
     queue = ipu.IPUOutfeedQueue()
@@ -36,7 +37,7 @@ PREPARE = """
     @tf.function(jit_compile=True)
     def program(iterator, queue, steps):
         for _ in tf.range(steps):
-            queue.enqueue(next(iterator))
+            queue.enqueue(cross_replica_sum(next(iterator)))
 
     pressed_at = None
 
@@ -87,9 +88,20 @@ def test_interrupt_in_a_run_that_waits_for_data_or_is_busy_raises_keyboard_inter
         queue.dequeue()
         strategy.run(program, args=(iterator, queue, tf.constant(3)))
         print(queue.dequeue().numpy().tolist())
+
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+    with strategy.scope():
+        queue = ipu.IPUOutfeedQueue()
+        iterator = iter(tf.data.Dataset.from_tensors(1).repeat())
+        interrupted(iterator, tf.constant(1_000_000_000), after=100)
+        queue.dequeue()
+        strategy.run(program, args=(iterator, queue, tf.constant(1)))
+        print(queue.dequeue().numpy().tolist())
     """
     )
-    assert run_script(code).stdout == "interrupted\n[2, 3]\ninterrupted\n[1, 1, 1]\n"
+    assert run_script(code).stdout == "interrupted\n[2, 3]\ninterrupted\n[1, 1, 1]\ninterrupted\n[[2, 2]]\n"
 
 
 @pytest.fixture
@@ -136,11 +148,8 @@ class Gate:
 
 
 @pytest.mark.parametrize("ipus", [1, 2])
-def test_alarm_is_a_limit_to_a_run_that_waits_for_data(alarm: Any, ipus: int) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
-    strategy, gate = ipu.IPUStrategy(), Gate()
+def test_alarm_is_a_limit_to_a_run_that_waits_for_data(alarm: Any, ipus: int, replicas: Any) -> None:
+    strategy, gate = replicas(ipus), Gate()
     with strategy.scope():
         iterator = iter(gate.dataset)
         alarm(expire)

@@ -29,17 +29,17 @@ def iterator_of(strategy: Any, dataset: tf.data.Dataset) -> Any:
         return iter(dataset)
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("count", [1, 3, 8])
 def test_consecutive_elements_go_to_consecutive_replicas(count: int, replicas: Any, floating_point: Any) -> None:
     strategy, queue = replicas(count), ipu.IPUOutfeedQueue()
     iterator = iterator_of(strategy, floating_point())
     for begin in (0, 3):  # The second run goes on where the first one stopped.
         strategy.run(echo, (iterator, queue, tf.constant(3)))
-        rows = np.arange(begin * count, (begin + 3) * count).reshape(3, count)
+        rows = np.arange(begin * count, (begin + 3) * count).reshape([3, count] if count > 1 else [3])
         np.testing.assert_array_equal(queue.dequeue(), rows)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(size=st.integers(0, 20), count=st.sampled_from([2, 4]), runs=st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_any_runs_over_any_dataset_see_its_whole_rows_and_no_more(size: int, count: int, runs: list[int]) -> None:
     reset_ipu_configuration()
@@ -115,21 +115,6 @@ def test_iteration_over_an_outfeed_gives_a_row_of_all_replicas(replicas: Any, fl
     strategy, queue = replicas(2), ipu.IPUOutfeedQueue()
     strategy.run(echo, (iterator_of(strategy, floating_point()), queue, tf.constant(3)))
     assert [row.numpy().tolist() for row in queue] == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_one_replica_gets_no_replica_axis(replicas: Any, floating_point: Any) -> None:
-    strategy, queue = replicas(1), ipu.IPUOutfeedQueue()
-    strategy.run(echo, (iterator_of(strategy, floating_point()), queue, tf.constant(2)))
-    np.testing.assert_array_equal(queue.dequeue(), [0, 1])
-
-
-def test_incomplete_last_group_of_elements_is_dropped(replicas: Any, floating_point: Any) -> None:
-    strategy, queue = replicas(4), ipu.IPUOutfeedQueue()
-    iterator = iterator_of(strategy, floating_point(11))
-    strategy.run(echo, (iterator, queue, tf.constant(2)))
-    with pytest.raises(tf.errors.OutOfRangeError, match="ended after 11 elements"):
-        strategy.run(echo, (iterator, queue, tf.constant(1)))
-    np.testing.assert_array_equal(queue.dequeue(), [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 def test_values_of_replicas_of_which_some_enqueue_more_wait_for_the_others(replicas: Any) -> None:

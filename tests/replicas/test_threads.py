@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -51,30 +50,8 @@ def test_threads_run_one_function_at_once(strategy: Any) -> None:
     assert len(traces) == 1
 
 
-def test_threads_make_first_calls_that_create_variables_at_once(strategy: Any) -> None:
-    made: list[tf.Variable] = []
-
-    @tf.function
-    def program(x: Any) -> Any:
-        if not made:
-            made.append(tf.Variable(lambda: tf.zeros([]) + 5))
-        return made[0] + x
-
-    start = threading.Barrier(4)
-
-    def work(x: int) -> float:
-        start.wait(DEADLINE)
-        return float(strategy.run(program, (tf.constant(float(x)),)))
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(work, range(4))) == [5, 6, 7, 8]
-    assert len(made) == 1
-
-
-def test_strategies_of_two_devices_run_at_once() -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = [1, 1]
-    config.configure_ipu_system()
+def test_strategies_of_two_devices_run_at_once(configure: Any) -> None:
+    configure(1, 1)
     strategies = [ipu.IPUStrategy(f"/device:IPU:{i}") for i in range(2)]
     gate = Gate()
     with strategies[0].scope():
@@ -100,10 +77,8 @@ def test_scope_of_one_thread_is_not_that_of_another(strategy: Any) -> None:
         assert pool.submit(lambda: tf.Variable(1.0).device).result(DEADLINE).endswith("CPU:0")
 
 
-def test_run_under_way_is_active_and_keeps_the_configuration(strategy: Any) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 1
-    config.configure_ipu_system()
+def test_run_under_way_is_active_and_keeps_the_configuration(strategy: Any, configure: Any) -> None:
+    configure(1)
     gate = Gate()
     with strategy.scope():
         iterator = iter(gate.dataset)
@@ -125,11 +100,3 @@ def test_run_under_way_is_active_and_keeps_the_configuration(strategy: Any) -> N
         reset.result(DEADLINE)
     assert not replicas.active()
     assert replicas.wait_until_idle()
-
-
-def test_run_that_fails_is_active_no_more(strategy: Any) -> None:
-    with strategy.scope():
-        iterator = iter(tf.data.Dataset.range(0).map(lambda x: tf.cast(x, tf.int32)))
-    with pytest.raises(tf.errors.OutOfRangeError):
-        strategy.run(tf.function(lambda iterator: next(iterator)), (iterator,))
-    assert not replicas.active()
