@@ -95,13 +95,16 @@ def markdown() -> str:
 
 
 def _working(listed: list[ListedName]) -> Iterator[str]:
-    """An item for each module. Where it has all names of another, the other stands for them."""
+    """An item for each module, which refers to modules whose names it has, and one for all modules of a single name."""
     modules: dict[str, dict[str, str]] = {}
     for entry in listed:
         if entry.state is State.WORKS:
             modules.setdefault(entry.module, {})[entry.name] = entry.words
     order = list(modules)
+    single = [f"`{module}.{name}`" for module, names in modules.items() if len(names) == 1 for name in names]
     for module, names in modules.items():
+        if len(names) == 1:
+            continue
         own = [other for other in order if other.startswith(f"{module}.")]
         if own and names.items() == set().union(*(modules[other].items() for other in own)):
             yield f"* `{module}`: the names of its modules"
@@ -114,6 +117,7 @@ def _working(listed: list[ListedName]) -> Iterator[str]:
                 others.append(f"those of `{other}`")
                 left = {name: where for name, where in left.items() if name not in modules[other]}
         yield f"* `{module}`: " + ", ".join([*(f"`{name}`" for name in left), *others])
+    yield f"* Modules of one name: {', '.join(single)}"
 
 
 def _entry(module: str, name: str, target: Target) -> ListedName:
