@@ -19,7 +19,6 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._native.library import LIBRARY
-from tensorflow_ipu.config import reset_ipu_configuration
 
 DEVICE = "/device:IPU:0"
 ORDINAL = 0
@@ -28,12 +27,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def fresh_system() -> Iterator[None]:
-    """Nothing configured and no limit to waits, before and after each test."""
-    reset_ipu_configuration()
+def no_wait_limit() -> Iterator[None]:
+    """Waits have no limit after each test."""
     yield
     ipu.feeds.set_wait_limit(None)
-    reset_ipu_configuration()
 
 
 @functools.cache
@@ -61,11 +58,6 @@ def _domains() -> ctypes.CDLL:
 def domains() -> ctypes.CDLL:
     """What a run tells and asks the domain of a device, for runs of replicas that a test makes by hand."""
     return _domains()
-
-
-@pytest.fixture
-def strategy() -> ipu.IPUStrategy:
-    return ipu.IPUStrategy()
 
 
 def _trace(function: Callable[..., Any], *args: Any) -> Any:

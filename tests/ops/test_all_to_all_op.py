@@ -24,12 +24,7 @@ def exchanged(values: list[np.ndarray], split: int, concat: int) -> list[np.ndar
     return [np.concatenate([own[rank] for own in parts], concat) for rank in range(len(values))]
 
 
-def test_all_to_all_as_drawn(replicated):
-    results = replicated(lambda x: all_to_all(x, 1, 0, 2), [(np.array([[1, 2]]),), (np.array([[3, 4]]),)])
-    np.testing.assert_array_equal(results, [[[1], [3]], [[2], [4]]])
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_all_to_all_of_any_shape_and_dimensions(replicated, arrays, data):
     replicas = data.draw(st.sampled_from([2, 3, 4]))
@@ -67,34 +62,18 @@ def test_gradient_of_all_to_all_is_the_exchange_backwards(replicated, arrays):
         np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("shape", [[], [3], [2, 0], [2, 3]], ids=str)
-def test_all_gather_stacks_the_replicas(replicated, arrays, shape):
-    values = arrays(4, shape, np.int32)
-    for result in replicated(lambda x: all_gather(x, 4), [(value,) for value in values]):
-        np.testing.assert_array_equal(result, np.stack(values))
+def test_all_gather_stacks_the_replicas_of_groups_and_each_of_a_list(replicated, arrays):
+    values, flags = arrays(4, [3]), arrays(4, [], np.bool_)
 
-
-def test_all_gather_of_a_list_gives_a_list(replicated, arrays):
-    values = arrays(2, [3])
-    flags = arrays(2, [], np.bool_)
-
-    def program(value, flag):
-        gathered = all_gather([value, flag], 2)
+    def program(x, flag):
+        gathered = all_gather([x, flag, x[:, None] * tf.zeros([0])], 4)
         assert isinstance(gathered, list)
-        return gathered
+        return all_gather(x, 2), all_gather(x, ReplicaGroups(2, orthogonal=True)), all_gather(x, 1), gathered
 
-    for value, flag in replicated(program, list(zip(values, flags, strict=True))):
-        np.testing.assert_array_equal(value, np.stack(values))
-        np.testing.assert_array_equal(flag, np.stack(flags))
-
-
-def test_all_gather_in_groups(replicated, arrays):
-    values = arrays(4, [3])
-
-    def program(x):
-        return all_gather(x, 2), all_gather(x, ReplicaGroups(2, orthogonal=True)), all_gather(x, 1)
-
-    for replica, (near, far, own) in enumerate(replicated(program, [(value,) for value in values])):
+    results = replicated(program, list(zip(values, flags, strict=True)))
+    for replica, (near, far, own, gathered) in enumerate(results):
+        for found, expected in zip(gathered, (values, flags, np.zeros([4, 3, 0])), strict=True):
+            np.testing.assert_array_equal(found, np.stack(expected))
         np.testing.assert_array_equal(near, np.stack(values[replica // 2 * 2 :][:2]))
         np.testing.assert_array_equal(far, np.stack([values[replica % 2], values[replica % 2 + 2]]))
         np.testing.assert_array_equal(own, values[replica][None])
@@ -148,9 +127,6 @@ def test_bad_arguments_are_refused_when_the_program_is_traced():
             all_gather(x, 0)
         with pytest.raises(ValueError, match="`x`"):
             all_gather([], 2)
-
-
-@pytest.mark.parametrize("call", [lambda x: all_gather(x, 1), lambda x: all_to_all(x, 0, 0, 1)])
-def test_an_eager_call_is_refused(call):
-    with pytest.raises(RuntimeError, match="can only be called in a program"):
-        call(tf.zeros([2]))
+    for call in (lambda: all_gather(tf.zeros([2]), 1), lambda: all_to_all(tf.zeros([2]), 0, 0, 1)):
+        with pytest.raises(RuntimeError, match="can only be called in a program"):
+            call()

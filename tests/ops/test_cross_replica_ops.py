@@ -34,27 +34,21 @@ def members(replicas: int, groups: ReplicaGroups) -> list[list[int]]:
     return everyone.reshape(-1, groups.size).tolist()
 
 
-@pytest.mark.parametrize("replicas", [2, 4, 8, 16])
-def test_sum_and_mean_over_all_replicas(replicated, arrays, replicas):
-    values = arrays(replicas, [3, 5])
-    results = replicated(lambda x: (cross_replica_sum(x), cross_replica_mean(x)), [(value,) for value in values])
-    for total, mean in results:
-        np.testing.assert_array_equal(total, np.sum(values, 0))
-        np.testing.assert_array_equal(mean, np.sum(values, 0) / np.float32(replicas))
+@pytest.mark.parametrize("replicas", [4, 16])
+def test_sum_and_mean_of_every_type_of_number(replicated, arrays, replicas):
+    values = [arrays(replicas, [33], dtype) for dtype in NUMBERS]
+    of_int8 = [np.array([-5, 100, 7], np.int8), np.array([0, 120, 8], np.int8)] * (replicas // 2)
+    inputs = list(zip(*values, of_int8, strict=True))
 
+    def program(*xs):
+        return [*map(cross_replica_sum, xs[:-1]), cross_replica_mean(xs[-2]), cross_replica_mean(xs[-1], 2)]
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: np.dtype(dtype).name)
-def test_sum_of_every_type_of_number(replicated, arrays, dtype):
-    values = arrays(4, [33], dtype)
-    for result in replicated(cross_replica_sum, [(value,) for value in values]):
-        assert result.dtype == dtype
-        np.testing.assert_array_equal(result, np.sum(np.asarray(values, np.float64), 0).astype(dtype))
-
-
-def test_mean_of_integers_is_rounded_toward_zero(replicated):
-    values = [np.array([-5, 100, 7], np.int8), np.array([0, 120, 8], np.int8)]
-    for result in replicated(cross_replica_mean, [(value,) for value in values]):
-        np.testing.assert_array_equal(result, np.array([-2, 110, 7], np.int8))
+    for *sums, mean, mean_of_int8 in replicated(program, inputs):
+        for result, each, dtype in zip(sums, values, NUMBERS, strict=True):
+            assert result.dtype == dtype
+            np.testing.assert_array_equal(result, np.sum(np.asarray(each, np.float64), 0).astype(dtype))
+        np.testing.assert_array_equal(mean, sums[-1] / replicas)
+        assert mean_of_int8.tolist() == [-2, 110, 7]  # Rounded toward zero.
 
 
 def test_halves_accumulate_in_float32(replicated):
@@ -66,16 +60,7 @@ def test_halves_accumulate_in_float32(replicated):
         assert mean[1] == 60000
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4, 8, ReplicaGroups(2, orthogonal=True), ReplicaGroups(4, orthogonal=True)])
-def test_sum_in_groups(replicated, arrays, groups):
-    values = arrays(8, [7])
-    results = replicated(lambda x: cross_replica_sum(x, groups), [(value,) for value in values])
-    for group in members(8, groups if isinstance(groups, ReplicaGroups) else ReplicaGroups(groups)):
-        for replica in group:
-            np.testing.assert_array_equal(results[replica], np.sum([values[each] for each in group], 0))
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_shape_type_and_group(replicated, arrays, data):
     replicas = data.draw(st.sampled_from([2, 3, 4, 6]))
@@ -113,7 +98,7 @@ def test_an_input_that_is_used_again_keeps_its_value(replicated, arrays):
         np.testing.assert_array_equal(both, total + value)
 
 
-@pytest.mark.parametrize("size", [1, 1000, 200_000])
+@pytest.mark.parametrize("size", [1000, 200_000])
 def test_sums_are_the_same_to_the_bit_in_every_run(start, trace, size):
     random = np.random.default_rng(1)
     values = [(random.normal(size=size) * 10.0 ** random.integers(-8, 8, size)).astype(np.float32) for _ in range(8)]
@@ -121,43 +106,28 @@ def test_sums_are_the_same_to_the_bit_in_every_run(start, trace, size):
     for value in values[1:]:
         expected = expected + value
     program = trace(cross_replica_sum, tf.TensorSpec([size]))
-    for _ in range(5):
+    for _ in range(3):
         for result in start([program] * 8, [(value,) for value in values]).wait():
             assert result.tobytes() == expected.tobytes()
 
 
-def test_gradient_of_the_sum_is_the_sum_of_the_gradients(replicated):
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: cross_replica_sum(tf.square(x)), [120, 240, 360, 480]),
+        (lambda x: cross_replica_mean(x, replica_group_size=2), [5, 5, 25, 25]),
+        (lambda x: cross_replica_broadcast(x, root=1), [0, 60, 0, 0]),
+    ],
+    ids=["sum", "mean", "broadcast"],
+)
+def test_gradients_take_the_way_back(replicated, function, expected):
     def program(x, weight):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss = weight * cross_replica_sum(tf.square(x))
+            loss = weight * function(x)
         return tape.gradient(loss, x)
 
-    inputs = [(np.float32(r + 1), np.float32(10 * r)) for r in range(4)]
-    results = replicated(program, inputs)
-    assert results == [2 * (r + 1) * 60 for r in range(4)]
-
-
-def test_gradient_of_the_mean_is_the_mean_of_the_gradients(replicated):
-    def program(x, weight):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = weight * cross_replica_mean(x, replica_group_size=2)
-        return tape.gradient(loss, x)
-
-    results = replicated(program, [(np.float32(0), np.float32(r)) for r in range(4)])
-    assert results == [0.5, 0.5, 2.5, 2.5]
-
-
-def test_gradient_of_a_broadcast_goes_to_the_root(replicated):
-    def program(x, weight):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = weight * cross_replica_broadcast(x, root=1)
-        return tape.gradient(loss, x)
-
-    results = replicated(program, [(np.float32(r), np.float32(r + 1)) for r in range(3)])
-    assert results == [0, 6, 0]
+    assert replicated(program, [(np.float32(r + 1), np.float32(10 * r)) for r in range(4)]) == expected
 
 
 def test_gradient_through_a_loop(replicated):
@@ -206,10 +176,8 @@ def test_a_group_size_of_0_is_that_of_all_replicas(replicated):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_collective_on_its_own_runs_in_a_session(replicas):
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = replicas
-    config.configure_ipu_system()
+def test_a_collective_on_its_own_runs_in_a_session(replicas, configure):
+    configure(replicas)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             outputs = cross_replica_sum(tf.constant([1.0, 2.0])), cross_replica_mean(tf.constant(3.0))
@@ -218,15 +186,12 @@ def test_a_collective_on_its_own_runs_in_a_session(replicas):
         assert mean == 3.0
 
 
-def test_a_group_size_that_does_not_divide_is_refused_when_the_program_runs(replicated, strategy):
+def test_a_group_size_or_root_that_cannot_be_is_refused_when_the_program_runs(replicated, strategy):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"group size \(3\) does not divide .* replicas \(4\)"):
         replicated(lambda x: cross_replica_sum(x, 3), [(np.float32(0),)] * 4)
     program = tf.function(lambda x: cross_replica_sum(x, 2), jit_compile=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match="group size"):
         strategy.run(program, (tf.constant(0.0),))
-
-
-def test_a_root_that_no_group_has_is_refused_when_the_program_runs(replicated):
     with pytest.raises(tf.errors.InvalidArgumentError, match="`root` is 2"):
         replicated(lambda x: cross_replica_broadcast(x, root=2), [(np.float32(0),)] * 2)
 
@@ -255,18 +220,11 @@ def test_bad_arguments_are_refused_when_the_program_is_traced():
         ReplicaGroups(0)
     with pytest.raises(ValueError, match="`size` is 9223372036854775808, and there are at most 65536 replicas"):
         ReplicaGroups(2**63)
-
-
-@pytest.mark.parametrize("function", [cross_replica_sum, cross_replica_mean, cross_replica_broadcast])
-def test_an_eager_call_is_refused_by_name(function):
-    with pytest.raises(RuntimeError, match=f"`{function.__name__}` can only be called in a program"):
-        function(tf.constant(1.0))
-
-
-def test_an_uncompiled_function_is_refused_with_what_to_do():
-    function = tf.function(cross_replica_sum)
+    for function in (cross_replica_sum, cross_replica_mean, cross_replica_broadcast):
+        with pytest.raises(RuntimeError, match=f"`{function.__name__}` can only be called in a program"):
+            function(tf.constant(1.0))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"IPUStrategy\.run"):
-        function(tf.constant(1.0))
+        tf.function(cross_replica_sum)(tf.constant(1.0))
 
 
 def test_assume_equal_keeps_structure_and_values(replicated):

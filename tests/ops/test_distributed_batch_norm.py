@@ -25,12 +25,11 @@ SCALE, OFFSET, MOVING = (RANDOM.normal(size=[FEATURES]).astype("f") for _ in ran
 raw: Any = tf.raw_ops
 
 
-def configured(replicas: int, group: int) -> ipu.IPUStrategy:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = replicas
-    config.norms.experimental.distributed_batch_norm_replica_group_size = group
-    config.configure_ipu_system()
-    return ipu.IPUStrategy()
+@pytest.fixture
+def configured(replicas: Any) -> Any:
+    """`configured(4, 2)` is the strategy of four replicas that normalize in groups of two."""
+    name = "norms__experimental__distributed_batch_norm_replica_group_size"
+    return lambda count, group: replicas(count, **{name: group})
 
 
 def of_compat(x: Any, scale: Any, offset: Any) -> Any:
@@ -65,10 +64,13 @@ def together(array: Any, group: int) -> Any:
     return array.reshape(-1, group * BATCH, *array.shape[2:])
 
 
-@pytest.mark.parametrize(("replicas", "group"), [(2, 1), (2, 2), (4, 2), (4, 4)])
-@pytest.mark.parametrize("normalize", [of_compat, of_raw])
-def test_groups_of_replicas_normalize_as_one_batch_of_theirs(replicas: int, group: int, normalize: Any) -> None:
-    strategy = configured(replicas, group)
+@pytest.mark.parametrize(
+    ("count", "group", "normalize"), [(2, 1, of_compat), (4, 2, of_compat), (2, 2, of_raw), (4, 4, of_raw)]
+)
+def test_groups_of_replicas_normalize_as_one_batch_of_theirs(
+    count: int, group: int, normalize: Any, configured: Any
+) -> None:
+    strategy = configured(count, group)
     outfeed = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -80,7 +82,7 @@ def test_groups_of_replicas_normalize_as_one_batch_of_theirs(replicas: int, grou
     strategy.run(program)
     y, mean, variance, of_images, of_scale, of_offset = (one.numpy()[0] for one in outfeed.dequeue())
     plain = of_raw_outside if normalize is of_raw else of_compat
-    batches = zip(together(IMAGES[:replicas], group), together(WEIGHTS[:replicas], group), strict=True)
+    batches = zip(together(IMAGES[:count], group), together(WEIGHTS[:count], group), strict=True)
     wanted = [step(plain, *both, SCALE, OFFSET) for both in batches]
 
     def check(found: Any, expected: Any) -> None:
@@ -94,7 +96,9 @@ def test_groups_of_replicas_normalize_as_one_batch_of_theirs(replicas: int, grou
     check(of_offset[0], sum(one[5].numpy() for one in wanted))
 
 
-def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_others_with_their_own() -> None:
+def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_others_with_their_own(
+    configured: Any,
+) -> None:
     strategy = configured(2, 2)
     rows = IMAGES[:, :, 0, 0]
     with strategy.scope():
@@ -127,7 +131,7 @@ def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_other
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_another_size_of_groups_is_another_program() -> None:
+def test_another_size_of_groups_is_another_program(configured: Any) -> None:
     @tf.function(jit_compile=True)
     def program() -> Any:
         own = tf.gather(tf.constant(IMAGES), replication_index())
@@ -138,7 +142,7 @@ def test_another_size_of_groups_is_another_program() -> None:
     np.testing.assert_allclose(means[1], IMAGES[:2].mean((0, 1, 2, 3)), rtol=1e-5)
 
 
-def test_a_program_of_one_ipu_has_no_groups_of_two() -> None:
+def test_a_program_of_one_ipu_has_no_groups_of_two(configured: Any) -> None:
     strategy = configured(1, 2)
     program = tf.function(lambda x: tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET)[0], jit_compile=True)
     with pytest.raises(ValueError, match=r"group_size=2` does not divide the replicas of a device of 1 IPU: set it"):

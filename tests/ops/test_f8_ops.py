@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.config import StochasticRoundingBehaviour
 from tensorflow_ipu.ops import f8_ops
 from tensorflow_ipu.ops.f8_ops import Format, QuarterTensor, convert_from_f8, convert_to_f8, create_metadata
@@ -46,18 +45,20 @@ def test_every_half_is_rounded_as_elsewhere_and_cut_off_at_the_largest(fmt, dtyp
     assert set(codes[np.isnan(halves)]) == {0x80}
 
 
-def converting(values, fmt, scale=0, **behaviour):
+@pytest.fixture
+def converting(replicas):
     """The codes that a program makes of halves, where this is asked of floating point."""
-    config = ipu.IPUConfig()
-    for name, value in behaviour.items():
-        setattr(config.floating_point_behaviour, name, value)
-    config.configure_ipu_system()
-    convert = tf.function(lambda x: convert_to_f8(x, create_metadata(fmt, scale)).data, jit_compile=True)
-    return ipu.IPUStrategy().run(convert, (tf.constant(values),)).numpy()
+
+    def codes(values, fmt, scale=0, **behaviour):
+        convert = tf.function(lambda x: convert_to_f8(x, create_metadata(fmt, scale)).data, jit_compile=True)
+        strategy = replicas(1, **{f"floating_point_behaviour__{name}": value for name, value in behaviour.items()})
+        return strategy.run(convert, (tf.constant(values),)).numpy()
+
+    return codes
 
 
 @pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
-def test_every_half_beyond_the_largest_becomes_nan_where_that_is_asked_for(fmt, dtype, largest):
+def test_every_half_beyond_the_largest_becomes_nan_where_that_is_asked_for(converting, fmt, dtype, largest):
     halves = np.arange(65536, dtype=np.uint16).view(np.float16)
     codes = converting(halves, fmt, nanoo=True)
     with np.errstate(invalid="ignore"):  # There, too, what is beyond it is NaN.
@@ -66,12 +67,11 @@ def test_every_half_beyond_the_largest_becomes_nan_where_that_is_asked_for(fmt, 
 
 
 @pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
-def test_halves_round_to_a_neighbour_at_random_where_that_is_asked_for(fmt, dtype, largest):
+def test_halves_round_to_a_neighbour_at_random_where_that_is_asked_for(converting, fmt, dtype, largest):
     numbers = np.sort(np.delete(CODES, 0x80).view(dtype).astype(np.float64))
-    for value in (1.0625, -3.3, largest * 0.97, 1.3 * 2.0 ** (-9 if fmt == Format.F143 else -16), 2.0, 0.0):
+    for value in (-3.3, largest * 0.97, 1.3 * 2.0 ** (-9 if fmt == Format.F143 else -16), 2.0):
         half = np.float16(value)
-        esr = StochasticRoundingBehaviour.ON
-        codes = converting(np.full(4000, half), fmt, esr=esr)
+        codes = converting(np.full(4000, half), fmt, esr=StochasticRoundingBehaviour.ON)
         got = codes.view(dtype).astype(np.float64)
         at = np.searchsorted(numbers, float(half))
         below, above = (numbers[at], numbers[at]) if numbers[at] == half else (numbers[at - 1], numbers[at])
@@ -80,7 +80,7 @@ def test_halves_round_to_a_neighbour_at_random_where_that_is_asked_for(fmt, dtyp
         assert abs(got.mean() - float(half)) <= 4 * (above - below) * np.sqrt(share * (1 - share) / 4000)
 
 
-def test_overflow_of_a_conversion_stops_a_program():
+def test_overflow_of_a_conversion_stops_a_program(converting):
     for fmt, scale, fits, too_large in (
         (Format.F143, 0, 247, 248),
         (Format.F143, -2, 60, 64),
@@ -94,7 +94,7 @@ def test_overflow_of_a_conversion_stops_a_program():
 
 
 @pytest.mark.parametrize("fmt", Format)
-@pytest.mark.parametrize("scale", [-32, -3, 0, 5, 31])
+@pytest.mark.parametrize("scale", [-32, 5, 31])
 def test_scale_is_a_power_of_two_that_numbers_are_multiplied_by(fmt, scale):
     codes = tf.constant([0, 1, 0x20, 0x41, 0x90], tf.uint8)
     plain = convert_from_f8([codes, create_metadata(fmt)], tf.float32)
@@ -116,12 +116,6 @@ def test_metadata_may_be_a_tensor_and_is_packed_into_eight_bits():
         assert program(tf.constant([1.5, -3.0]), metadata).numpy().tolist() == [1.5, -3]
 
 
-@pytest.mark.parametrize("arguments", [(2,), (Format.F143, 32), (Format.F143, -33)])
-def test_metadata_that_does_not_exist_is_refused(arguments):
-    with pytest.raises(ValueError, match="`fmt`|`scale`"):
-        create_metadata(*arguments)
-
-
 def quarter(shape, fmt=Format.F143, scale=-2, seed=0):
     return convert_to_f8(np.random.default_rng(seed).normal(size=shape), create_metadata(fmt, scale))
 
@@ -137,11 +131,8 @@ def test_product_is_that_of_the_numbers(compiled):
     result = (tf.function(product, jit_compile=True) if compiled else product)()
     assert result.dtype == tf.float16
     np.testing.assert_allclose(result, plain, rtol=2e-3, atol=1e-3)
-
-
-def test_one_side_of_a_product_may_be_a_plain_tensor():
-    lhs, rhs = tf.ones([2, 4], tf.float16), quarter([4, 5])
-    np.testing.assert_allclose(f8_ops.f8_matmul(lhs, rhs), tf.matmul(lhs, convert_from_f8(rhs)), rtol=2e-3, atol=1e-3)
+    one = tf.ones([2, 3, 4], tf.float16)  # One side may be a plain tensor.
+    np.testing.assert_allclose(f8_ops.f8_matmul(one, rhs), tf.matmul(one, convert_from_f8(rhs)), rtol=2e-3, atol=1e-3)
 
 
 CONVOLUTIONS = {
@@ -179,12 +170,6 @@ def test_convolution_takes_explicit_padding_and_dilations():
     np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("function", [f8_ops.f8_conv_1d, f8_ops.f8_conv_2d, f8_ops.f8_conv_3d])
-def test_format_of_data_that_does_not_exist_is_refused(function):
-    with pytest.raises(ValueError, match="`data_format` must be"):
-        function(quarter([1, 2, 3]), quarter([1, 3, 4]), 1, "SAME", data_format="CWN")
-
-
 def test_quarter_tensor_holds_bits_and_metadata():
     tensor = quarter([3, 2])
     assert (tensor.shape, tensor.dtype, len(tensor)) == ([3, 2], tf.uint8, 3)
@@ -199,6 +184,23 @@ def test_quarter_tensor_holds_bits_and_metadata():
     assert np.array_equal(other.metadata, metadata)
 
 
-def test_bits_of_another_type_are_refused():
-    with pytest.raises(TypeError, match="`data` must be uint8, but is float32"):
-        QuarterTensor(tf.ones([2]), 0)
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: QuarterTensor(tf.ones([2]), 0), TypeError, "`data` must be uint8, but is float32"),
+        (lambda: create_metadata(2), ValueError, "`fmt`"),
+        (lambda: create_metadata(Format.F143, 32), ValueError, "`scale`"),
+        (lambda: create_metadata(Format.F143, -33), ValueError, "`scale`"),
+        *(
+            (
+                lambda each=each: each(quarter([1, 2, 3]), quarter([1, 3, 4]), 1, "SAME", data_format="CWN"),
+                ValueError,
+                "`data_format` must be",
+            )
+            for each in (f8_ops.f8_conv_1d, f8_ops.f8_conv_2d, f8_ops.f8_conv_3d)
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

@@ -87,19 +87,6 @@ def test_variables_of_the_ipu_are_read_as_they_are_then_and_those_of_the_host_wr
     assert seen.numpy() == 234
 
 
-def test_each_replica_calls_with_its_number(replicas: Any, words: Any) -> None:
-    strategy = replicas(4)
-
-    @tf.function(jit_compile=True)
-    def program() -> Any:
-        with outside():
-            own = tf.ensure_shape(words.lookup(replication_index()), [])
-            length = tf.strings.length(own)
-        return ipu.ops.cross_replica_ops.cross_replica_sum(tf.cast(length, tf.float32))
-
-    assert strategy.run(program).numpy() == 7 + 3 + 5 + 7
-
-
 def test_calls_keep_the_order_of_queues(strategy: Any) -> None:
     outfeed = ipu.IPUOutfeedQueue()
     seen: list[int] = []

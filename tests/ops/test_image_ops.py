@@ -11,22 +11,16 @@ from tensorflow_ipu.ops.image_ops import normalise_image
 OFFSETS, SCALES = [0.5, 0.25, 0.125], [2.0, 4.0, 8.0]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32])
-def test_channels_are_normalised_and_a_fourth_is_added(dtype, strategy):
-    image = np.arange(24).reshape(2, 4, 3).astype(dtype)
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [(np.uint8, [2, 4, 3]), (np.float16, [5, 3]), (np.float32, [2, 1, 2, 4, 3])]
+)
+def test_channels_are_normalised_and_a_fourth_is_added(dtype, shape, strategy):
+    image = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     program = tf.function(lambda x: normalise_image(x, OFFSETS, SCALES, 1 / 16), jit_compile=True)
     result = strategy.run(program, [tf.constant(image)])
     assert result.dtype == (np.float16 if dtype == np.uint8 else dtype)
     assert np.array_equal(result[..., :3], (image.astype(np.float32) / 16 - OFFSETS) * SCALES)
     assert not np.any(result[..., 3])
-
-
-@pytest.mark.parametrize("shape", [(5, 3), (2, 1, 2, 9, 3)])
-def test_pixels_come_in_any_shape_of_two_dimensions_or_more(shape, strategy):
-    image = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    program = tf.function(lambda x: normalise_image(x, OFFSETS, SCALES), jit_compile=True)
-    result = strategy.run(program, [tf.constant(image)])
-    assert np.array_equal(result, np.pad((image - OFFSETS) * SCALES, [*[(0, 0)] * (len(shape) - 1), (0, 1)]))
 
 
 @pytest.mark.parametrize(

@@ -48,26 +48,20 @@ def test_compiled_product_has_the_parts(dimension):
     assert len(re.findall(r" dot\(", hlo)) == 2
 
 
-@pytest.mark.parametrize(("dimension", "size"), [("a_columns", 4), ("a_rows_b_columns", 6), ("b_rows", 8)])
-def test_factor_that_does_not_divide_is_refused_with_the_size(dimension, size):
-    with pytest.raises(ValueError, match=f"`serialization_factor=5` must divide .* size {size}"):
-        serialized_matmul(*operands(), 5, dimension)
-
-
-@pytest.mark.parametrize("factor", [0, -2])
-def test_factor_below_one_is_refused(factor):
-    with pytest.raises(ValueError, match="`serialization_factor` must be 1 or more"):
-        serialized_matmul(*operands(), factor, "b_rows")
-
-
-def test_all_that_is_wrong_is_told_at_once():
-    with pytest.raises(ValueError, match=r"3 faults:[^$]*'rows'[^$]*`a`[^$]*`b`"):
-        serialized_matmul(tf.ones([2]), tf.ones([2]), 1, "rows")
-
-
-def test_shapes_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match="`a` has 6 columns and `b` has 4 rows"):
-        serialized_matmul(tf.ones([2, 6]), tf.ones([4, 2]), 1, "b_rows")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*operands(), 5, "a_columns"), "`serialization_factor=5` must divide .* size 4"),
+        ((*operands(), 5, "a_rows_b_columns"), "`serialization_factor=5` must divide .* size 6"),
+        ((*operands(), 5, "b_rows"), "`serialization_factor=5` must divide .* size 8"),
+        ((*operands(), 0, "b_rows"), "`serialization_factor` must be 1 or more"),
+        ((tf.ones([2]), tf.ones([2]), 1, "rows"), r"3 faults:[^$]*'rows'[^$]*`a`[^$]*`b`"),
+        ((tf.ones([2, 6]), tf.ones([4, 2]), 1, "b_rows"), "`a` has 6 columns and `b` has 4 rows"),
+    ],
+)
+def test_products_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        serialized_matmul(*arguments)
 
 
 @pytest.mark.parametrize("ids", [[0, 0, 1, 3], [2, 2, 2, 2]])

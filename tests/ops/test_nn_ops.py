@@ -34,6 +34,7 @@ def test_activation_and_gradient_are_those_of_tensorflow(name):
     for actual in (both(ours, X), tf.function(lambda: both(ours, X), jit_compile=True)()):
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)  # Processors differ in their tanh.
+    assert ours(tf.cast(X, tf.float16)).dtype == tf.float16
 
 
 @pytest.mark.parametrize("approximate", [True, False])
@@ -55,16 +56,6 @@ def test_gelu_of_large_half_precision_has_a_gradient(approximate):
         np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_half_precision_stays(name):
-    assert ACTIVATIONS[name][0](tf.cast(X, tf.float16)).dtype == tf.float16
-
-
-def test_softmax_takes_no_other_word_for_stable():
-    with pytest.raises(TypeError, match="`stable`"):
-        nn_ops.softmax(X, stable=1)
-
-
 @pytest.mark.parametrize("decorator", [nn_ops.multi_conv, nn_ops.multi_conv(options={"planType": "parallel"})])
 def test_convolutions_at_once_compute_what_they_compute(decorator):
     def plain(x, w):
@@ -74,11 +65,10 @@ def test_convolutions_at_once_compute_what_they_compute(decorator):
     for one, other in zip(decorator(plain)(x, w), plain(x, w), strict=True):
         assert np.array_equal(one, other)
     assert decorator(plain).__name__ == "plain"
-
-
-def test_options_of_convolutions_must_be_a_dict():
     with pytest.raises(TypeError, match="`options` must be a dict"):
         nn_ops.multi_conv(options="fast")
+    with pytest.raises(TypeError, match="`stable`"):
+        nn_ops.softmax(X, stable=1)
 
 
 CLASSES, BATCH, SIZE = 20, 3, 4
@@ -151,16 +141,10 @@ def test_sample_is_drawn_in_the_program(problem, loss):
     assert one.shape == (BATCH,)
     assert np.isfinite(one).all()
     assert not np.array_equal(one, other)
-
-
-def test_seed_repeats_the_sample(problem):
-    weights, biases, labels, inputs, _ = problem
-
-    def loss(seed):
-        return nn_ops.sampled_softmax_loss(weights, biases, labels, inputs, 8, CLASSES, 2, seed=seed).numpy()
-
-    assert np.array_equal(loss(3), loss(3))
-    assert not np.array_equal(loss(3), loss(4))
+    if loss is nn_ops.sampled_softmax_loss:
+        first, again, another = (loss(weights, biases, labels, inputs, 8, CLASSES, 2, seed=seed) for seed in (3, 3, 4))
+        assert np.array_equal(first, again)
+        assert not np.array_equal(first, another)
 
 
 def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
@@ -171,11 +155,11 @@ def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
     @tf.function(jit_compile=True)
     def draw():
         signature = (tf.int64, tf.float32, tf.float32)
-        return tf.map_fn(lambda seed: tuple(_log_uniform(labels, 5, CLASSES, seed)), tf.range(500), signature)
+        return tf.map_fn(lambda seed: tuple(_log_uniform(labels, 5, CLASSES, seed)), tf.range(300), signature)
 
     drawn, true_expected, _ = draw()
     assert all(len(set(classes)) == 5 for classes in drawn.numpy())
-    share = np.bincount(drawn.numpy().ravel(), minlength=CLASSES) / 500
+    share = np.bincount(drawn.numpy().ravel(), minlength=CLASSES) / 300
     # On average, what is expected is what is drawn.
     assert share[0] == pytest.approx(np.mean(true_expected), abs=0.05)
     assert share[0] > 4 * share[-1]

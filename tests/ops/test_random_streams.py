@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -22,13 +21,6 @@ DRAWS = {
 }
 
 
-def strategy_of(replicas: int) -> ipu.IPUStrategy:
-    configuration = ipu.IPUConfig()
-    configuration.auto_select_ipus = replicas
-    configuration.configure_ipu_system()
-    return ipu.IPUStrategy()
-
-
 def drawn(strategy: Any, draw: Any, times: int = 3) -> np.ndarray:
     """What a program draws, of shape [times, replicas, ...]."""
     queue = ipu.IPUOutfeedQueue()
@@ -43,21 +35,29 @@ def drawn(strategy: Any, draw: Any, times: int = 3) -> np.ndarray:
     return queue.dequeue().numpy()
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_replicas_draw_their_own_numbers_again_from_the_same_seed(name: str) -> None:
-    strategy = strategy_of(3)
-    reset_ipu_seed(5)
-    first = drawn(strategy, DRAWS[name])
-    flat = first.reshape([9, -1])
-    assert len(np.unique(flat, axis=0)) == 9, "each draw of each replica is another one"
-    reset_ipu_seed(5)
-    np.testing.assert_array_equal(drawn(strategy, DRAWS[name]), first)
-    reset_ipu_seed(6)
-    assert not np.array_equal(drawn(strategy, DRAWS[name]), first)
+def test_replicas_draw_their_own_numbers_again_from_the_same_seed(replicas: Any) -> None:
+    strategy, queue = replicas(3), ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        for _ in tf.range(3):
+            queue.enqueue({name: draw() for name, draw in DRAWS.items()})
+
+    def numbers(seed: int) -> Any:
+        reset_ipu_seed(seed)
+        strategy.run(program)
+        return queue.dequeue()
+
+    first, again, others = numbers(5), numbers(5), numbers(6)
+    for name in DRAWS:
+        flat = first[name].numpy().reshape([9, -1])
+        assert len(np.unique(flat, axis=0)) == 9, f"each draw of {name} of each replica is another one"
+        np.testing.assert_array_equal(again[name], first[name], err_msg=name)
+        assert not np.array_equal(others[name], first[name]), name
 
 
-def test_identical_replicas_draw_the_same() -> None:
-    strategy = strategy_of(3)
+def test_identical_replicas_draw_the_same(replicas: Any) -> None:
+    strategy = replicas(3)
     reset_ipu_seed(5, experimental_identical_replicas=True)
     same = drawn(strategy, DRAWS["uniform"])
     np.testing.assert_array_equal(same[:, 0], same[:, 1])
@@ -66,8 +66,8 @@ def test_identical_replicas_draw_the_same() -> None:
     np.testing.assert_array_equal(drawn(strategy, DRAWS["uniform"])[:, 0], same[:, 0])
 
 
-def test_runs_go_on_in_the_stream() -> None:
-    strategy = strategy_of(1)
+def test_runs_go_on_in_the_stream(replicas: Any) -> None:
+    strategy = replicas(1)
     queue = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -86,8 +86,8 @@ def test_runs_go_on_in_the_stream() -> None:
     np.testing.assert_array_equal(np.concatenate([draw(1), draw(3)]), first)
 
 
-def test_a_number_has_the_distribution_that_it_should_have() -> None:
-    strategy = strategy_of(2)
+def test_a_number_has_the_distribution_that_it_should_have(replicas: Any) -> None:
+    strategy = replicas(2)
     reset_ipu_seed(3)
     uniform = drawn(strategy, lambda: tf.random.uniform([20000]), times=1)
     assert abs(uniform.mean() - 0.5) < 0.01
@@ -99,17 +99,17 @@ def test_a_number_has_the_distribution_that_it_should_have() -> None:
     np.testing.assert_array_equal(np.sort(order), np.arange(100))
 
 
-def test_generators_draw_their_own_numbers_on_each_replica() -> None:
-    strategy = strategy_of(3)
+def test_generators_draw_their_own_numbers_on_each_replica(replicas: Any) -> None:
+    strategy = replicas(3)
     with strategy.scope():
         generator = tf.random.Generator.from_seed(1)
     numbers = drawn(strategy, lambda: generator.uniform([4]), times=2).reshape([6, -1])
     assert len(np.unique(numbers, axis=0)) == 6
 
 
-def test_generators_draw_the_same_on_identical_replicas() -> None:
+def test_generators_draw_the_same_on_identical_replicas(replicas: Any) -> None:
     """They went on to derive numbers from the replica's index; on all replicas they are those of the first now."""
-    strategy = strategy_of(3)
+    strategy = replicas(3)
 
     def numbers(identical: bool) -> np.ndarray:
         with strategy.scope():
@@ -121,7 +121,7 @@ def test_generators_draw_the_same_on_identical_replicas() -> None:
     np.testing.assert_array_equal(numbers(True), np.repeat(first, 3, axis=1))
 
 
-def test_keras_drops_other_units_out_on_each_replica_and_on_the_first_those_of_plain_keras() -> None:
+def test_keras_drops_other_units_out_on_each_replica_and_on_the_first_those_of_plain_keras(replicas: Any) -> None:
     import keras
 
     def dropout() -> Any:
@@ -131,7 +131,7 @@ def test_keras_drops_other_units_out_on_each_replica_and_on_the_first_those_of_p
     plain_layer.build([64])
 
     plain = np.stack([plain_layer(tf.ones([64]), training=True) for _ in range(2)])
-    strategy = strategy_of(3)
+    strategy = replicas(3)
     with strategy.scope():
         layer = dropout()
     masks = drawn(strategy, lambda: layer(tf.ones([64]), training=True), times=2)

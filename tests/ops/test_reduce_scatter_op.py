@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,39 +15,30 @@ def scattered(reduced: np.ndarray, replicas: int) -> np.ndarray:
     return np.pad(reduced, (0, replicas * length - len(reduced))).reshape(replicas, length)
 
 
-def test_reduce_scatter_as_drawn(replicated):
-    results = replicated(lambda x: reduce_scatter(x, 2), [(np.array([1, 2, 3]),), (np.array([10, 20, 30]),)])
-    np.testing.assert_array_equal(results, [[11, 22], [33, 0]])
+def test_vectors_of_every_length_are_padded_to_equal_parts(replicated, arrays):
+    values, lengths = arrays(4, [8]), [0, 1, 3, 4, 5, 8]
+    results = replicated(lambda x: reduce_scatter([x[:length] for length in lengths], 4), [(one,) for one in values])
+    for at, length in enumerate(lengths):
+        expected = scattered(np.sum(values, 0)[:length], 4)
+        np.testing.assert_array_equal([result[at] for result in results], expected)
 
 
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 8])
-def test_every_length_is_padded_to_equal_parts(replicated, arrays, length):
-    values = arrays(4, [length])
-    results = replicated(lambda x: reduce_scatter(x, 4), [(value,) for value in values])
-    np.testing.assert_array_equal(results, scattered(np.sum(values, 0), 4))
+def test_every_reduction(replicated, arrays):
+    numbers = {"ADD": np.add, "MUL": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
+    numbers["MEAN"] = lambda a, b: (a + b) / 2
+    booleans = {"LOGICAL_AND": np.logical_and, "LOGICAL_OR": np.logical_or}
 
+    def program(x, flags):
+        def by(values, names):
+            return {name: reduce_scatter(values, 2, f"COLLECTIVE_OP_{name}") for name in names}
 
-@pytest.mark.parametrize(
-    ("op", "reduce"),
-    [
-        ("ADD", np.add),
-        ("MUL", np.multiply),
-        ("MIN", np.minimum),
-        ("MAX", np.maximum),
-        ("MEAN", lambda a, b: (a + b) / 2),
-    ],
-)
-def test_every_reduction_of_numbers(replicated, arrays, op, reduce):
-    values = arrays(2, [5])
-    results = replicated(lambda x: reduce_scatter(x, 2, f"COLLECTIVE_OP_{op}"), [(value,) for value in values])
-    np.testing.assert_array_equal(results, scattered(functools.reduce(reduce, values), 2))
+        return {**by(x, numbers), **by(flags, booleans)}
 
-
-@pytest.mark.parametrize(("op", "reduce"), [("LOGICAL_AND", np.logical_and), ("LOGICAL_OR", np.logical_or)])
-def test_every_reduction_of_booleans(replicated, arrays, op, reduce):
-    values = arrays(2, [9], np.bool_)
-    results = replicated(lambda x: reduce_scatter(x, 2, f"COLLECTIVE_OP_{op}"), [(value,) for value in values])
-    np.testing.assert_array_equal(results, scattered(reduce(*values), 2))
+    values, flags = arrays(2, [5]), arrays(2, [9], np.bool_)
+    results = replicated(program, list(zip(values, flags, strict=True)))
+    for name, reduce in {**numbers, **booleans}.items():
+        expected = scattered(reduce(*(flags if name in booleans else values)), 2)
+        np.testing.assert_array_equal([result[name] for result in results], expected, err_msg=name)
 
 
 def test_local_keeps_the_part_of_the_own_vector(replicated, arrays):
@@ -57,14 +46,6 @@ def test_local_keeps_the_part_of_the_own_vector(replicated, arrays):
     results = replicated(lambda x: reduce_scatter(x, 2, "COLLECTIVE_OP_LOCAL"), [(value,) for value in values])
     for replica, result in enumerate(results):
         np.testing.assert_array_equal(result, scattered(values[replica], 2)[replica])
-
-
-def test_a_list_is_reduced_at_once(replicated, arrays):
-    values = arrays(2, [5])
-    results = replicated(lambda x: reduce_scatter([x, x[:2]], 2), [(value,) for value in values])
-    for replica, (long, short) in enumerate(results):
-        np.testing.assert_array_equal(long, scattered(np.sum(values, 0), 2)[replica])
-        np.testing.assert_array_equal(short, scattered(np.sum(values, 0)[:2], 2)[replica])
 
 
 def test_groups(replicated, arrays):
@@ -120,8 +101,5 @@ def test_bad_arguments_are_refused_when_the_program_is_traced():
             reduce_scatter(tf.zeros([2]), 2, "COLLECTIVE_OP_LOGICAL_OR")
         with pytest.raises(ValueError, match="`replication_factor`"):
             reduce_scatter(tf.zeros([2]), 0)
-
-
-def test_an_eager_call_is_refused():
     with pytest.raises(RuntimeError, match="can only be called in a program"):
         reduce_scatter(tf.zeros([2]), 1)

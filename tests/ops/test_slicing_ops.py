@@ -72,11 +72,6 @@ def test_gradients_are_those_of_finite_differences(zero_unused):
     assert np.any(theoretical[0]) != zero_unused
 
 
-def test_packing_is_the_way_back():
-    unpacked = sequence_slice_unpack(SRC, [2, 3], [4, 0], 5)
-    assert np.array_equal(sequence_slice_pack(-SRC, unpacked, [2, 3], [4, 0], False)[:3], SRC[:3])
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [

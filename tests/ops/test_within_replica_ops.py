@@ -18,18 +18,13 @@ def assert_vectors(found, expected):
     assert [vector.numpy().tolist() for vector in found] == expected
 
 
-def test_all_reduce_fills_up_with_zeros():
-    results = all_reduce(constants([1, 2], [3, 4, 5], [6, 7, 8]), "COLLECTIVE_OP_ADD")
-    assert isinstance(results, tuple)
-    np.testing.assert_array_equal(results, [[10, 13, 13]] * 3)
-
-
 @pytest.mark.parametrize(
     ("op", "expected"), [("MUL", [3, 8, 0]), ("MIN", [1, 2, 0]), ("MAX", [3, 4, 5]), ("ADD", [4, 6, 5])]
 )
 def test_all_reduce_by_every_operation_on_numbers(op, expected):
-    for result in all_reduce(constants([1.0, 2.0], [3.0, 4.0, 5.0]), f"COLLECTIVE_OP_{op}"):
-        np.testing.assert_array_equal(result, expected)
+    results = all_reduce(constants([1.0, 2.0], [3.0, 4.0, 5.0]), f"COLLECTIVE_OP_{op}")
+    assert isinstance(results, tuple)
+    np.testing.assert_array_equal(results, [expected] * 2)
 
 
 def test_all_reduce_of_booleans():
@@ -42,11 +37,6 @@ def test_local_keeps_what_a_shard_has():
     shards = constants([1, 2, 3], [4, 5, 6])
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2, 3], [4, 5, 6]])
     assert_vectors(reduce_scatter(shards, "COLLECTIVE_OP_LOCAL"), [[1, 0], [5, 6]])
-
-
-def test_scalars_count_as_vectors_of_one():
-    np.testing.assert_array_equal(all_reduce(constants(1, 2), "COLLECTIVE_OP_ADD"), [[3], [3]])
-    np.testing.assert_array_equal(all_gather(constants(1, 2)), [[1, 2], [1, 2]])
 
 
 def test_reduce_scatter_leaves_each_shard_the_part_that_the_sdk_documents():
@@ -79,12 +69,12 @@ def test_each_element_of_reduce_scatter_is_on_one_shard(count, length):
     np.testing.assert_array_equal(np.sort(found[found > 0]), np.arange(1, length + 1))
 
 
-def test_all_gather_concatenates_along_the_axis():
-    shards = [tf.ones([2, 1]), tf.zeros([2, 2])]
+def test_all_gather_concatenates_along_the_axis_and_takes_scalars_as_vectors():
     for axis in (1, -1):
-        results = all_gather(shards, axis)
-        assert len(results) == 2
-        np.testing.assert_array_equal(results[1], [[1, 0, 0], [1, 0, 0]])
+        results = all_gather([tf.ones([2, 1]), tf.zeros([2, 2])], axis)
+        np.testing.assert_array_equal(results, [[[1, 0, 0], [1, 0, 0]]] * 2)
+    np.testing.assert_array_equal(all_reduce(constants(1, 2), "COLLECTIVE_OP_ADD"), [[3], [3]])
+    np.testing.assert_array_equal(all_gather(constants(1, 2)), [[1, 2], [1, 2]])
 
 
 def test_programs_and_their_gradients(strategy):
