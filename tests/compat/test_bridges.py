@@ -25,23 +25,30 @@ from tensorflow_ipu.compat._table import resolve
 _WITH_INPUT = ("keras", "keras.layers", "keras._tf_keras.keras", "keras._tf_keras.keras.layers")
 
 
-@pytest.mark.parametrize(("module", "name", "target"), _names.ATTRIBUTES)
 @pytest.mark.usefixtures("installed")
-def test_lost_name_is_back(module: str, name: str, target: str) -> None:
-    assert getattr(importlib.import_module(module), name) is resolve(target)
-
-
-@pytest.mark.parametrize(("module", "name", "target"), _names.ATTRIBUTES)
-def test_lost_name_is_lost_without_the_door(module: str, name: str, target: str) -> None:
-    del target
-    assert not hasattr(importlib.import_module(module), name)
-
-
-@pytest.mark.usefixtures("installed")
-def test_datasets_of_the_internal_keras_are_those_of_keras() -> None:
+def test_lost_names_are_back() -> None:
+    from tensorflow.python.distribute import distribution_strategy_context
     from tensorflow.python.keras.datasets import mnist
 
+    for module, name, target in _names.ATTRIBUTES:
+        assert getattr(importlib.import_module(module), name) is resolve(target), (module, name)
     assert mnist.load_data is keras.datasets.mnist.load_data
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        assert distribution_strategy_context.get_strategy() is strategy
+
+
+def test_names_are_lost_without_the_door() -> None:
+    for module, name, _ in _names.ATTRIBUTES:
+        assert not hasattr(importlib.import_module(module), name), (module, name)
+    assert not hasattr(keras.metrics, "MSE")
+    assert not hasattr(keras.backend, "sum")
+    assert not hasattr(keras, "optimizer_v2")
+    for module in _WITH_INPUT:
+        with pytest.raises(ValueError, match="80"):
+            importlib.import_module(module).Input(80)
+    with ipu.IPUStrategy().scope(), pytest.raises(ValueError, match="not supported"):
+        loss_scale_optimizer.LossScaleOptimizer(gradient_descent.SGD(0.1))
 
 
 # Keras left models of files as they were before `compile`, with a warning.
@@ -67,15 +74,6 @@ def test_control_flow_by_its_old_module_runs() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_strategy_is_known_to_the_old_distribution_context() -> None:
-    from tensorflow.python.distribute import distribution_strategy_context
-
-    strategy = ipu.IPUStrategy()
-    with strategy.scope():
-        assert distribution_strategy_context.get_strategy() is strategy
-
-
-@pytest.mark.usefixtures("installed")
 def test_variable_on_the_ipu_initializes_another_one() -> None:
     from tensorflow.python.ipu import scopes
 
@@ -93,12 +91,12 @@ def test_variable_on_the_ipu_initializes_another_one() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.usefixtures("installed")
-def test_loss_scale_optimizer_of_the_internal_keras_skips_infinite_steps_under_the_strategy(replicas: int) -> None:
-    from tensorflow.python.ipu import config, ipu_strategy
+def test_loss_scale_optimizer_of_the_internal_keras_skips_infinite_steps_under_the_strategy(
+    replicas: int, configure: Any
+) -> None:
+    from tensorflow.python.ipu import ipu_strategy
 
-    settings = config.IPUConfig()
-    settings.auto_select_ipus = replicas
-    settings.configure_ipu_system()
+    configure(replicas)
     strategy = ipu_strategy.IPUStrategy()
     with strategy.scope():
         weights = tf.Variable([1.0, 2.0])
@@ -122,11 +120,6 @@ def test_loss_scale_optimizer_of_the_internal_keras_skips_infinite_steps_under_t
     second = first - 0.25 * moment
     third = second - 0.25 * (0.5 * moment + replicas * np.array([2.0, 1.0]))
     np.testing.assert_allclose(state, [[*first, 1024], [*first, 512], [*second, 512], [*third, 1024]], rtol=1e-6)
-
-
-def test_loss_scale_optimizer_of_the_internal_keras_refuses_the_strategy_without_the_door() -> None:
-    with ipu.IPUStrategy().scope(), pytest.raises(ValueError, match="not supported"):
-        loss_scale_optimizer.LossScaleOptimizer(gradient_descent.SGD(0.1))
 
 
 @pytest.mark.usefixtures("installed")
@@ -156,41 +149,28 @@ def test_keras_has_the_old_names_that_tf_keras_has() -> None:
     np.testing.assert_array_equal(keras.backend.sum(tf.constant([1.0, 2.0])), 3.0)
 
 
-def test_keras_lacks_the_old_names_without_the_door() -> None:
-    assert not hasattr(keras.metrics, "MSE")
-    assert not hasattr(keras.backend, "sum")
-    assert not hasattr(keras, "optimizer_v2")
-
-
 @pytest.mark.usefixtures("installed")
-def test_compile_takes_a_tensor_as_steps_per_execution() -> None:
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse", steps_per_execution=tf.constant(3, tf.int64))
-    assert model.steps_per_execution == 3
-
-
-@pytest.mark.usefixtures("installed")
-def test_optimizer_takes_lr_and_has_it() -> None:
+def test_functions_models_and_optimizers_take_their_old_arguments() -> None:
     optimizer = keras.optimizers.Adam(lr=0.25)
     assert optimizer.lr.numpy() == 0.25
     optimizer.lr = 0.5
     assert optimizer.learning_rate.numpy() == 0.5
     assert keras.optimizers.Adam(0.125).lr.numpy() == 0.125
-
-
-@pytest.mark.usefixtures("installed")
-def test_apply_gradients_takes_a_name() -> None:
     variable = keras.Variable([1.0, 2.0])
     keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([2.0, 2.0]), variable)], "step")
     np.testing.assert_array_equal(variable.numpy(), [0.0, 1.0])
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=tf.constant(3, tf.int64))
+    assert model.steps_per_execution == 3
+    function = tf.function(lambda x: x + 1, experimental_compile=True)
+    assert function(tf.constant(1)).numpy() == 2
 
 
-@pytest.mark.parametrize("module", _WITH_INPUT)
 @pytest.mark.usefixtures("installed")
-def test_input_takes_one_number_as_its_shape(module: str) -> None:
-    holder = importlib.import_module(module)
-    assert holder.Input(80).shape == (None, 80)
-    assert holder.Input(shape=(3, 4), batch_size=2).shape == (2, 3, 4)
+def test_input_takes_one_number_as_its_shape() -> None:
+    for holder in map(importlib.import_module, _WITH_INPUT):
+        assert holder.Input(80).shape == (None, 80)
+        assert holder.Input(shape=(3, 4), batch_size=2).shape == (2, 3, 4)
 
 
 @pytest.mark.usefixtures("installed")
@@ -202,15 +182,3 @@ def test_input_that_was_imported_before_the_door_opened_takes_one_number(tmp_pat
     assert isinstance(model, keras.Model)
     assert model.input_shape == (None, 80)
     assert keras.layers.InputLayer(80, 2).get_config()["batch_shape"] == (2, 80)
-
-
-@pytest.mark.parametrize("module", _WITH_INPUT)
-def test_input_refuses_a_number_without_the_door(module: str) -> None:
-    with pytest.raises(ValueError, match="80"):
-        importlib.import_module(module).Input(80)
-
-
-@pytest.mark.usefixtures("installed")
-def test_function_takes_experimental_compile() -> None:
-    function = tf.function(lambda x: x + 1, experimental_compile=True)
-    assert function(tf.constant(1)).numpy() == 2

@@ -34,11 +34,18 @@ def test_modules_are_on_ipu_and_importable_by_their_paths() -> None:
 
     for name in ON_IPU:
         assert getattr(ipu, name) is importlib.import_module(f"{IPU}.{name}"), name
-
-
-def test_alias_is_the_module_itself() -> None:
     for alias, module in _names.ALIASES.items():
         assert importlib.import_module(alias) is importlib.import_module(module)
+    method = ipu.gradient_accumulation.GradientAccumulationReductionMethod
+    assert ipu.optimizers.GradientAccumulationReductionMethod is method
+    from keras.ipu.extensions import extensions_base, functional_extensions, model_extensions, sequential_extensions
+
+    for kind in (
+        functional_extensions.FunctionalExtension,
+        sequential_extensions.SequentialExtension,
+        model_extensions.ModelExtension,
+    ):
+        assert issubclass(kind, extensions_base.KerasExtensionBase)
 
 
 def test_class_of_the_addons_goes_by_its_short_name() -> None:
@@ -50,29 +57,6 @@ def test_class_of_the_addons_goes_by_its_short_name() -> None:
     assert (layers.LayerNorm, layers.GroupNorm) == (layers.LayerNormalization, layers.GroupNormalization)
     assert layers.InstanceNorm is layers.InstanceNormalization
     assert (LSTM, GroupNorm) == (layers.LSTM, layers.GroupNorm)
-
-
-def test_reduction_method_is_among_the_optimizers() -> None:
-    from tensorflow.python.ipu import gradient_accumulation, optimizers
-
-    method = gradient_accumulation.GradientAccumulationReductionMethod
-    assert optimizers.GradientAccumulationReductionMethod is method
-
-
-def test_extensions_of_keras_are_in_the_module_of_their_kind_of_model() -> None:
-    from keras.ipu.extensions import extensions_base, functional_extensions, model_extensions, sequential_extensions
-    from keras.ipu.extensions.pipeline_stage_assignment import PipelineStage
-
-    assert issubclass(functional_extensions.FunctionalExtension, extensions_base.KerasExtensionBase)
-    assert issubclass(sequential_extensions.SequentialExtension, extensions_base.KerasExtensionBase)
-    assert issubclass(model_extensions.ModelExtension, extensions_base.KerasExtensionBase)
-    assert functional_extensions.PipelineStage is PipelineStage
-
-
-def test_module_that_served_the_extensions_alone_says_so() -> None:
-    for package in ("keras.ipu.extensions", "tensorflow.keras.ipu.extensions"):
-        with pytest.raises(ModuleNotFoundError, match="polling_thread`: it served `fit`"):
-            importlib.import_module(f"{package}.polling_thread")
 
 
 def test_rows_lead_to_what_they_say() -> None:
@@ -108,6 +92,14 @@ def test_name_that_nobody_knows_is_answered_with_the_nearest_one() -> None:
         loops.repeats  # noqa: B018
     with pytest.raises(ImportError, match=r"has no name `repeats`.*`repeat`"):
         from tensorflow.python.ipu.loops import repeats  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=r"no module `tensorflow.python.ipu.loop`.*`loops`"):
+        importlib.import_module(f"{IPU}.loop")
+    for package in ("keras.ipu.extensions", "tensorflow.keras.ipu.extensions"):
+        with pytest.raises(ModuleNotFoundError, match="polling_thread`: it served `fit`"):
+            importlib.import_module(f"{package}.polling_thread")
+    ops = importlib.import_module("tensorflow.compiler.plugin.poplar.ops")
+    with pytest.raises(AttributeError, match="generated wrappers"):
+        ops.gen_popops_ops  # noqa: B018
 
 
 @pytest.mark.parametrize("module", [f"{IPU}.keras", "keras.testing_utils"])
@@ -115,18 +107,6 @@ def test_module_that_is_gone_says_what_became_of_it(module: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=f"no module `{module}`: ") as caught:
         importlib.import_module(module)
     assert caught.value.name == module
-
-
-def test_unknown_submodule_of_an_old_module_is_told() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"no module `tensorflow.python.ipu.loop`.*`loops`"):
-        importlib.import_module(f"{IPU}.loop")
-
-
-def test_package_of_generated_ops_imports_and_says_that_it_is_empty() -> None:
-    from tensorflow.compiler.plugin.poplar import ops
-
-    with pytest.raises(AttributeError, match="generated wrappers"):
-        ops.gen_popops_ops  # noqa: B018
 
 
 def test_star_import_brings_what_exists() -> None:

@@ -59,10 +59,8 @@ def test_optimizer_of_tensorflow_1_updates_as_it_does_there(name: str) -> None:
     assert np.abs(theirs.numpy() - 1).max() > 0.01
 
 
-def test_fit_on_replicas_trains_by_the_rules_of_the_optimizer_of_tensorflow_1() -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 2
-    config.configure_ipu_system()
+def test_fit_on_replicas_trains_by_the_rules_of_the_optimizer_of_tensorflow_1(configure: Any) -> None:
+    configure(2)
     x = np.linspace(-1, 1, 16, dtype=np.float32).reshape([8, 2])
     with ipu.IPUStrategy().scope():
         model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1, use_bias=False)])

@@ -72,8 +72,13 @@ def _check(namespace: dict[str, object], spelling: str) -> None:
     assert found.Input(shape=(80)).shape == found.layers.Input(80).shape == (None, 80)
 
 
-@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(SPELLINGS, 2)])
-@pytest.mark.parametrize("installation", ["before", "between", "after"])
+@pytest.mark.parametrize(
+    ("first", "second", "installation"),
+    [
+        *((*pair, "between") for pair in itertools.permutations(SPELLINGS, 2)),
+        *((one, "import tensorflow.keras", when) for one in SPELLINGS for when in ("before", "after")),
+    ],
+)
 @pytest.mark.usefixtures("unused_keras")
 def test_keras_has_ipu_after_any_two_imports(first: str, second: str, installation: str) -> None:
     try:

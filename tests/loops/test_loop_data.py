@@ -29,45 +29,28 @@ def test_element_that_is_a_dict_comes_by_name(run: Any, infeed_of: Any, numbers:
         assert run(program, infeed_of(dataset)).numpy() == 27
 
 
-def test_body_with_data_may_carry_nothing(run: Any, infeed_of: Any, numbers: Any) -> None:
-    source, sink = infeed_of(numbers), ipu.IPUOutfeedQueue()
-
-    def program() -> None:
-        repeat(4, lambda x: sink.enqueue(x * x), infeed_queue=source)
-
-    run(program)
-    np.testing.assert_array_equal(sink.dequeue(), [0, 1, 4, 9])
-
-
 def test_second_run_goes_on_where_the_first_left_the_data(strategy: Any, infeed_of: Any, numbers: Any) -> None:
     queue = infeed_of(numbers)
     program = tf.function(lambda n: repeat(n, lambda x, y: x + y, [0], queue), jit_compile=True)
     assert [int(strategy.run(program, (tf.constant(n),))) for n in (3, 1, 0, 4)] == [3, 3, 0, 4 + 5 + 6 + 7]
     other = tf.function(lambda: repeat(2, lambda x, y: x + y, [0], queue))
     assert strategy.run(other).numpy() == 8 + 9
-
-
-def test_queue_may_be_an_argument_of_the_program(strategy: Any, infeed_of: Any, numbers: Any) -> None:
-    program = tf.function(lambda queue: repeat(3, lambda x, y: x + y, [0], queue), jit_compile=True)
+    given = tf.function(lambda queue: repeat(3, lambda x, y: x + y, [0], queue), jit_compile=True)
     first, second = infeed_of(numbers), infeed_of(numbers.skip(10))
-    assert [int(strategy.run(program, (queue,))) for queue in (first, second, first)] == [3, 33, 12]
+    assert [int(strategy.run(given, (queue,))) for queue in (first, second, first)] == [3, 33, 12]
 
 
-def test_queue_that_was_not_initialized_is_refused_by_the_run(run: Any, numbers: Any) -> None:
+def test_queue_that_was_not_initialized_or_is_in_no_program_is_refused(run: Any, numbers: Any) -> None:
     queue = ipu.IPUInfeedQueue(numbers)
     with pytest.raises(tf.errors.FailedPreconditionError, match="not initialized"):
         run(lambda: repeat(3, lambda x, y: x + y, [0], queue))
-
-
-def test_loop_with_a_queue_needs_a_program(infeed_of: Any, numbers: Any) -> None:
+    queue.initializer  # noqa: B018
     with pytest.raises(tf.errors.FailedPreconditionError, match="runs in a compiled program alone"):
-        repeat(3, lambda x, y: x + y, [0], infeed_of(numbers))
+        repeat(3, lambda x, y: x + y, [0], queue)
 
 
-def test_first_example_of_the_guide_gives_the_figures_that_ipu_users_know(strategy: Any) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 1
-    config.configure_ipu_system()
+def test_first_example_of_the_guide_gives_the_figures_that_ipu_users_know(strategy: Any, configure: Any) -> None:
+    configure(1)
     dataset = tf.data.Dataset.from_tensors(tf.constant(1.0, shape=[800])).map(lambda x: [x, 2 * x]).repeat()
     infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
 
@@ -86,9 +69,6 @@ def test_first_example_of_the_guide_gives_the_figures_that_ipu_users_know(strate
     assert (result["d1"].shape, result["d2"].shape) == ([10, 800], [10, 800])
     np.testing.assert_array_equal(result["d1"], np.tile(np.arange(3.0, 13.0)[:, None], [1, 800]))
     np.testing.assert_array_equal(result["d2"], np.full([10, 800], -1.0))
-
-
-# Nesting.
 
 
 def test_loops_nest_and_share_a_queue_in_program_order(run: Any, infeed_of: Any, numbers: Any) -> None:

@@ -12,12 +12,6 @@ WEIGHTS = 4 * WIDTH * WIDTH
 RATE = systems()["IPU-M2000"].streaming_bytes_per_second
 
 
-def configure(ipus):
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
-
-
 def train(strategy, make_optimizer):
     """A loop of 12 steps that updates a weight, with the optimizer two functions away from the program."""
     with strategy.scope():
@@ -54,7 +48,7 @@ def test_the_state_of_an_optimizer_that_a_program_names_is_told_apart(strategy):
     assert memory.off_chip == 0
 
 
-def test_state_off_the_chip_comes_and_goes_with_each_update_and_replicas_share_it(strategy):
+def test_state_off_the_chip_comes_and_goes_with_each_update_and_replicas_share_it(strategy, configure):
     configure(2)
     slots = tf.compat.v1.train
 

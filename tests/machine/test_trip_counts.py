@@ -24,42 +24,52 @@ def test_loops_of_constant_bounds_are_counted(report, begin, end, step, count):
     assert products(report(function, X)) == ([count] if count else [])
 
 
-def test_the_lower_of_two_bounds_counts(report):
-    def function(x):
-        return tf.while_loop(lambda i, _: i < 25, lambda i, y: (i + 1, y @ y), (0, x), maximum_iterations=7)[1]
-
-    assert products(report(function, X)) == [7]
+def lower_of_two_bounds(x):
+    return tf.while_loop(lambda i, _: i < 25, lambda i, y: (i + 1, y @ y), (0, x), maximum_iterations=7)[1]
 
 
-def test_counts_of_nested_loops_multiply(report):
-    def function(x):
-        for _ in tf.range(3):
+def nested(x):
+    for _ in tf.range(3):
+        x = x @ x
+        for _ in tf.range(5):
             x = x @ x
-            for _ in tf.range(5):
-                x = x @ x
-        return x
-
-    assert sorted(products(report(function, X))) == [3, 15]
+    return x
 
 
-def test_a_bound_that_an_outer_loop_carries_is_read(report):
-    def function(x):
-        inner = tf.constant(6) * 2
-        for _ in tf.range(3):
-            for _ in tf.range(inner):
-                x = x @ x
-        return x
-
-    assert products(report(function, X)) == [36]
+def bound_that_an_outer_loop_carries(x):
+    inner = tf.constant(6) * 2
+    for _ in tf.range(3):
+        for _ in tf.range(inner):
+            x = x @ x
+    return x
 
 
-def test_a_condition_on_data_counts_up_to_its_other_bound(report):
-    def function(x):
-        return tf.while_loop(
-            lambda i, y: tf.logical_and(i < 9, tf.reduce_sum(y) < 1.0), lambda i, y: (i + 1, y @ y), (0, x)
-        )[1]
+def condition_on_data_and_another_bound(x):
+    def both(i, y):
+        return tf.logical_and(i < 9, tf.reduce_sum(y) < 1.0)
 
-    assert products(report(function, X)) == [9]
+    return tf.while_loop(both, lambda i, y: (i + 1, y @ y), (0, x))[1]
+
+
+def gradient_that_goes_back_as_often(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.while_loop(lambda i, _: i < 7, lambda i, y: (i + 1, tf.tanh(y @ x)), (0, x), maximum_iterations=9)[1]
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "counts"),
+    [
+        (lower_of_two_bounds, [7]),
+        (nested, [3, 15]),
+        (bound_that_an_outer_loop_carries, [36]),
+        (condition_on_data_and_another_bound, [9]),
+        (gradient_that_goes_back_as_often, [7, 7, 7]),
+    ],
+)
+def test_loops_are_counted_by_what_is_known_of_them(report, function, counts):
+    assert sorted(products(report(function, X))) == counts
 
 
 def test_a_count_that_only_running_tells_is_told_and_may_be_given(report):
@@ -85,13 +95,3 @@ def test_a_loop_without_end_is_told(report):
         return tf.while_loop(lambda y: tf.reduce_sum(y) < 1.0, lambda y: y @ y, (x,))[0]
 
     assert any(line.startswith("loop `") for line in report(function, X).assumptions)
-
-
-def test_the_loop_of_gradients_goes_back_as_often_as_the_loop_went(report):
-    def function(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.while_loop(lambda i, _: i < 7, lambda i, y: (i + 1, tf.tanh(y @ x)), (0, x), maximum_iterations=9)[1]
-        return tape.gradient(y, x)
-
-    assert products(report(function, X)) == [7, 7, 7]

@@ -10,17 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.config import reset_ipu_configuration
 
 MICRO_BATCHES = 8
-
-
-@pytest.fixture(autouse=True)
-def fresh_system():
-    """Nothing configured before and after each test."""
-    reset_ipu_configuration()
-    yield
-    reset_ipu_configuration()
 
 
 @pytest.fixture(scope="session")

@@ -27,19 +27,6 @@ INNER = {
 
 
 @pytest.fixture
-def replicas():
-    """`replicas(count)` configures so many, and gives a strategy for them."""
-
-    def configure(count):
-        config = ipu.IPUConfig()
-        config.auto_select_ipus = count
-        config.configure_ipu_system()
-        return ipu.IPUStrategy()
-
-    return configure
-
-
-@pytest.fixture
 def trained_on(replicas, regression):
     """`trained_on(count, make_optimizer)` trains on replicas: micro-batch t * count + r is that of replica r."""
 
@@ -75,26 +62,28 @@ def groups(size):
     return [list(range(first, first + size)) for first in range(0, 8, size)]
 
 
-@pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_the_mean_over_replicas_trains_as_one_replica_with_all_of_their_batches(
-    trained_on, plainly_trained, inner, count
-):
-    expected = plainly_trained(INNER[inner](), groups(count), mean=True)
-    result = trained_on(count, lambda: CrossReplicaOptimizer(INNER[inner]()))
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("inner", INNER)
-def test_without_it_the_gradients_of_replicas_add_up(trained_on, plainly_trained, inner):
-    expected = plainly_trained(INNER[inner](), groups(2))
-    result = trained_on(2, INNER[inner])
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
-    ("inner", "reduction"), [("momentum", "sum"), ("adam", "sum"), ("adam", "mean"), ("momentum", "running_mean")]
+    ("inner", "count", "wrap", "share", "together"),
+    [
+        ("momentum", 4, CrossReplicaOptimizer, 1 / 4, 4),
+        ("adam", 2, CrossReplicaOptimizer, 1 / 2, 2),
+        ("momentum", 1, CrossReplicaOptimizer, 1, 1),
+        ("momentum", 2, lambda inner: inner, 1, 2),
+        ("adam", 1, ShardedOptimizer, 1, 1),
+        ("adam", 2, lambda inner: GradientAccumulationOptimizerV2(inner, 2), 1, 4),
+        ("momentum", 2, lambda inner: CrossReplicaOptimizer(MapGradientOptimizer(inner, lambda g, _: 3 * g)), 3 / 2, 2),
+    ],
+    ids=["mean of 4", "mean of 2", "mean of 1", "sum", "sharded", "accumulated sum", "mapped before the mean"],
 )
+def test_replicas_train_as_one_with_all_of_their_batches(
+    trained_on, plainly_trained, inner, count, wrap, share, together
+):
+    expected = plainly_trained(MapGradients(INNER[inner](), share), groups(together))
+    result = trained_on(count, lambda: wrap(INNER[inner]()))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("inner", "reduction"), [("momentum", "sum"), ("adam", "mean"), ("momentum", "running_mean")])
 def test_accumulation_and_mean_train_as_one_batch(trained_on, plainly_trained, inner, reduction):
     # Two replicas, each with two micro-batches an update; the mean of the replicas' sums is half of the sum of all.
     share = 0.5 if reduction == "sum" else 0.25
@@ -116,31 +105,14 @@ class MapGradients:
         self._optimizer.apply_gradients([(gradient * self._scale, variable) for gradient, variable in pairs])
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
+def test_all_ways_to_accumulate_with_the_mean_are_the_same(trained_on):
+    ways = [
+        lambda inner: CrossReplicaGradientAccumulationOptimizerV2(inner, 2),
         lambda inner: CrossReplicaGradientAccumulationOptimizer(inner, 2),
-        lambda inner: GradientAccumulationOptimizerV2(CrossReplicaOptimizer(inner), 2),
         lambda inner: GradientAccumulationOptimizerV2(CrossReplicaOptimizer(IpuOptimizer(inner)), 2),
-    ],
-)
-def test_all_ways_to_accumulate_with_the_mean_are_the_same(trained_on, wrap):
-    expected = trained_on(2, lambda: CrossReplicaGradientAccumulationOptimizerV2(INNER["momentum"](), 2))
-    np.testing.assert_array_equal(trained_on(2, lambda: wrap(INNER["momentum"]())), expected)
-
-
-def test_accumulation_alone_adds_up_the_replicas_once_an_update(trained_on, plainly_trained):
-    expected = plainly_trained(INNER["adam"](), groups(4))
-    result = trained_on(2, lambda: GradientAccumulationOptimizerV2(INNER["adam"](), 2))
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gradients_are_mapped_before_the_mean(trained_on, plainly_trained):
-    expected = plainly_trained(MapGradients(INNER["momentum"](), 3.0), groups(2), mean=True)
-    result = trained_on(
-        2, lambda: CrossReplicaOptimizer(MapGradientOptimizer(INNER["momentum"](), lambda grad, _: 3 * grad))
-    )
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    ]
+    first, *others = [trained_on(2, lambda wrap=wrap: wrap(INNER["momentum"]())) for wrap in ways]
+    np.testing.assert_array_equal(others, [first] * 2)
 
 
 def test_sparse_gradients_become_their_dense_mean(replicas):
@@ -194,8 +166,3 @@ def test_gradients_that_are_none_are_passed_on(replicas):
 def test_an_eager_mean_is_refused():
     with pytest.raises(RuntimeError, match="can only be called in a program"):
         CrossReplicaOptimizer(INNER["adam"]()).apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
-
-
-def test_the_sharded_optimizer_trains_as_the_wrapped_one(trained_on, plainly_trained):
-    expected = plainly_trained(INNER["adam"](), groups(1))
-    np.testing.assert_allclose(trained_on(1, lambda: ShardedOptimizer(INNER["adam"]())), expected, rtol=1e-5, atol=1e-6)

@@ -55,11 +55,6 @@ def test_slots_names_and_variables_are_those_of_the_wrapped_optimizer():
     assert [v.name for v in outer.variables()] == [v.name for v in inner.variables()]
 
 
-def test_a_keras_optimizer_is_refused():
-    with pytest.raises(ValueError, match=r"`opt` must be a `tf.compat.v1.train.Optimizer`"):
-        IpuOptimizer(tf.keras.optimizers.SGD(0.1))
-
-
 def test_a_mapping_that_is_no_function_is_refused():
     with pytest.raises(TypeError, match="`gradient_mapping_function` must be a function, but is 3"):
         MapGradientOptimizer(Momentum(0.1, 0.9), 3)

@@ -34,7 +34,7 @@ def adam_on_101_weights(**options):
 # Adam has two moments a weight, and two scalars, which are too small to go off the chip.
 @pytest.mark.parametrize(
     ("options", "state_on_chip", "state_off_chip"),
-    [({}, 816, 0), ({"offload_weight_update_variables": False}, 816, 0), (OFFLOADED, 8, 808), (SHARDED, 8, 2 * 26 * 4)],
+    [({"offload_weight_update_variables": False}, 816, 0), (OFFLOADED, 8, 808), (SHARDED, 8, 2 * 26 * 4)],
 )
 def test_state_is_where_the_options_say(options, state_on_chip, state_off_chip):
     memory = update_memory(*adam_on_101_weights(**options), replicas=4)
@@ -64,11 +64,8 @@ def test_optimizers_of_keras_count_without_the_variables_of_their_wrappers():
 
 
 @pytest.mark.parametrize("replicas", [0, -1, 1.0, True])
-def test_number_of_replicas_is_checked(replicas):
+def test_number_of_replicas_and_optimizer_are_checked(replicas):
     with pytest.raises(ValueError, match="`replicas`"):
         update_memory(keras.optimizers.SGD(0.1), [], replicas)
-
-
-def test_what_is_no_optimizer_is_refused():
     with pytest.raises(TypeError, match="`optimizer`"):
         update_memory(object(), [])
