@@ -214,10 +214,7 @@ def test_other_sizes_of_packs_are_told(workers):
         np.testing.assert_array_equal(value, [4, 4])
     first, _ = workers.outcomes(count_in_packs, workers.each([4, 0]))
     assert first.kinds[0] == "InvalidArgumentError"
-    assert (
-        f"worker 1 ({workers.addresses[1]}) chunks what crosses up to 1048576 bytes, and this worker 4."
-        in first.message
-    )
+    assert f"worker 1 ({workers.addresses[1]}) sends chunks of up to 1048576 bytes, and this worker 4." in first.message
 
 
 def test_another_number_of_replicas_is_told(workers):
