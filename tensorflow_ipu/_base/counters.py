@@ -12,25 +12,14 @@ _KEPT_TRACES = 256
 
 
 class Sample(NamedTuple):
-    """One measured time.
-
-    Attributes:
-      end: When it ended, by the monotonic clock, in nanoseconds.
-      duration: How long it was, in nanoseconds.
-    """
+    """One measured time."""
 
     end: int
     duration: int
 
 
 class Summary(NamedTuple):
-    """Measured times of one kind, in nanoseconds.
-
-    Attributes:
-      number: How many there were.
-      total: What they add up to.
-      latest: The latest of them.
-    """
+    """Measured times of one kind, in nanoseconds."""
 
     number: int = 0
     total: int = 0
@@ -61,14 +50,7 @@ class Times:
 
 
 class Trace(NamedTuple):
-    """One trace of a function to a program.
-
-    Attributes:
-      end: When it ended, by the monotonic clock, in nanoseconds.
-      duration: How long it took, in nanoseconds.
-      function: The function's name, with the line where it begins.
-      reason: Why it was traced, in words.
-    """
+    """One trace of a function to a program."""
 
     end: int
     duration: int

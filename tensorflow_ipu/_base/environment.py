@@ -107,15 +107,7 @@ _SYNTHETIC_CATEGORIES = frozenset({"seed", "infeed", "outfeed", "hostembedding",
 
 @dataclass(frozen=True)
 class PoplarFlags:
-    """What `TF_POPLAR_FLAGS` says.
-
-    Attributes:
-      use_ipu_model: Whether the program asks for the IPU Model instead of hardware.
-      use_synthetic_data: Whether no data at all passes between host and device.
-      synthetic_data_categories: Lower-case names of the kinds of data that do not pass between host and device.
-      executable_cache_path: The folder in which executables are kept; empty for none.
-      others: The remaining flags as they were written; they are recorded and change nothing.
-    """
+    """What `TF_POPLAR_FLAGS` says."""
 
     use_ipu_model: bool = False
     use_synthetic_data: bool = False

@@ -12,16 +12,7 @@ PROGRAMS = "tensorflow_ipu.programs"
 
 
 class TimedSpan(NamedTuple):
-    """Something that took time; an instant where both times are the same. Nanoseconds of the monotonic clock.
-
-    Attributes:
-      channel: What it belongs to: a track of the trace.
-      name: What it was.
-      begin: When it began.
-      end: When it ended.
-      thread: The identifier of the thread.
-      details: What else is known of it.
-    """
+    """Something that took time; an instant where both times are the same. Nanoseconds of the monotonic clock."""
 
     channel: str
     name: str
@@ -32,14 +23,7 @@ class TimedSpan(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A number at a moment.
-
-    Attributes:
-      graph: What it belongs to: a counter of the trace.
-      series: Which of the counter's numbers it is.
-      at: The moment, in nanoseconds of the monotonic clock.
-      value: The number.
-    """
+    """A number at a moment."""
 
     graph: str
     series: str

@@ -30,14 +30,7 @@ _lock = threading.RLock()
 
 
 class Patch:
-    """Something that is replaced for a while, and put back after it. Thread-safe.
-
-    Attributes:
-      places: Where it is: `module:name`, with dots into classes, objects and dicts.
-      why: What for, and why nothing public does.
-      lasts: When.
-      until: What TensorFlow or Keras would have to have for it to go; a link where they know of it.
-    """
+    """Something that is replaced for a while, and put back after it. Thread-safe."""
 
     def __init__(self, *places: str, why: str, lasts: Lifetime, until: str) -> None:
         """Describes it; nothing is replaced yet."""

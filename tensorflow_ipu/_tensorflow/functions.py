@@ -276,14 +276,7 @@ def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, 
 
 
 class Leaf(NamedTuple):
-    """One part of an argument.
-
-    Attributes:
-      kind: `"tensor"`, `"value"` (of Python), `"object"` (of Python, compared by identity) or `"other"`.
-      text: All of it, as text.
-      shape: Of a tensor; None where its rank is not known.
-      dtype: Of a tensor: its name. Of a value or object: that of its class.
-    """
+    """One part of an argument."""
 
     kind: str
     text: str

@@ -10,16 +10,7 @@ import tensorflow as tf
 
 
 class Measured(NamedTuple):
-    """One event of one thread.
-
-    Attributes:
-      thread: The number of the thread.
-      line: The thread's name.
-      name: What it did.
-      begin: When it began, in nanoseconds since 1970.
-      duration: How long it took, in nanoseconds.
-      details: More of it: names to text or numbers.
-    """
+    """One event of one thread."""
 
     thread: int
     line: str

@@ -300,14 +300,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """A cluster.
-
-    Attributes:
-      addresses: `host:port` of each worker, in order.
-      local_replicas: How many replicas each has; None where the script says.
-      ipus_per_replica: How many IPUs each replica has; None where the script says.
-      timeout: Seconds after which a worker gives the others up; None for the default.
-    """
+    """A cluster."""
 
     addresses: tuple[str, ...]
     local_replicas: int | None = None

@@ -29,14 +29,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class ListedName:
-    """A name of the API.
-
-    Attributes:
-      module: Its module, with `ipu` for `tensorflow.python.ipu`.
-      name: The name in it; empty for a module that is gone as a whole.
-      state: What it is here.
-      words: Where it is; or what becomes of its use, or why there is none.
-    """
+    """A name of the API."""
 
     module: str
     name: str

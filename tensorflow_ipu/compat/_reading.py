@@ -20,16 +20,7 @@ _IMPORTERS = frozenset({"__import__", "import_module"})
 
 @dataclass
 class Scope:
-    """A module, function, class or comprehension.
-
-    Attributes:
-      parent: The scope around; None for a module.
-      is_class: Whether it is a class, whose names the functions in it do not see.
-      bound: Its names, each with all that it is bound to: the full name of what was imported, the expression that it
-        renames, or None for anything else.
-      stars: The modules of which it imports all names.
-      elsewhere: Names that `global` and `nonlocal` say are another scope's.
-    """
+    """A module, function, class or comprehension."""
 
     parent: Scope | None = None
     is_class: bool = False
@@ -40,13 +31,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Import:
-    """An import that has to succeed.
-
-    Attributes:
-      line: Where, from 1.
-      module: The module's full name.
-      name: The name that a `from` takes of it; None where it takes the module or all names.
-    """
+    """An import that has to succeed."""
 
     line: int
     module: str
@@ -55,13 +40,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Use:
-    """A name, or a chain of attributes, that has to be there.
-
-    Attributes:
-      line: Where it ends, from 1.
-      node: The expression.
-      scope: Where it stands.
-    """
+    """A name, or a chain of attributes, that has to be there."""
 
     line: int
     node: ast.expr
@@ -69,14 +48,7 @@ class Use:
 
 
 class Reading(ast.NodeVisitor):
-    """Reads a file.
-
-    Attributes:
-      scope: The file's own scope.
-      imports: What it cannot do without.
-      uses: Likewise.
-      modules: All modules that it imports, guarded or not, with each name of a `from` as it were a module.
-    """
+    """Reads a file."""
 
     def __init__(self, tree: ast.Module, package: str = "") -> None:
         """Takes what `ast.parse` gives, and the full name of the package around, which relative imports begin at."""
@@ -449,13 +421,7 @@ def _files(folders: Sequence[Path], module: str) -> Iterator[tuple[Path, str, st
 
 @dataclass(frozen=True, order=True)
 class Found:
-    """A place of which there is something to say.
-
-    Attributes:
-      path: The file.
-      line: The line in it, from 1.
-      message: What is missing, and why; or what a name that is there does not do.
-    """
+    """A place of which there is something to say."""
 
     path: str
     line: int

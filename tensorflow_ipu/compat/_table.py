@@ -13,11 +13,7 @@ NOT_YET = "it is not available in this version of tensorflow_ipu"
 
 @dataclass(frozen=True)
 class Absent:
-    """Stands where an old name has nothing to stand for.
-
-    Attributes:
-      reason: Why, as the end of a sentence that begins with the name.
-    """
+    """Stands where an old name has nothing to stand for."""
 
     reason: str = NOT_YET
 
@@ -28,12 +24,7 @@ Target = str | Absent
 
 @dataclass(frozen=True)
 class Module:
-    """An old module.
-
-    Attributes:
-      names: Its names, each with its target.
-      note: What to add where somebody asks for a name that is not among them.
-    """
+    """An old module."""
 
     names: Mapping[str, Target] = field(default_factory=dict)
     note: str = ""

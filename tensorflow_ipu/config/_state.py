@@ -28,12 +28,7 @@ _DEFAULT_CONNECTIONS = (DeviceConnectionType.ALWAYS,)
 
 @dataclass(frozen=True)
 class DeviceSeed:
-    """The seed that the random numbers of a device start from.
-
-    Attributes:
-      seed: The number that the user gave.
-      identical_replicas: Whether all replicas draw the same numbers.
-    """
+    """The seed that the random numbers of a device start from."""
 
     seed: int
     identical_replicas: bool

@@ -33,21 +33,7 @@ _MANIFEST, _FUNCTIONS, _WEIGHTS, _EXECUTABLES = "application.json", "functions.p
 
 @dataclass(frozen=True)
 class Application:
-    """What is in the file.
-
-    Attributes:
-      name: A name that no other file's has.
-      functions: The program's functions, serialized.
-      arguments: What each of its flat arguments is, in order: of kind `input`, `variable`, `infeed`, `outfeed`, `order`,
-        `site` or `random`.
-      results: The dtype and shape of each result.
-      shards: How many IPUs a replica uses.
-      ipus: How many IPUs the device had.
-      ahead: Whether answers may wait for the elements that follow: it has a pipeline, or replicas.
-      weights: The values of frozen variables by their place among the arguments.
-      key: What the executables depend on.
-      executables: The files by their names.
-    """
+    """What is in the file."""
 
     name: str
     functions: bytes

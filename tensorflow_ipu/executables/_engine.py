@@ -35,13 +35,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @dataclass(eq=False)
 class _Call:
-    """What a program is given at once.
-
-    Attributes:
-      elements: An element for each infeed.
-      future: Who waits for the answer; None for what fills up a pipeline.
-      taken: Whether the program has got any of it.
-    """
+    """What a program is given at once."""
 
     elements: list[tuple[np.ndarray, ...]]
     future: Future | None

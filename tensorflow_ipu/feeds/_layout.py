@@ -40,17 +40,7 @@ _layouts: dict[int, ElementLayout] = {}
 
 
 class ElementLayout:
-    """How the elements of an outfeed are put together.
-
-    Attributes:
-      nested: The structure, with a `tf.TensorSpec` for each tensor.
-      is_leaf: Whether an element is a tensor by itself.
-      types: The dtypes of its tensors, in `tf.nest` order.
-      shapes: Their shapes, likewise.
-      bytes: The size of an element.
-      number: The same for equal layouts, in any process; never 0.
-      row_reader: Takes elements without an operation of TensorFlow; None where one is needed.
-    """
+    """How the elements of an outfeed are put together."""
 
     def __init__(self, nested: Nested) -> None:
         """Takes a structure of `tf.TensorSpec`."""

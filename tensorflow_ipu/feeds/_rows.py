@@ -54,13 +54,7 @@ class _ElementLayout(ctypes.Structure):
 
 
 class _OutputBuffer(NamedTuple):
-    """The tensors of an element that has not come: nobody has seen them before their values are there.
-
-    Attributes:
-      lanes: Of how many replicas.
-      element: The tensors, put together.
-      values: Where the values of each leaf belong.
-    """
+    """The tensors of an element that has not come: nobody has seen them before their values are there."""
 
     replicas: int
     element: Nested

@@ -18,13 +18,7 @@ DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
 
 
 class ElementSpec:
-    """The spec of a dataset's elements, nested and flat.
-
-    Attributes:
-      nested: The structure of `tf.TensorSpec`, as `dataset.element_spec` has it.
-      types: The dtypes of its tensors, in `tf.nest` order.
-      shapes: Their shapes, likewise.
-    """
+    """The spec of a dataset's elements, nested and flat."""
 
     def __init__(self, nested: Nested) -> None:
         """Takes a dataset's `element_spec`."""

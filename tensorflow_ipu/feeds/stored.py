@@ -49,11 +49,7 @@ def infeed_of(dataset: tf.data.Dataset, device: str) -> tuple[IPUInfeedQueue, tf
 
 
 class StoredResults:
-    """An outfeed in the place of a stored program's.
-
-    Attributes:
-      state: The state that names it to the program.
-    """
+    """An outfeed in the place of a stored program's."""
 
     def __init__(self, description: Mapping[str, Any], device: str) -> None:
         """Makes the queue."""

@@ -102,12 +102,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 class _Caller(NamedTuple):
-    """Who has called worker 0.
-
-    Attributes:
-      connection: The way to answer.
-      process: Names the process, for messages.
-    """
+    """Who has called worker 0."""
 
     connection: socket.socket
     process: str

@@ -20,13 +20,7 @@ __all__ = ["ProbedStep", "ProbedTensor", "build", "probed_step", "strategy_of_mo
 
 
 class ProbedTensor(NamedTuple):
-    """A tensor that a layer made.
-
-    Attributes:
-      layer: The layer's name.
-      name: What tells it from others of the layer.
-      tensor: The tensor.
-    """
+    """A tensor that a layer made."""
 
     layer: str
     name: str
@@ -34,15 +28,7 @@ class ProbedTensor(NamedTuple):
 
 
 class ProbedStep(NamedTuple):
-    """What a step of training computed.
-
-    Attributes:
-      loss: The loss, without the scale.
-      activations: The results of layers, in the order in which they were computed.
-      gradients: The gradients of the scaled loss with respect to them; None for one that it does not depend on.
-      weights: The trainable weights.
-      weight_gradients: The gradients of the scaled loss with respect to them, likewise.
-    """
+    """What a step of training computed."""
 
     loss: tf.Tensor
     activations: Sequence[ProbedTensor]

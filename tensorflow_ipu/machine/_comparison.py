@@ -21,15 +21,7 @@ _NUMBER = re.compile(r"_\d+(?=[/_ ])")
 
 @dataclass(frozen=True)
 class Change:
-    """One figure of two reports.
-
-    Attributes:
-      name: What it is.
-      before: In the first report: seconds, bytes or a count.
-      after: In the second.
-      text: Says such a figure in words.
-      detail: Whether it is a part of the figure above it.
-    """
+    """One figure of two reports."""
 
     name: str
     before: float

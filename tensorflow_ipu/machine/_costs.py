@@ -32,20 +32,7 @@ _COLUMN_SPLITS = (1, 2, 4, 8, 16, 32, 64, 1, 1, 1, 1, 1, 1)
 
 @dataclass(frozen=True)
 class Grid:
-    """A division of a product, and what it costs.
-
-    Attributes:
-      rows: Parts that the rows of the result (of all groups) are divided into.
-      columns: Parts of the columns.
-      depth: Parts of what is summed over; their sums are then added.
-      splits: How often the whole is done, one part of the columns or rows after the other, so that it fits.
-      compute: Cycles of the matrix unit, and of adding partial sums.
-      exchange: Cycles of bringing operands and partial sums to the tiles.
-      phases: How often the tiles synchronise.
-      tile_bytes: Memory that operands and results take on a tile meanwhile.
-      fits: Whether that is within the proportion that it may take.
-      temporary_bytes: What all tiles take together for it.
-    """
+    """A division of a product, and what it costs."""
 
     rows: int
     columns: int
@@ -180,16 +167,7 @@ IN_PLACE = ELEMENTWISE | UPDATING
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of an operation takes, all in cycles but where it says otherwise.
-
-    Attributes:
-      compute: Cycles of arithmetic and of moves within a tile.
-      exchange: Cycles of moves between tiles.
-      sync: Cycles of synchronisation.
-      flops: Operations of arithmetic (no cycles), a multiply-add being two.
-      plan: How it is divided among the tiles, where that was searched for.
-      known: Whether this operation is known; one that is not is taken for a move of its result.
-    """
+    """What one run of an operation takes, all in cycles but where it says otherwise."""
 
     compute: float = 0.0
     exchange: float = 0.0

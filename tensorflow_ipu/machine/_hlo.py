@@ -16,13 +16,7 @@ _LITERALS = {"s32": "s32s", "s64": "s64s", "u32": "u32s", "u64": "u64s", "pred":
 
 @dataclass(frozen=True)
 class Shape:
-    """The type and dimensions of an array, or the parts of a tuple.
-
-    Attributes:
-      dtype: The name of the type in HLO, such as `f32`; `tuple` for a tuple.
-      dimensions: The sizes; empty for a scalar.
-      parts: Of a tuple, the shapes of its elements.
-    """
+    """The type and dimensions of an array, or the parts of a tuple."""
 
     dtype: str
     dimensions: tuple[int, ...] = ()
@@ -62,17 +56,7 @@ def _item_bytes(dtype: str) -> int:
 
 @dataclass(eq=False)
 class HloInstruction:
-    """One instruction of a computation.
-
-    Attributes:
-      name: Its name, one of its kind in the program.
-      opcode: What it does, such as `dot` or `while`.
-      shape: Of its result.
-      operands: What it works on.
-      called: The computations that it calls: of a `while` the body, then the condition.
-      scope: The name of the TensorFlow operation that it comes from, with its name scopes.
-      number: Of a parameter its number, of a `get-tuple-element` the element's.
-    """
+    """One instruction of a computation."""
 
     name: str
     opcode: str
@@ -136,13 +120,7 @@ class HloInstruction:
 
 @dataclass(eq=False)
 class Computation:
-    """A function of the program.
-
-    Attributes:
-      name: Its name.
-      operations: What it does, each after what it works on.
-      root: The operation whose result is the computation's.
-    """
+    """A function of the program."""
 
     name: str
     operations: tuple[HloInstruction, ...]
@@ -151,15 +129,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, or what a convolution is as one.
-
-    Attributes:
-      groups: How many such products are independent of each other.
-      rows: Rows of the result: the batch, with the positions of a convolution's output.
-      columns: Columns of the result: a convolution's output channels.
-      depth: What is summed over: input channels times positions of the kernel that meet no inserted zeros.
-      item_bytes: Bytes an element of the operands takes.
-    """
+    """A product of matrices, or what a convolution is as one."""
 
     groups: int
     rows: int

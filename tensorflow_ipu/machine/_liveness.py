@@ -180,15 +180,7 @@ class LiveBuffer:
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which a computation has the most in memory, beside what it was given.
-
-    Attributes:
-      bytes: How much that is.
-      buffers: What is in memory then, largest first.
-      temporary: Bytes that the operation of that moment takes besides.
-      profile: How much is in memory at each operation that does anything, in the order in which they run; those that a
-        loop repeats once.
-    """
+    """The moment at which a computation has the most in memory, beside what it was given."""
 
     bytes: int
     buffers: tuple[LiveBuffer, ...]

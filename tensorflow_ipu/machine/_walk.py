@@ -23,14 +23,7 @@ _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A call of a computation: where the values of its parameters come from.
-
-    Attributes:
-      computation: What is called.
-      arguments: The operands of the call, by number; None for the program itself.
-      caller: The frame that they belong to.
-      loop: The `while` of which this is the body or the condition; its parameter then differs by iteration.
-    """
+    """A call of a computation: where the values of its parameters come from."""
 
     computation: Computation
     arguments: tuple[HloInstruction, ...] | None = None

@@ -26,11 +26,7 @@ _NO_RESERVE = 0x4000
 
 
 class HostTable:
-    """Rows of zeros whose memory the system gives as they are written, so that a table may be larger than memory.
-
-    Attributes:
-      array: The rows, [rows, width]: what programs read and change.
-    """
+    """Rows of zeros whose memory the system gives as they are written, so that a table may be larger than memory."""
 
     def __init__(self, rows: int, width: int, dtype: tf.DType) -> None:
         """Makes the rows: float16 or float32."""

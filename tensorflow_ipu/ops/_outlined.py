@@ -148,17 +148,7 @@ _CALLED, _SHARED = "_ipu_outlined", "_ipu_outlined_codes"
 
 
 class _Code:
-    """A function of the runtime, and what differentiates its calls.
-
-    Attributes:
-      name: Its name.
-      results: What it returns, in its graph.
-      outputs: How many of its results the caller knows of; residuals follow.
-      differentiated: The numbers of those outputs whose gradients the backward pass takes, in order.
-      needs: What else the backward pass takes: of each the number of an input of the function, or of a result counted
-        from the inputs on.
-      wanted: For each gradient that the backward pass gives the number of the input.
-    """
+    """A function of the runtime, and what differentiates its calls."""
 
     def __init__(self, name: str, graph: graphs.FunctionGraph) -> None:
         self.graph = graph

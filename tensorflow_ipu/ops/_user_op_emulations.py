@@ -26,12 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Emulation:
-    """What was registered for an operation.
-
-    Attributes:
-      function: What computes the outputs of the inputs; or the path of a library in C++ that does.
-      gradient: What computes gradients; None where TensorFlow differentiates, or the library has a function for it.
-    """
+    """What was registered for an operation."""
 
     function: Callable[..., Any] | str
     gradient: Callable[..., Any] | None

@@ -52,11 +52,6 @@ class HostPart(graphs.FunctionGraph):
     To TensorFlow it is a function inside of no other, so that nothing in it is traced as a program's. Of the program,
     numbers come in, and any tensor of the part goes back where the program uses it: the call gets one more result then.
     What else the part uses (tables, variables of the host) it gets from where that is, past the program.
-
-    Attributes:
-      replica: The number of the replica, an int32 scalar of this graph.
-      replicas: How many there are.
-      call: The operation in the program that calls the part; set at its end.
     """
 
     def __init__(self, name: str) -> None:

@@ -23,20 +23,7 @@ _ROUNDING = {
 
 
 class FloatingPoint(NamedTuple):
-    """What the configuration of a device says of numbers. A program that another one is to run is traced anew.
-
-    Attributes:
-      inv: Whether an invalid operation stops a program.
-      div0: Whether a division by zero does.
-      oflo: Whether an overflow does.
-      nanoo: Whether an overflow of float16 gives a NaN.
-      esr: Where results of float16 are rounded at random: `off`, `on` or `identical`.
-      stable: Whether replicas round alike what they have in common.
-      partials_matmul: In which type products of float16 accumulate, `half` or `float`; "" where nobody says.
-      partials_conv: The same of convolutions.
-      batch_norm_replicas: How many replicas share the statistics of a batch normalization, which is no matter of
-        rounding.
-    """
+    """What the configuration of a device says of numbers. A program that another one is to run is traced anew."""
 
     inv: bool = False
     div0: bool = False

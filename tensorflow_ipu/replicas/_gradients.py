@@ -28,12 +28,7 @@ def follow_operations(graph: tf.Graph) -> None:
 
 
 class _Declared(NamedTuple):
-    """What was said of an operation.
-
-    Attributes:
-      shards: The IPUs that it was placed on; None where nobody said.
-      attributes: Those of its instructions that its gradients have too.
-    """
+    """What was said of an operation."""
 
     shards: Sequence[int] | None
     attributes: Mapping[str, str]

@@ -142,11 +142,7 @@ def _is_small(op: tf.Operation) -> bool:
 
 
 class _Axis:
-    """One of the two axes of space.
-
-    Attributes:
-      at: Which axis it is of the input and output; it is the one before that of the filter.
-    """
+    """One of the two axes of space."""
 
     def __init__(self, op: tf.Operation, upstream: tf.Tensor, at: int) -> None:
         self.at = at

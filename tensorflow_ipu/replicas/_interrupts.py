@@ -110,12 +110,7 @@ def _has_handlers() -> bool:
 
 
 class _ProgramThread:
-    """A program that runs on a thread of its own, on the device of the thread that makes this.
-
-    Attributes:
-      result: What it returned, once it has.
-      failure: What it raised instead.
-    """
+    """A program that runs on a thread of its own, on the device of the thread that makes this."""
 
     def __init__(self, program: Callable[[], object]) -> None:
         self._program = program

@@ -30,13 +30,7 @@ Prepared = tuple[ConcreteFunction, list[tf.Tensor]]
 
 
 class Target(NamedTuple):
-    """What a program is traced for: another one needs another trace.
-
-    Attributes:
-      ipus: How many IPUs the device has; None for any number, which the run will find.
-      host_kernels: Whether kernels of the host may compute layers of the program.
-      numbers: What is asked of its numbers.
-    """
+    """What a program is traced for: another one needs another trace."""
 
     ipus: int | None
     host_kernels: bool

@@ -53,14 +53,7 @@ _around = _Around()
 
 
 class _ContextKind(NamedTuple):
-    """What is known of code that is being traced.
-
-    Attributes:
-      on_ipu: Whether it is a program's: always, never, or by the device that each operation is placed on.
-      ipus: How many IPUs the program's device has; None where that is known when it runs.
-      host_kernels: Whether kernels of the host may compute layers of the program.
-      numbers: What is asked of its numbers.
-    """
+    """What is known of code that is being traced."""
 
     on_ipu: bool | None
     ipus: int | None = None

@@ -101,16 +101,7 @@ def _named(value: Any) -> list[Any]:
 
 
 class Called(NamedTuple):
-    """A program and what it was traced for.
-
-    Attributes:
-      function: What the user wrote.
-      arguments: What it is called with.
-      program: What it was traced to.
-      inputs: Its flat inputs.
-      device: The full name of its device.
-      ipus: How many IPUs that has.
-    """
+    """A program and what it was traced for."""
 
     function: Callable[..., Nested]
     arguments: Sequence[Nested]

@@ -32,14 +32,7 @@ def device_dtype(dtype: tf.DType) -> tf.DType:
 
 
 class Elements:
-    """A dataset as a feed can carry it.
-
-    Attributes:
-      dataset: The dataset, its elements flat where a feed does not take their structure, in types that an IPU has.
-      spec: The structure of the user's elements, of `tf.TensorSpec` in those types, and None where data is missing.
-      key: The same for equal specs.
-      unpack: Gives an element of `dataset` the structure of `spec`.
-    """
+    """A dataset as a feed can carry it."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         """Takes the user's dataset."""

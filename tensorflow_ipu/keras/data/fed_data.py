@@ -29,11 +29,7 @@ _BITS = 40  # Of a number for an order: passes are counted on from it.
 
 
 class Share:
-    """The batches of a worker.
-
-    Attributes:
-      batches: How many batches all workers have together; None where that is not known.
-    """
+    """The batches of a worker."""
 
     def __init__(
         self,
@@ -101,13 +97,7 @@ def _agreed_order(cluster: Cluster) -> int | None:
 
 
 class EpochIterator:
-    """One pass over the data, fed to programs. Keras takes it for an iterator.
-
-    Attributes:
-      steps: How many steps a replica runs in an execution.
-      replicas: How many replicas there are.
-      elements: The data.
-    """
+    """One pass over the data, fed to programs. Keras takes it for an iterator."""
 
     def __init__(
         self,
@@ -155,14 +145,7 @@ class EpochIterator:
 
 
 class FedData(DataAdapter):
-    """Data with its steps, which takes the place of the data that the user gave, for Keras.
-
-    Attributes:
-      steps: How many steps a replica runs in an epoch.
-      steps_per_execution: How many of these are one run of a program.
-      replicas: How many replicas run.
-      steps_per_epoch: What Keras is to be told of `steps_per_epoch` (or `steps`): None where the data says it.
-    """
+    """Data with its steps, which takes the place of the data that the user gave, for Keras."""
 
     def __init__(
         self,

@@ -24,17 +24,7 @@ _OPTION = "`gradient_accumulation_steps_per_replica`"
 
 @dataclasses.dataclass(frozen=True)
 class Retracing:
-    """How a model can be asked again.
-
-    Attributes:
-      report: What was predicted of the model as it is.
-      samples: The samples of a micro-batch.
-      steps: How many of them make an update of the weights; 1 outside of training.
-      training: Whether the report is of training.
-      stages: How many pipeline stages the model has; 1 for none.
-      other: Reports on the model with so many times the micro-batch, and so many steps an update.
-      pieces: Gives what the model can be cut between, with what each takes; None where no layer can be told apart.
-    """
+    """How a model can be asked again."""
 
     report: Report
     samples: int

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class AsynchronousCallbacks(CallbackList):
-    """Callbacks that do not hear of executions, which is what Keras knows of, but of their steps, by `report`.
-
-    Attributes:
-      per_step: How many reports a step makes: one a replica.
-    """
+    """Callbacks that do not hear of executions, which is what Keras knows of, but of their steps, by `report`."""
 
     def __init__(
         self,

@@ -51,12 +51,7 @@ def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
 
 
 class ShardingProbe(NamedTuple):
-    """What a call of a model shows.
-
-    Attributes:
-      ipus: How many IPUs its layers are on, by the `ipu_shard` scopes in their `call`: a power of 2.
-      has_stages: Whether it enters a `PipelineStage` scope.
-    """
+    """What a call of a model shows."""
 
     ipus: int
     has_stages: bool

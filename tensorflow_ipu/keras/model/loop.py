@@ -172,11 +172,7 @@ class Loop:
 
 
 class _Latest:
-    """What ran last, and with which arguments: one by one, as they are compared by identity.
-
-    Attributes:
-      prepared: It, prepared for these arguments.
-    """
+    """What ran last, and with which arguments: one by one, as they are compared by identity."""
 
     def __init__(self, program: Callable[..., None], arguments: tuple[object, ...], prepared: PreparedProgram) -> None:
         """Takes a program with its arguments, of which it keeps no queue of data alive."""

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class Attributes:
-    """The marks of one optimizer.
-
-    Attributes:
-      changeable: The names that can be marked.
-      variable: Those that are.
-      values: Their variables, once the optimizer is built.
-      compiled: Constants that are in programs by now.
-    """
+    """The marks of one optimizer."""
 
     def __init__(self, changeable: Iterable[str], variable: Iterable[str]) -> None:
         """Takes the names that can be marked, and those that are."""
@@ -87,13 +80,7 @@ def number(name: str, value: object) -> float:
 
 
 class _State:
-    """What Keras is not to track among the attributes of an optimizer.
-
-    Attributes:
-      slots: By name and variable.
-      precisions: The types in which the stages of an update are computed.
-      attributes: Which numbers programs have as constants.
-    """
+    """What Keras is not to track among the attributes of an optimizer."""
 
     def __init__(self, precisions: tuple[tf.DType, ...], attributes: Attributes) -> None:
         self.slots: dict[tuple[str, str | int], keras.Variable] = {}

@@ -62,13 +62,7 @@ def capturing(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[
 
 @dataclass(frozen=True)
 class StepAccumulation:
-    """How gradients are accumulated.
-
-    Attributes:
-      steps: How many steps make one update.
-      method: How their gradients are reduced to one.
-      dtype: In which type: that of the variable for None, one for all, or a function of the variable.
-    """
+    """How gradients are accumulated."""
 
     steps: int
     method: GradientAccumulationReductionMethod

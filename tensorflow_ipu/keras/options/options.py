@@ -63,13 +63,7 @@ def typed(value: object) -> str:
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Options whose fields are the arguments of the method that sets them, with its defaults.
-
-    Attributes:
-      title: What they are options of.
-      explicit: The arguments that `checked` takes by position, before a dictionary of all others.
-      unset: For options that may be None what it stands for, in few words.
-    """
+    """Options whose fields are the arguments of the method that sets them, with its defaults."""
 
     title: ClassVar[str]
     explicit: ClassVar[tuple[str, ...]] = ()

@@ -30,16 +30,7 @@ Inner: TypeAlias = "Callable[[keras.Operation, Node | None], keras.Model | None]
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A layer of a sequential model, or a call of one in a functional model.
-
-    Attributes:
-      key: What it is known by in the outermost model.
-      layer: The layer.
-      node: The call; None in a sequential model.
-      stage: Its pipeline stage; of a nested model that of the scope it was called in.
-      children: The places in a nested model; None if it is none, or one that runs as a whole.
-      graph: The sequential or functional model whose places they are.
-    """
+    """A layer of a sequential model, or a call of one in a functional model."""
 
     key: Key
     layer: Any
@@ -63,14 +54,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of a layer in a program.
-
-    Attributes:
-      node: The call in Keras's graph.
-      stage: Its pipeline stage.
-      reads: The key of the value of each symbolic tensor that it takes, by the tensor's number.
-      path: What the keys of its outputs begin with.
-    """
+    """A call of a layer in a program."""
 
     node: Node
     stage: int | None

@@ -117,17 +117,7 @@ class RawArguments:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a pipeline, in the form in which they are used.
-
-    Attributes:
-      stages: For each stage the functions of its parts.
-      count: How many micro-batches one pass has: a whole number, or an integer scalar known at run time only.
-      mapping: For each stage the IPUs of its parts.
-      concurrent: For each stage whether it was given as a list of parts.
-      everywhere: The stages that are mapped to all IPUs.
-      recomputation: The mode in use, never `Auto`; None where nothing is recomputed.
-      liveness: When phases leave the chip; None for stages that are no phases.
-    """
+    """The arguments of a pipeline, in the form in which they are used."""
 
     stages: tuple[tuple[Callable[..., Nested], ...], ...]
     count: int | tf.Tensor

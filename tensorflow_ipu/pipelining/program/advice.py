@@ -21,15 +21,7 @@ _HALVES = ("forward", "update", "activation_bytes", "weight_bytes", "state_bytes
 
 @dataclass(frozen=True)
 class Planned:
-    """A pipeline with what its stages cost, for advice on other plans.
-
-    Attributes:
-      report: What was predicted of it.
-      plan: Its plan.
-      costs: The costs of its stages, in seconds.
-      again: Reads its passes again; as `Report.again`.
-      proportion: `availableMemoryProportion` of its products; None where it differs from stage to stage.
-    """
+    """A pipeline with what its stages cost, for advice on other plans."""
 
     report: Report
     plan: Plan

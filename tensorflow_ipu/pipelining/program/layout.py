@@ -25,12 +25,7 @@ Key = Buffer | str
 
 
 class Layout:
-    """A plan, with the stages that it is for.
-
-    Attributes:
-      plan: The plan.
-      head: For a last stage of several parts that trains, what computes the loss from the outputs of all of them.
-    """
+    """A plan, with the stages that it is for."""
 
     def __init__(self, plan: Plan, parts: Mapping[Place, StagePart], head: StagePart | None = None) -> None:
         """Takes the plan, the stages by stage and part, and what computes the loss, if no part does."""

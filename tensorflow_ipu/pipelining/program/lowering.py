@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PassResults:
-    """What a pass leaves.
-
-    Attributes:
-      accumulated: For each part of each stage the accumulated gradients of its variables; nothing in inference.
-      sums: What the outfeed's results sum up to, where they are accumulated.
-      handed: What the last micro-batch hands to the update.
-      captured: The captured gradients, by their tags.
-    """
+    """What a pass leaves."""
 
     accumulated: dict[Place, list[tf.Tensor]]
     sums: list[tf.Tensor]

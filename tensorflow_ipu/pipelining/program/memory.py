@@ -83,11 +83,7 @@ Values: TypeAlias = "Sequence[tf.Tensor]"
 
 
 class ProgramMemory:
-    """What operations read and change.
-
-    Attributes:
-      contents: For each buffer its tensors: `[depth, ...]`, or `[...]` where it holds one micro-batch.
-    """
+    """What operations read and change."""
 
     def __init__(self, contents: Contents, sequencer: stash_buffers.TokenThreading, window: int) -> None:
         """Takes what is there when the pass begins, what runs its operations one after the other, and how many may overlap."""

@@ -38,26 +38,14 @@ class _Loss:
 
 
 class Parts(dict[Place, StagePart]):
-    """The stages of a pipeline as functions, by stage and part: what lives as long as the program.
-
-    Attributes:
-      weight_update: The weight update; None in inference.
-      footprint: What the program keeps, once it is laid out.
-    """
+    """The stages of a pipeline as functions, by stage and part: what lives as long as the program."""
 
     weight_update: WeightUpdate | None = None
     footprint: Footprint | None = None
 
 
 class Model:
-    """The stages of a pipeline, traced, and split in two where it trains.
-
-    Attributes:
-      traces: The stages as graphs, by stage and part.
-      parts: The stages as functions, likewise.
-      training: What is trained and how; None in inference.
-      head: For a last stage of several parts that trains, what computes the loss from the outputs of all of them.
-    """
+    """The stages of a pipeline, traced, and split in two where it trains."""
 
     def __init__(self, arguments: Arguments, plan: Plan) -> None:
         """Traces the stages."""

@@ -72,12 +72,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Read:
-    """What an operation reads of one thing in the memory.
-
-    Attributes:
-      key: Where it is. Of a buffer with several places, what is in the micro-batch's place is read.
-      numbers: Which of the tensors there; None for all.
-    """
+    """What an operation reads of one thing in the memory."""
 
     key: Key
     numbers: tuple[int, ...] | None = None
@@ -85,15 +80,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Operation:
-    """One instruction, as a change of the memory.
-
-    Attributes:
-      micro_batch: The number of its micro-batch in the section.
-      reads: What its body reads.
-      targets: What it changes.
-      body: From what it sees to what the targets hold then.
-      scratch: For targets that are there for one step alone, what they hold, as specs.
-    """
+    """One instruction, as a change of the memory."""
 
     micro_batch: int
     reads: tuple[Read, ...]

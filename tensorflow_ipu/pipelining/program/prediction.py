@@ -36,19 +36,7 @@ _OPTION = "availableMemoryProportion"
 
 @dataclass(frozen=True)
 class Passes:
-    """What a machine would make of a pipeline's passes, each alone.
-
-    Attributes:
-      system: The machine.
-      replicas: How many replicas run the pipeline.
-      parts: The stages.
-      footprint: What the program keeps.
-      reports: For each part of a stage what is said of `forward`, and in training of `backward` and `recompute`.
-      update: What is said of the update of all weights; None in inference.
-      proportion: `availableMemoryProportion` of products; None where it differs from stage to stage.
-      overlaps: Whether data pass beside the computation.
-      size: How many times the bytes of its types each value takes: less than 1 where passes were read in float16.
-    """
+    """What a machine would make of a pipeline's passes, each alone."""
 
     system: machine.System
     replicas: int
@@ -311,16 +299,7 @@ def _fastest(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes, but where it says otherwise.
-
-    Attributes:
-      buffers: What the buffers of the plan take, each with all its places.
-      accumulators: For each part of a stage, shapes and types of the sums of its gradients.
-      state: What the optimizer keeps, of all stages.
-      element: An element of the infeed.
-      result: What is enqueued to the outfeed at a time.
-      once: Whether that is once a pass; else it is once a micro-batch.
-    """
+    """Bytes, but where it says otherwise."""
 
     buffers: Mapping[Buffer, int]
     accumulators: Mapping[Place, list[tf.TensorSpec]]

@@ -29,11 +29,7 @@ Token: TypeAlias = "int | tf.Tensor"  # An int32 scalar that is 0, and known onc
 
 
 class TokenThreading:
-    """Runs the instructions of a program one after the other, by a token.
-
-    Attributes:
-      token: An int32 scalar that is 0, and depends on all that was run so far.
-    """
+    """Runs the instructions of a program one after the other, by a token."""
 
     def __init__(self, token: tf.Tensor) -> None:
         """Begins with `token` of what comes before, or with `opaque_zero`."""
@@ -103,13 +99,7 @@ class PredicateKind(IntEnum):
 
 
 class Predicate(NamedTuple):
-    """When something runs, by micro-batches of the section.
-
-    Attributes:
-      first: The number of one that has to be there.
-      second: The number of another one.
-      wanted: Which of both have to be there.
-    """
+    """When something runs, by micro-batches of the section."""
 
     first: int
     second: int = 0

@@ -25,14 +25,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a model can be cut between, in the order in which it runs.
-
-    Attributes:
-      names: What they are called.
-      costs: What each takes of the machine; times in seconds.
-      micro_batches: How many micro-batches a pass has, where the model knows.
-      assigned: From the stage of each piece to what the model takes as its stages; None where it takes those numbers.
-    """
+    """What a model can be cut between, in the order in which it runs."""
 
     names: tuple[str, ...]
     costs: tuple[StageCost, ...]

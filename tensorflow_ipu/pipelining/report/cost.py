@@ -27,16 +27,7 @@ _AFTER_FORWARD = Liveness.OffChipAfterFwd
 
 @dataclass(frozen=True)
 class Holdings:
-    """Bytes, the most that there is at a time.
-
-    Attributes:
-      weights: Weights on the chip.
-      accumulators: Sums of gradients.
-      state: What optimizers keep.
-      stash: Stashed and recomputed activations.
-      links: What is kept for exchanges with other IPUs.
-      off_chip: What rests beside the chip.
-    """
+    """Bytes, the most that there is at a time."""
 
     weights: float
     accumulators: float

@@ -144,15 +144,7 @@ def by_place(plan: Plan, stage_costs: StageCosts) -> Costs:
 
 
 class Price(NamedTuple):
-    """The time of an instruction.
-
-    Attributes:
-      time: All that it takes; the next three add up to it.
-      computed: The time in which it computes.
-      streamed: The time in which data go between the chip and the memory beside it.
-      gathered: The time in which replicas gather the weights that are divided among them.
-      use: What it computes for: `use`, or `recompute`.
-    """
+    """The time of an instruction."""
 
     time: float
     computed: float
@@ -162,12 +154,7 @@ class Price(NamedTuple):
 
 
 class Prices:
-    """The times of a plan.
-
-    Attributes:
-      costs: The cost of each part of each stage.
-      system: The machine, or None where none is known.
-    """
+    """The times of a plan."""
 
     def __init__(self, plan: Plan, stage_costs: StageCosts, machine: System | Machine | str | None) -> None:
         """Checks what stages cost."""

@@ -71,13 +71,7 @@ def check_plan(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class _Times:
-    """When what is run. Arrays of shape `[places, micro-batches]`, for updates `[places]`; `_NEVER` where it is not.
-
-    Attributes:
-      table: The tasks.
-      time: For each of `F`, `R`, `B`, `U` the numbers of the slots, over all steps.
-      place: For a stage and a part its row in the arrays.
-    """
+    """When what is run. Arrays of shape `[places, micro-batches]`, for updates `[places]`; `_NEVER` where it is not."""
 
     table: Table
     time: dict[str, NDArray[np.int64]]

@@ -23,11 +23,6 @@ class Order:
 
     With batch serialization, `batch` micro-batches take the place of one: they visit a point one after the other, and
     each step of the above becomes `batch` steps.
-
-    Attributes:
-      length: The number of points on the way.
-      offsets: When micro-batches set out within a cycle, ascending, from 0.
-      batch: How many micro-batches go together.
     """
 
     length: int

@@ -55,22 +55,7 @@ PairsMap = Callable[[list[tuple[tf.Tensor, tf.Variable]]], Sequence[tuple[tf.Ten
 
 
 class StagePart:
-    """A stage, or one of several parts of a stage that run concurrently.
-
-    Attributes:
-      name: For messages.
-      outputs: What its function returned, as a structure of `tf.TensorSpec`.
-      output_specs: Those, flat.
-      stash: What a forward pass leaves for a later pass, as specs. Nothing in inference.
-      residuals: What the backward pass takes; the stash itself unless the stage recomputes.
-      input_gradients: The numbers of those flat inputs, the constant ones not counted, whose gradients the backward pass
-        gives, ascending.
-      variables: The variables whose gradients it gives.
-      captures: The gradients that were captured in the backward pass: for each tag their specs.
-      handed: The tensors of its graph that the weight update uses; set before it first runs.
-      carried: The tensors of the optimizer function's graph that the backward pass takes behind the gradients of the
-        outputs: values of the same micro-batch.
-    """
+    """A stage, or one of several parts of a stage that run concurrently."""
 
     def __init__(self, trace: StageTrace) -> None:
         """A part that only runs forward."""

@@ -126,13 +126,7 @@ def _only_reads(function: Any) -> bool:
 
 
 class DerivedGraph(assembly.CapturingGraph):
-    """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs.
-
-    Attributes:
-      stashed: The stage's tensors that are inputs, in order; also those that only dead code uses, see `needed_by`.
-      placeholders: What stands for each of them.
-      carried: The tensors of the optimizer function's graph that are inputs too, each with its placeholder.
-    """
+    """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs."""
 
     runs_in_loop = True  # As a stage itself does.
 

@@ -23,17 +23,7 @@ _LARGEST_CONSTANT = 128
 
 @dataclass(frozen=True)
 class StageTrace:
-    """What tracing a part of a stage gave.
-
-    Attributes:
-      name: For messages: `stage 1`, or `stage 1.0` for a part.
-      ipu: The IPU that it is mapped to; -1 for all.
-      graph: Its graph, whose inputs are `inputs`, then what it captures.
-      inputs: Its placeholders, flat.
-      constant: For each input the tensor outside that it always is; None where it differs by micro-batch.
-      outputs: What the function returned, with tensors of the graph.
-      loss: For the last stage of a training pipeline the loss, else None.
-    """
+    """What tracing a part of a stage gave."""
 
     name: str
     ipu: int

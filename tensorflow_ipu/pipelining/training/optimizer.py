@@ -54,11 +54,7 @@ def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.tra
 
 
 class Training:
-    """What a pipeline's optimizer function said, applied to the variables of its stages.
-
-    Attributes:
-      variables: The variables to train.
-    """
+    """What a pipeline's optimizer function said, applied to the variables of its stages."""
 
     def __init__(self, output: OptimizerFunctionOutput, traces: Sequence[StageTrace]) -> None:
         """Finds the variables to train."""
@@ -206,11 +202,7 @@ class Accumulation:
 
 
 class _UpdateGraph(assembly.CapturingGraph):
-    """A graph that may use tensors of the last stage's graph: they become its inputs.
-
-    Attributes:
-      handed: Those tensors, in the order of `placeholders`.
-    """
+    """A graph that may use tensors of the last stage's graph: they become its inputs."""
 
     def __init__(self, trace: StageTrace) -> None:
         """Makes an empty graph, for an update behind the stage of `trace`."""
@@ -236,11 +228,7 @@ class _UpdateGraph(assembly.CapturingGraph):
 
 
 class WeightUpdate:
-    """An update that was traced.
-
-    Attributes:
-      handed: The tensors of the last stage's graph that it uses.
-    """
+    """An update that was traced."""
 
     def __init__(
         self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
