@@ -1,4 +1,4 @@
-// The plain C functions by which Python makes, asks and ends what the kernels work on.
+// The C functions by which Python creates, queries and destroys the objects that kernels use.
 #include <errno.h>
 #include <unistd.h>
 
@@ -38,10 +38,10 @@
 namespace tensorflow_ipu {
 namespace {
 
-// Whether a run is there for Ctrl-C to end. The lock makes a signal that comes with the run's end belong to one side.
+// Whether there is a run that Ctrl-C can end. Under the lock, a signal at the end of a run belongs to one side.
 core::Mutex arming;
 bool armed IPU_GUARDED_BY(arming) = false;
-int forward_to IPU_GUARDED_BY(arming) = -1;  // Who watched for signals before us; -1: nobody did.
+int forward_to IPU_GUARDED_BY(arming) = -1;  // The former wake-up descriptor for signals; -1 if there was none.
 
 void Interrupt() {
   core::interrupted = true;
@@ -54,7 +54,7 @@ void Interrupt() {
   }
 }
 
-// Python writes the number of each signal to the other end of `signals`, from its signal handler.
+// Python's signal handler writes the number of each signal to the other end of `signals`.
 void Watch(int signals) {
   unsigned char number = 0;
   while (true) {
@@ -64,7 +64,7 @@ void Watch(int signals) {
     const core::Lock lock(arming);
     if (!armed) continue;
     if (number == SIGINT) Interrupt();
-    // A full pipe has woken its reader already.
+    // If the pipe is full, its reader is awake already.
     if (forward_to >= 0 && write(forward_to, &number, 1) < 0) continue;
   }
 }
@@ -78,7 +78,7 @@ namespace core = tensorflow_ipu::core;
 
 extern "C" {
 
-// The system has devices /device:IPU:0 to /device:IPU:<count - 1>, of so many IPUs each, connected so.
+// The system has devices /device:IPU:0 to /device:IPU:<count - 1> with these IPUs and connections.
 void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int32_t count) {
   std::vector<tensorflow_ipu::Configured> devices;
   for (int32_t i = 0; i < count; ++i) {
@@ -87,41 +87,38 @@ void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int3
   tensorflow_ipu::ConfigureDevices(std::move(devices));
 }
 
-// Programs that are compiled from now on are kept in this folder, and taken from there; see executable_cache.h.
+// Programs that are compiled from now on are stored in this folder and loaded from it; see executable_cache.h.
 void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char* key) {
   tensorflow_ipu::SetExecutableCache(folder, max_bytes, key);
 }
 
-// Programs are taken from this folder as well.
+// Programs are loaded from this folder as well.
 void ipu_add_executables(const char* folder, const char* key) { tensorflow_ipu::AddExecutables(folder, key); }
 
-// The ops that programs may have kernels of the host compute, by line.
+// The ops that host kernels may compute, by line.
 const char* ipu_host_layers() { return tensorflow_ipu::HostLayers().c_str(); }
 
-// Whether oneDNN computes layers of this type, a `tf.DType.as_datatype_enum`, on this processor.
+// Whether oneDNN computes this type, a `tf.DType.as_datatype_enum`, on this processor.
 int32_t ipu_one_dnn_computes(int32_t type) {
   return tensorflow_ipu::OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0;
 }
 
-// A new function of the host's, whose body comes later.
+// A new host function, without a body yet.
 int64_t ipu_host_function_new() {
   return tensorflow_ipu::HostFunctions().Add(std::make_shared<tensorflow_ipu::HostFunction>());
 }
 
-// Ends such a function. Its number is void from then on.
 void ipu_host_function_drop(int64_t number) { tensorflow_ipu::HostFunctions().Remove(number); }
 
-// A user's function of a library that was loaded; programs call it by its number.
+// A user's function of a loaded library; programs call it by its number.
 int64_t ipu_user_function_new(void* function) {
   return tensorflow_ipu::UserFunctions().Add(
       std::make_shared<tensorflow_ipu::UserFunction>(reinterpret_cast<tensorflow_ipu::UserFunction>(function)));
 }
 
-// Ends such a number; the library stays.
 void ipu_user_function_drop(int64_t number) { tensorflow_ipu::UserFunctions().Remove(number); }
 
-// A table of rows at `data`, which its maker keeps as long as the number is in use; `half`: of float16, else of
-// float32.
+// A table of rows at `data`, which the caller keeps alive; of float16 if `half`, else of float32.
 int64_t ipu_embedding_new(void* data, int64_t rows, int64_t width, int32_t half) {
   return tensorflow_ipu::EmbeddingTables().Add(
       std::make_shared<tensorflow_ipu::EmbeddingTable>(data, rows, width, half != 0));
@@ -132,17 +129,15 @@ void ipu_embedding_open(int64_t number, int32_t open) {
   if (const auto table = tensorflow_ipu::EmbeddingTables().Find(number)) table->SetOpen(open != 0);
 }
 
-// Ends such a table. Its number is void from then on.
 void ipu_embedding_drop(int64_t number) { tensorflow_ipu::EmbeddingTables().Remove(number); }
 
-// A new infeed, not started yet; `depth` elements a replica are kept ready. Groups of `group_size` replicas share each
-// element: neighbours, or with `orthogonal`, replicas as far apart as there are groups. 0 makes one group of all.
+// A new infeed, not started yet, that keeps `depth` elements a replica ready. Groups of `group_size` replicas (0: all)
+// share each element: neighbours, or with `orthogonal`, replicas as far apart as there are groups.
 int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal) {
   return Infeeds().Add(
       std::make_shared<tensorflow_ipu::Infeed>(name, depth, core::Grouping{group_size, orthogonal != 0}));
 }
 
-// Ends an infeed and everything on it. Its number is void from then on.
 void ipu_infeed_drop(int64_t number) {
   if (const auto infeed = Infeeds().Remove(number)) {
     infeed->Stop();
@@ -150,27 +145,27 @@ void ipu_infeed_drop(int64_t number) {
   }
 }
 
-// Elements that the pump has read and no program has taken; -1 where no pass is under way.
+// Elements that the pump has read and no program has taken; -1 if no pass is under way.
 int64_t ipu_infeed_ready(int64_t number) {
   const auto infeed = Infeeds().Find(number);
   const auto queue = infeed == nullptr ? nullptr : infeed->queue();
   return queue == nullptr ? -1 : queue->ready();
 }
 
-// Programs that wait for an element; -1 where no pass is under way.
+// Programs that wait for an element; -1 if no pass is under way.
 int64_t ipu_infeed_waiting(int64_t number) {
   const auto infeed = Infeeds().Find(number);
   const auto queue = infeed == nullptr ? nullptr : infeed->queue();
   return queue == nullptr ? -1 : queue->waiting();
 }
 
-// A new outfeed; `last` keeps one element alone.
+// A new outfeed; with `last`, it keeps one element only.
 int64_t ipu_outfeed_new(const char* name, int32_t last) {
   return Outfeeds().Add(
       std::make_shared<core::Outfeed>(name, last != 0 ? core::Outfeed::Mode::kLast : core::Outfeed::Mode::kAll));
 }
 
-// Ends an outfeed and drops what is unread. Returns 0 where there is none.
+// Returns 0 if there is no such outfeed.
 int32_t ipu_outfeed_drop(int64_t number) {
   const auto outfeed = Outfeeds().Remove(number);
   if (outfeed == nullptr) return 0;
@@ -190,7 +185,6 @@ int64_t ipu_outfeed_lanes(int64_t number) {
   return outfeed == nullptr ? 0 : outfeed->lanes();
 }
 
-// Rows to read.
 int64_t ipu_outfeed_ready(int64_t number) {
   const auto outfeed = Outfeeds().Find(number);
   return outfeed == nullptr ? 0 : outfeed->ready();
@@ -202,41 +196,38 @@ int64_t ipu_outfeed_woken_ns(int64_t number) {
   return outfeed == nullptr ? 0 : outfeed->woken_ns();
 }
 
-// A new call site of a collective in programs of a device. `what` says in words what is done there, for workers to
-// compare;
-// "" where no data is exchanged. Groups are of `group_size` replicas; 0: one of all.
+// A new call site of a collective in programs of a device. `what` describes the operation, for workers to compare; it
+// is empty if no data are exchanged. Groups are of `group_size` replicas (0: all).
 int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t group_size, int32_t orthogonal) {
   return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(
       name, tensorflow_ipu::ReplicaGroupOf(device), what, core::Grouping{group_size, orthogonal != 0}));
 }
 
-// What crosses to other workers is cut into chunks of up to so many bytes; 0: as many as were found best.
+// The maximum size of the chunks that cross to other workers; 0: the default.
 void ipu_set_chunk_bytes(int64_t bytes) { core::SetChunkBytes(static_cast<std::size_t>(bytes)); }
 
-// Ends a site. Its number is void from then on.
 void ipu_site_drop(int64_t number) {
   if (const auto site = tensorflow_ipu::CallSites().Remove(number)) site->Close();
 }
 
-// A number for programs to name the random streams of a device by.
+// A number by which programs name the random streams of a device.
 int64_t ipu_random_new(int64_t device) {
   return tensorflow_ipu::RandomStreams().Add(tensorflow_ipu::RandomStreamsOf(device));
 }
 
-// Ends such a number.
 void ipu_random_drop(int64_t number) { tensorflow_ipu::RandomStreams().Remove(number); }
 
-// Has the random streams of a device start anew from a seed; with `identical`, all replicas draw the same.
+// Restarts the random streams of a device from a seed; with `identical`, all replicas draw the same.
 void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
   tensorflow_ipu::RandomStreamsOf(device)->Reset(seed, identical != 0);
 }
 
-// Has the random streams of all devices start anew from seeds that nobody knows.
+// Restarts the random streams of all devices from random seeds.
 void ipu_random_forget() { tensorflow_ipu::ForgetSeeds(); }
 
-// This process is `worker` from now on. `addresses` has one a line, of all workers; `limit` is in seconds: for how long
-// one waits for another. `sockets` are connected to the others, by worker, with -1 for this one. They and `listener`,
-// where who comes later is told `refusal`, belong to the library. Returns 0 where the system gives no thread.
+// This process becomes `worker`. `addresses` has a line for each worker; `limit` is how many seconds one waits for
+// another. `sockets` are the connections by worker, with -1 for this one. The library owns them and `listener`, where
+// late workers are told `refusal`. Returns 0 if the system gives no thread.
 int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit, const int32_t* sockets,
                             int32_t listener, const char* refusal) {
   auto workers = std::make_shared<core::Workers>();
@@ -255,13 +246,12 @@ int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit,
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }
 
 // Starts the thread that turns Ctrl-C into the end of waits. `signals` is the reading end of Python's wake-up pipe.
-// Returns 0 where the system gives no thread.
+// Returns 0 if the system gives no thread.
 int32_t ipu_interrupt_watch(int32_t signals) {
   return core::StartThread("ipu-signals", [signals] { tensorflow_ipu::Watch(signals); }).ok();
 }
 
-// From now on Ctrl-C ends what waits on infeeds, and has feeds refuse all use. Signals go on to `forward`, unless it is
-// -1.
+// From now on Ctrl-C ends waits on infeeds, and feeds refuse use. Signals are forwarded to `forward`, unless it is -1.
 void ipu_interrupt_arm(int32_t forward) {
   const core::Lock lock(tensorflow_ipu::arming);
   tensorflow_ipu::armed = true;
@@ -269,13 +259,13 @@ void ipu_interrupt_arm(int32_t forward) {
   tensorflow_ipu::forward_to = forward;
 }
 
-// Does at once what Ctrl-C does between that call and the next one.
+// Interrupts the run as Ctrl-C does, if there is one.
 void ipu_interrupt_now() {
   const core::Lock lock(tensorflow_ipu::arming);
   if (tensorflow_ipu::armed) tensorflow_ipu::Interrupt();
 }
 
-// Ends that, and lets feeds be used again.
+// Ends what `ipu_interrupt_arm` began, and lets feeds be used again.
 void ipu_interrupt_disarm() {
   const core::Lock lock(tensorflow_ipu::arming);
   tensorflow_ipu::armed = false;
@@ -283,8 +273,8 @@ void ipu_interrupt_disarm() {
   core::interrupted = false;
 }
 
-// Ends all infeeds, and waits for their pumps and for what goes on of programs on threads of ours: what these let go
-// may be Python's, which must be there still. Returns 0 where one did not end in time.
+// Ends all infeeds, and waits for their pumps and for the rest of programs on our threads: they may release objects of
+// Python, which must still be there. Returns 0 if one did not end in time.
 int32_t ipu_shut_down(int64_t nanoseconds) {
   const std::chrono::nanoseconds limit(nanoseconds);
   for (const auto& infeed : Infeeds().All()) infeed->Stop();
@@ -292,8 +282,8 @@ int32_t ipu_shut_down(int64_t nanoseconds) {
   return core::Executor::Global().AwaitIdle(limit) && pumps;
 }
 
-// The process ends with threads of ours that did not. They call Python no more, and the objects that C++ destroys at
-// the end stay for them: the process is gone before, with the exit code that it was to have.
+// The process ends while threads of ours run. They must not call Python, nor use objects that static destructors
+// destroy; so the process exits, with its exit code, before those run.
 void ipu_end_process() {
   tensorflow_ipu::EndPython();
   on_exit(

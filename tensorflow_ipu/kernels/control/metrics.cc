@@ -1,4 +1,4 @@
-// What is counted and measured, as text for Python.
+// Counts and measurements, as text for Python.
 #include "tensorflow_ipu/kernels/control/metrics.h"
 
 #include <cstdint>
@@ -108,8 +108,8 @@ extern "C" const char* ipu_metrics(int64_t samples) {
   return kept.c_str();
 }
 
-// What native threads have to say for Python to log, and takes it away: a line each, of the time in nanoseconds of the
-// monotonic clock, a blank and the text. The text is the calling thread's until it asks again.
+// Takes the messages of native threads for Python to log: a line each, of the time in nanoseconds of the monotonic
+// clock, a blank and the text. The text is valid until the calling thread asks again.
 extern "C" const char* ipu_journal() {
   static thread_local std::string kept;
   std::ostringstream text;

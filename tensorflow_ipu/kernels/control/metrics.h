@@ -1,4 +1,4 @@
-// What passed through queues that are gone.
+// Totals of deleted queues.
 #ifndef TENSORFLOW_IPU_KERNELS_CONTROL_METRICS_H_
 #define TENSORFLOW_IPU_KERNELS_CONTROL_METRICS_H_
 
@@ -8,7 +8,7 @@ namespace tensorflow_ipu {
 
 enum class Queue { kInfeed, kOutfeed };
 
-// Keeps what passed through a queue that goes.
+// Adds the totals of a queue that is deleted.
 void NoteGone(const core::Passed& passed, Queue kind);
 
 }  // namespace tensorflow_ipu

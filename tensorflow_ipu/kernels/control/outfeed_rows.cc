@@ -1,7 +1,6 @@
-// Elements of an outfeed, one by one or stacked, as tensors that Python takes over without an operation of TensorFlow.
-//
-// The eager call of an operation takes longer than the wake of the thread that waits for an element, and
-// behind a long run, when the caches are cold, four times as long as a dequeue here.
+// Elements of an outfeed, one by one or stacked, as tensors that Python takes over by DLPack. The eager call of an
+// operation takes longer than waking the waiting thread, and after a long run, with cold caches, four times as long as
+// a dequeue here.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -20,22 +19,22 @@
 
 namespace tensorflow_ipu {
 
-// What the elements of an outfeed consist of, as `_rows.py` fills it in.
+// The elements of an outfeed, as filled in by `_rows.py`.
 struct ElementLayout {
   int64_t number;
   int64_t leaves;
-  const int64_t* types;  // Of each leaf: DLPack's code, and from the ninth bit on how many bits a value has.
+  const int64_t* types;  // Of each leaf: DLPack's code, and from the ninth bit on the bits of a value.
   const int64_t* bytes;  // Of each leaf.
   const int64_t* ranks;  // Of each leaf.
-  const int64_t* sizes;  // Of all dimensions, a leaf behind the other.
+  const int64_t* sizes;  // The dimensions of all leaves, concatenated.
 };
 
 namespace {
 
-// What a call answers that hands nothing over.
+// Answers of calls that transfer nothing.
 enum Refusal : int64_t { kGone = -1, kOtherLayout = -2, kNoMemory = -3, kOtherLanes = -4 };
 
-// TensorFlow copies a tensor that begins elsewhere.
+// TensorFlow copies tensors of another alignment.
 constexpr std::size_t kAlignment = 64;
 
 constexpr std::size_t RoundedUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -45,8 +44,7 @@ struct Free {
 };
 using OwnedTensor = std::unique_ptr<DLManagedTensor, Free>;
 
-// A tensor with its sizes and its data behind it, with these dimensions before the leaf's own. Null where there is no
-// memory.
+// A tensor with its sizes and data in one allocation, with these leading dimensions. Null if there is no memory.
 OwnedTensor NewTensor(const ElementLayout& layout, int64_t leaf, const int64_t* sizes,
                       const std::vector<int64_t>& leading) {
   const int64_t rank = static_cast<int64_t>(leading.size()) + layout.ranks[leaf];
@@ -68,7 +66,7 @@ OwnedTensor NewTensor(const ElementLayout& layout, int64_t leaf, const int64_t* 
   return owned;
 }
 
-// Where each row of a lane begins, in order.
+// The address of each row of a lane, in order.
 std::vector<const std::byte*> RowsOf(const std::vector<core::Rows>& pieces, std::size_t row_bytes) {
   std::vector<const std::byte*> rows;
   for (const core::Rows& piece : pieces) {
@@ -79,8 +77,7 @@ std::vector<const std::byte*> RowsOf(const std::vector<core::Rows>& pieces, std:
   return rows;
 }
 
-// Tensors for the leaves of an element, without their values and with these dimensions first; fewer where there is no
-// memory.
+// Tensors for the leaves of an element, without values and with these leading dimensions; fewer if there is no memory.
 std::vector<OwnedTensor> NewTensors(const ElementLayout& layout, const std::vector<int64_t>& leading) {
   std::vector<OwnedTensor> tensors;
   const int64_t* sizes = layout.sizes;
@@ -93,7 +90,7 @@ std::vector<OwnedTensor> NewTensors(const ElementLayout& layout, const std::vect
   return tensors;
 }
 
-// Tensors for the leaves of an element, which has those of several replicas side by side.
+// Tensors for the leaves of an element of several replicas.
 std::vector<OwnedTensor> NewElement(const ElementLayout& layout, int64_t lanes) {
   return NewTensors(layout, lanes > 1 ? std::vector<int64_t>{lanes} : std::vector<int64_t>{});
 }
@@ -102,7 +99,7 @@ std::size_t RowBytes(const ElementLayout& layout) {
   return static_cast<std::size_t>(std::accumulate(layout.bytes, layout.bytes + layout.leaves, int64_t{0}));
 }
 
-// Copies row `row` of each lane to where `to(leaf)` says.
+// Copies row `row` of each lane to `to(leaf)`.
 template <typename Destination>
 void CopyRow(const std::vector<std::vector<const std::byte*>>& lanes, std::size_t row, const ElementLayout& layout,
              Destination to) {
@@ -118,8 +115,8 @@ void CopyRow(const std::vector<std::vector<const std::byte*>>& lanes, std::size_
   }
 }
 
-// Copies what was taken: its first row to `first`, a pointer a leaf, if that is not null, and the others into a tensor
-// a leaf, an element behind the other. Returns whether there was memory for that.
+// Copies the first row to `first`, a pointer a leaf, if that is not null, and the others into a tensor a leaf and
+// element. Returns whether there was memory.
 bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* const* first,
           std::vector<OwnedTensor>* tensors) {
   std::vector<std::vector<const std::byte*>> lanes;
@@ -140,8 +137,8 @@ bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* 
 }  // namespace
 }  // namespace tensorflow_ipu
 
-// Makes the tensors of an element of so many replicas ahead of its values, of which the caller is the owner, and says
-// where each leaf's values belong. Returns 0 where there is no memory for that.
+// Allocates the tensors of an element of `lanes` replicas, which the caller owns, and returns where each leaf's values
+// belong. Returns 0 if there is no memory.
 extern "C" int32_t ipu_outfeed_place(const tensorflow_ipu::ElementLayout* layout, int64_t lanes,
                                      DLManagedTensor** tensors, void** values) {
   using namespace tensorflow_ipu;
@@ -154,10 +151,10 @@ extern "C" int32_t ipu_outfeed_place(const tensorflow_ipu::ElementLayout* layout
   return 1;
 }
 
-// Takes up to `most` elements of an outfeed, after up to `patience_us` of waiting where there is none. The first one
-// goes into a place that was made for it, for `lanes` replicas, where `first` is not null; of all others, a tensor for
-// each leaf is written to `tensors`, an element behind the other, of which the caller is the owner. Returns how many
-// elements these are together, or a `Refusal`, of which an operation that dequeues says more; then all stay.
+// Takes up to `most` elements of an outfeed, and waits up to `patience_us` if there is none. If `first` is not null,
+// the first element goes there, to tensors for `lanes` replicas; for each other one, `tensors` gets a tensor a leaf,
+// which the caller owns. Returns the number of elements, or a `Refusal`, which a dequeue operation explains; then all
+// elements stay.
 extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const tensorflow_ipu::ElementLayout* layout,
                                     int64_t most, int64_t lanes, void* const* first, DLManagedTensor** tensors) {
   using namespace tensorflow_ipu;
@@ -178,10 +175,8 @@ extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const t
   return taken.count;
 }
 
-// Takes up to `most` elements of an outfeed, after up to `patience_us` of waiting where there is none. Of each leaf,
-// one tensor with all of them is written to `tensors`, of which the caller is the owner: its shape is [elements] +
-// [replicas, if several] + the leaf's own. Returns how many elements these are, or a `Refusal`, of which an operation
-// that dequeues says more; then all stay.
+// As `ipu_outfeed_rows`, with all elements of a leaf in one tensor of shape [elements] + [replicas, if several] + the
+// leaf's own.
 extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, const tensorflow_ipu::ElementLayout* layout,
                                        int64_t most, DLManagedTensor** tensors) {
   using namespace tensorflow_ipu;

@@ -1,4 +1,4 @@
-// Which of the registered IPU devices the configured system has: written by the configuration, read at every op.
+// The IPU devices of the configured system: written by the configuration, read at every op.
 #ifndef TENSORFLOW_IPU_KERNELS_DEVICE_CONFIGURED_H_
 #define TENSORFLOW_IPU_KERNELS_DEVICE_CONFIGURED_H_
 
@@ -8,27 +8,27 @@
 
 namespace tensorflow_ipu {
 
-// Devices /device:IPU:0 up to this one, without it, exist. Without a configuration there is one.
+// Devices /device:IPU:0 to /device:IPU:<count - 1> exist. Without a configuration there is one.
 inline std::atomic<int32_t> configured_devices{1};
 
-// What a device does with programs; the numbers are those of Python's `DeviceConnectionType`.
+// When a device runs programs; the numbers are those of Python's `DeviceConnectionType`.
 enum class Connection : int32_t {
   kAlways = 0,
   kOnDemand = 1,
   kNever = 2,       // It runs none.
-  kPreCompile = 3,  // It runs none, and each run gives zeros.
+  kPreCompile = 3,  // Only compiles; runs give zeros.
 };
 
-// What is configured of a device.
+// The configuration of a device.
 struct Configured {
-  int32_t ipus = 0;  // None where it does not exist.
+  int32_t ipus = 0;  // 0 if it does not exist.
   Connection connection = Connection::kAlways;
 };
 
-// The system has one device an entry.
+// Sets the devices of the system.
 void ConfigureDevices(std::vector<Configured> devices);
 
-// What /device:IPU:<ordinal> is now.
+// The configuration of /device:IPU:<ordinal>.
 Configured ConfiguredAt(int64_t ordinal);
 
 }  // namespace tensorflow_ipu

@@ -32,8 +32,8 @@ constexpr int kDefaultDevices = 8;  // As in _environment.py.
 
 bool IsCompiled(const tf::OpKernel& kernel) { return kernel.def().attr().count("_XlaMustCompile") > 0; }
 
-// Ops that take a variable and do not write it: those that read, those that hand it on, and those that call functions,
-// whose ops are seen one by one unless they are compiled.
+// Ops that take a variable and do not write it: they read it, pass it on, or call functions, whose ops are seen one by
+// one unless they are compiled.
 bool OnlyReads(const tf::OpKernel& kernel) {
   static const auto* const readers = new absl::flat_hash_set<std::string>{"Case",
                                                                           "DestroyResourceOp",
@@ -65,8 +65,8 @@ bool OnlyReads(const tf::OpKernel& kernel) {
   return readers->contains(kernel.type_string()) && !IsCompiled(kernel);
 }
 
-// Ops of which the making and the end of a variable consist, and what carries their inputs and results: all that goes
-// on a device before it is configured, or after. Programs for several devices are often built first.
+// Ops that create and destroy variables or move their values. They run on devices that are not configured, since
+// programs for several devices are often built first.
 bool IsVariablesLife(const tf::OpKernel& kernel) {
   static const auto* const ops = new absl::flat_hash_set<std::string>{"AssignVariableOp",
                                                                       "Const",
@@ -84,10 +84,10 @@ bool IsVariablesLife(const tf::OpKernel& kernel) {
   return ops->contains(kernel.type_string());
 }
 
-// A variable that has copies on replicas is about to be written from elsewhere.
+// Notes that variables with copies on replicas are written outside of programs.
 void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
-    // Loops and branches have inputs that never come, which have no type either.
+    // Loops and branches have inputs that never come, which have no type.
     if (!context->has_input(i) || context->input_dtype(i) != tf::DT_RESOURCE) continue;
     if (OnlyReads(kernel)) return;
     tf::core::RefCountPtr<tf::Var> variable;
@@ -97,7 +97,7 @@ void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   }
 }
 
-// Counts what the host reads and writes of variables, one operation after the other: no program does so.
+// Counts the host's reads and writes of variables by single operations, which programs do not make.
 void CountTransfer(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   core::Metrics& metrics = core::Metrics::Global();
   const std::string& type = kernel.type_string();
@@ -128,15 +128,15 @@ class IpuDevice : public HostDevice {
     return std::make_unique<IpuDevice>(*this, name);
   }
 
-  // The type stays CPU, so that every host kernel and XLA:CPU serve the device. TensorFlow's way to launch a compiled
+  // The type stays CPU, so that all host kernels and XLA:CPU serve the device. TensorFlow's launch of a compiled
   // program finds no platform for another type.
   const std::string& device_type() const override {
     static const std::string* const type = new std::string("CPU");
     return *type;
   }
 
-  // What a compiled program gets its threads from, when it starts: fewer where the thread that starts it may have but
-  // so many. TensorFlow's own way to give it fewer reaches Eigen alone, and not what asks the pool.
+  // A compiled program gets its threads from here when it starts: fewer if the starting thread is limited. TensorFlow's
+  // own limit reaches Eigen, but not users of the pool.
   const Eigen::ThreadPoolDevice* eigen_cpu_device() override {
     const auto allowed = static_cast<std::size_t>(std::max(1, tf::GetPerThreadMaxParallelism()));
     if (allowed > fewer_threads_.size()) return ThreadPoolDevice::eigen_cpu_device();
@@ -173,7 +173,7 @@ class IpuDevice : public HostDevice {
     }
   }
 
-  // Has the device get its compiler where this is its first program.
+  // Installs the device's compiler before its first program.
   void BeforeProgram(const tf::OpKernel& kernel) IPU_EXCLUDES(compiler_mutex_) {
     if (has_compiler_.load(std::memory_order_acquire)) return;
     if (!IsCompiled(kernel) && kernel.type_string() != "IpuReplicatedRun") return;
@@ -217,8 +217,7 @@ class IpuDeviceFactory : public tf::DeviceFactory {
   }
 
  private:
-  // When this library is opened, right after the package has checked the value: what a program writes into the variable
-  // later was never checked.
+  // Read when this library is opened, right after the package has validated the value.
   static int Registered() {
     const char* const value = std::getenv("TENSORFLOW_IPU_DEVICES");
     const int count = value == nullptr ? kDefaultDevices : std::atoi(value);

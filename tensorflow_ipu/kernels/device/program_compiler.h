@@ -1,4 +1,3 @@
-// How a device gets what compiles its programs, from those who know the compiler.
 #ifndef TENSORFLOW_IPU_KERNELS_DEVICE_PROGRAM_COMPILER_H_
 #define TENSORFLOW_IPU_KERNELS_DEVICE_PROGRAM_COMPILER_H_
 
@@ -8,8 +7,8 @@
 
 namespace tensorflow_ipu {
 
-// Called on a device before its first program: puts our compiler where TensorFlow looks for one. Set as the library is
-// loaded.
+// Called on a device before its first program: puts our compiler where TensorFlow looks for one. Set when the library
+// is loaded.
 inline std::atomic<void (*)(tensorflow::Device*)> install_compiler{nullptr};
 
 }  // namespace tensorflow_ipu

@@ -1,4 +1,4 @@
-// The custom call of an assertion: says what does not hold, in TensorFlow's words.
+// Handler of an assertion: fails with TensorFlow's message.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,7 @@ namespace ffi = xla::ffi;
 namespace tf = tensorflow;
 
 std::string Summary(const ffi::AnyBuffer& buffer, int64_t entries) {
-  // Both number the types alike.
+  // The enumerations have the same values.
   const absl::StatusOr<tf::DataType> type =
       tf::EncodePrimitiveTypeAsDataType(static_cast<xla::PrimitiveType>(buffer.element_type()));
   if (!type.ok()) return "?";

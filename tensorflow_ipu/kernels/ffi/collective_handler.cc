@@ -1,4 +1,4 @@
-// The custom call of a collective: brings the replica's buffers to where the replicas meet.
+// Handler of collectives: passes the replica's buffers to the call site where the replicas meet.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,7 +48,7 @@ std::optional<core::DataType> TypeOf(ffi::DataType type) {
   }
 }
 
-// What the call says, in the order in which XLA keeps attributes: that of their names.
+// XLA orders the attributes by their names.
 core::Collective CollectiveOf(const XLA_FFI_Attrs& attributes) {
   const int64_t group_size = ScalarOf<int64_t>(attributes.attrs[0]);
   const auto kind = static_cast<core::Kind>(ScalarOf<int64_t>(attributes.attrs[1]));
@@ -77,7 +77,7 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
   const core::ProgramState& at = states.used;
   static thread_local core::LookupCache<core::CallSite> cache;
   cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
-  const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this look up others.
+  const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this one look up others.
   if (site == nullptr) {
     return {core::Outcome::NotFound("A collective of this program was deleted with the function that was traced. Keep "
                                     "the `tf.function` as long as its programs run."),
@@ -89,7 +89,7 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
   core::Outcome gathered = Gather(frame, states.states, &contribution);
   if (!gathered.ok()) return {std::move(gathered), {}};
 
-  // The last of a group to arrive has its answer at once, and so has a replica that is alone; for the others it comes.
+  // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
   ffi::Promise promise;
   std::optional<ffi::Future> future(promise);
   std::optional<core::Outcome> answer =

@@ -1,4 +1,4 @@
-// The custom calls that read and change the rows of a table on the host.
+// Handlers that read and update the rows of a table on the host.
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -21,7 +21,7 @@ ffi::Error Named(core::Outcome outcome, std::string_view name) {
   return ToError(std::move(outcome));
 }
 
-// Null where the table cannot hold such rows any more, or never could; `outcome` says why.
+// Null where the table does not or no longer hold such rows; `outcome` says why.
 std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const ffi::AnyBuffer& rows,
                                         core::Outcome* outcome) {
   std::shared_ptr<EmbeddingTable> table = EmbeddingTables().Find(state.number);

@@ -1,4 +1,4 @@
-// The custom call by which the loop of a fence goes on once, and no more (`lowering/single_loop.h`).
+// Handler of the loop of a fence, which goes on once (`lowering/single_loop.h`).
 #include <cstdint>
 
 #include "xla/ffi/api/ffi.h"

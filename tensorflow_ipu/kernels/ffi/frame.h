@@ -1,6 +1,6 @@
-// What the custom call of a feed or a collective is given, read from the frame of the call itself. XLA's bindings check
-// the kind of each argument and pack them into a tuple, which takes as long as all else that a feed does for a small
-// element; so they answer XLA's questions about the handler alone.
+// Reads the arguments of a feed or a collective from the frame of the call. XLA's bindings check each argument and pack
+// them into a tuple, which takes as long as the rest of a feed's call for a small element; so the bindings only answer
+// XLA's queries about the handler.
 #ifndef TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
 #define TENSORFLOW_IPU_KERNELS_FFI_FRAME_H_
 
@@ -11,8 +11,8 @@
 
 namespace tensorflow_ipu {
 
-// The layout of the frame, and what a stage and an extension are. A new version of the API is to be read first: its
-// header, `xla/ffi/api/c_api.h`, says what has changed. Version 0.4, of TensorFlow 2.22, has the same frame as 0.2.
+// The layout of the frame. Check `xla/ffi/api/c_api.h` before you allow a new version of the API. Version 0.4, of
+// TensorFlow 2.22, has the same frame as 0.2.
 static_assert(XLA_FFI_API_MAJOR == 0 && (XLA_FFI_API_MINOR == 2 || XLA_FFI_API_MINOR == 4),
               "The frame of a call is read as versions 0.2 and 0.4 have it.");
 
@@ -27,7 +27,7 @@ inline int64_t ElementsOf(const XLA_FFI_Buffer& buffer) {
   return elements;
 }
 
-// An argument or a result, which in these calls is always a buffer.
+// An argument or a result, which is always a buffer in these calls.
 inline void* DataOf(const void* buffer) { return static_cast<const XLA_FFI_Buffer*>(buffer)->data; }
 
 inline Memory MemoryOf(const void* buffer) {
@@ -36,7 +36,7 @@ inline Memory MemoryOf(const void* buffer) {
           xla::ffi::ByteWidth(static_cast<xla::ffi::DataType>(at->dtype)) * static_cast<std::size_t>(ElementsOf(*at))};
 }
 
-// The memory of argument i, as XLA's bindings have it, or as the frame has it: for the states that a call begins with.
+// The memory of argument i, from XLA's bindings or from the frame: for the states that a call begins with.
 inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
   return [&arguments](std::size_t i) -> const void* {
     return arguments.get<xla::ffi::Buffer<xla::ffi::S64>>(i)->untyped_data();
@@ -46,13 +46,12 @@ inline auto StatesOf(const XLA_FFI_CallFrame& frame) {
   return [&frame](std::size_t i) -> const void* { return DataOf(frame.args.args[i]); };
 }
 
-// An attribute, which is a scalar of this type.
 template <typename T>
 T ScalarOf(const void* attribute) {
   return *static_cast<const T*>(static_cast<const XLA_FFI_Scalar*>(attribute)->value);
 }
 
-// Whether the frame is that of a plain call, not one of XLA's questions.
+// Whether the frame is that of a plain call, and not a query of XLA's.
 inline bool IsCall(const XLA_FFI_CallFrame& frame) {
   return frame.stage == XLA_FFI_ExecutionStage_EXECUTE && frame.extension_start == nullptr;
 }

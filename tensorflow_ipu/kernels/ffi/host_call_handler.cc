@@ -1,4 +1,4 @@
-// The custom call by which a program has the host run a function.
+// Handler of calls of host functions.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,8 +21,8 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Returns at once: the function may take long, and wait for whatever the user's code waits for, and this thread is one
-// of the few on which programs compute.
+// Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
+// on which programs compute.
 ffi::Future CallHost(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
                      ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   ffi::Promise promise;

@@ -1,5 +1,5 @@
-// The custom call that runs a kernel of the host. Its arguments are the kernel's inputs, and behind them, for each of
-// those that are places of rings, its place.
+// Handler of host kernels. Its arguments are the kernel's inputs, followed by the place of each input that is in a
+// ring.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -22,11 +22,11 @@ namespace ffi = xla::ffi;
 
 using Numbers = ffi::Span<const int64_t>;
 
-// What XLA keeps for a call in a program, from before its first run to its end.
+// The state that XLA keeps for a call in a program.
 struct KernelOfCall {
   static ffi::TypeId id;
   std::shared_ptr<const HostKernel> kernel;
-  std::atomic<int64_t>* calls;  // Of all kernels of its type.
+  std::atomic<int64_t>* calls;  // Counts the calls of all kernels of its type.
 };
 ffi::TypeId KernelOfCall::id = {};
 
@@ -47,7 +47,7 @@ HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
   return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
 }
 
-// What is in a place of a ring: a buffer without its first dimension.
+// A place of a ring as a buffer: without the first dimension.
 ffi::ErrorOr<HostBuffer> InRing(const HostBuffer& ring, int32_t place) {
   const int64_t depth = ring.dimensions.front();
   if (place < 0 || place >= depth) return ffi::Unexpected(NoSuchPlace(place));

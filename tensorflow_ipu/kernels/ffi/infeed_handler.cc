@@ -1,5 +1,4 @@
-// The custom call of an infeed dequeue: copies the next element into the program's buffers, and advances a state, which
-// is ahead of the element in its results.
+// Handler of infeed dequeues: copies the next element into the program's buffers, and advances the state.
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -16,12 +15,12 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// What a thread keeps from call to call.
+// The cache of a thread between calls.
 struct InfeedCalls {
   core::LookupCache<InfeedQueue> cache;
-  InfeedElement element;  // Gives its memory back to the pump at the next call.
+  InfeedElement element;  // Returns its memory to the pump at the next call.
 
-  // The queue of the pass under way; null where there is none.
+  // The queue of the pass under way; null if there is none.
   InfeedQueue* Find(int64_t number) {
     return cache.Find(number, [](int64_t wanted) {
       const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
@@ -30,10 +29,9 @@ struct InfeedCalls {
   }
 };
 
-// The tensors of an element are behind the state.
+// Result 0 is the state.
 const void* TensorOf(const XLA_FFI_CallFrame& frame, std::size_t i) { return frame.rets.rets[i + 1]; }
 
-// Whether the elements of the queue have the sizes that the program wants.
 bool Fits(const InfeedQueue& queue, const XLA_FFI_CallFrame& frame) {
   if (queue.sizes().size() != static_cast<std::size_t>(frame.rets.size) - 1) return false;
   for (std::size_t i = 0; i < queue.sizes().size(); ++i) {
@@ -42,7 +40,7 @@ bool Fits(const InfeedQueue& queue, const XLA_FFI_CallFrame& frame) {
   return true;
 }
 
-// Whether there was an element, or came within a moment.
+// Whether there was an element, or one came within a moment.
 bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement* element) {
   core::Outcome why;
   InfeedQueue::Took took = queue->Take(at.lane, at.lanes, element, &why);
@@ -60,10 +58,10 @@ core::Outcome Missing(int64_t number) {
       "queue (or iterator) as long as programs use it.");
 }
 
-// Has the queue copy the element as it comes: a wait here would hold a thread of XLA's pool, and with it perhaps the
-// replica that must go on first.
+// Has the queue copy the element when it comes. Waiting here would block a thread of XLA's pool, and perhaps the
+// replica that must run first.
 Reply CopyLater(const XLA_FFI_CallFrame& frame, const core::ProgramState& at, InfeedQueue* queue) {
-  absl::InlinedVector<void*, 8> to;  // The usual number of tensors needs no memory of its own.
+  absl::InlinedVector<void*, 8> to;
   for (std::size_t i = 0; i < queue->sizes().size(); ++i) to.push_back(DataOf(TensorOf(frame, i)));
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -72,7 +70,7 @@ Reply CopyLater(const XLA_FFI_CallFrame& frame, const core::ProgramState& at, In
       [promise, to = std::move(to), sizes = queue->sizes()](core::Outcome outcome, InfeedElement element) mutable {
         if (!outcome.ok()) return promise.SetError(ToError(std::move(outcome)));
         element.CopyTo(sizes, [&](std::size_t i) { return to[i]; });
-        element.Drop();  // Before the rest of the program, which may run in the next line.
+        element.Drop();  // Before the rest of the program, which may run in SetAvailable.
         promise.SetAvailable();
       });
   return {core::Outcome::Ok(), std::move(future)};
@@ -100,7 +98,8 @@ Reply Dequeue(const XLA_FFI_CallFrame& frame) {
     calls.element.Drop();
     return {};
   }
-  const std::shared_ptr<InfeedQueue> kept = calls.cache.object();  // Programs that run inside of this look up others.
+  const std::shared_ptr<InfeedQueue> kept =
+      calls.cache.object();  // Programs that run inside of this one look up others.
   return CopyLater(frame, at, kept.get());
 }
 

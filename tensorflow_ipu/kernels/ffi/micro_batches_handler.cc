@@ -1,4 +1,4 @@
-// The custom call that refuses a number of micro-batches which a pipeline, or a loop over them, cannot have.
+// Handler that checks a number of micro-batches.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,4 +1,4 @@
-// The custom call from which orders that do not know of each other begin and end as one.
+// Handler that joins the orders of a program.
 #include <cstddef>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// XLA was told that each result takes the memory of its operand. Where a program has lost that, there is one to copy.
+// XLA was told to alias results and operands. It copies an operand where the program has lost its memory.
 ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     const ffi::AnyBuffer state = *states.get<ffi::AnyBuffer>(i);
@@ -23,8 +23,8 @@ ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
 
 XLA_FFI_DEFINE_HANDLER(kJoinOrders, JoinOrders,
                        ffi::Ffi::Bind()
-                           .RemainingArgs()    // states
-                           .RemainingRets());  // the same
+                           .RemainingArgs()  // states
+                           .RemainingRets());
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_join_orders", "Host", kJoinOrders);
 
 }  // namespace

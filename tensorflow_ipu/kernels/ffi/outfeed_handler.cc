@@ -1,4 +1,4 @@
-// The custom call of an outfeed enqueue: copies the program's buffers into the queue, and returns a state advanced.
+// Handler of outfeed enqueues: copies the program's buffers into the queue, and advances the state.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,10 +14,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// What a thread keeps from call to call.
+// The cache of a thread between calls.
 struct OutfeedCalls {
   core::LookupCache<core::Outfeed> cache;
-  std::vector<core::Leaf> leaves;  // Of the element that is to be appended.
+  std::vector<core::Leaf> leaves;
 };
 
 Reply Enqueue(const XLA_FFI_CallFrame& frame) {
@@ -39,7 +39,7 @@ Reply Enqueue(const XLA_FFI_CallFrame& frame) {
     calls.leaves[i].bytes = leaf.bytes;
   }
   if (!calls.leaves.empty()) return {outfeed->Append(at.lane, at.lanes, layout, calls.leaves), {}};
-  outfeed->Declare(layout);  // Data are synthetic: there is no element.
+  outfeed->Declare(layout);  // The data are synthetic.
   return {};
 }
 

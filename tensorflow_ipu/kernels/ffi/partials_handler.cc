@@ -1,4 +1,4 @@
-// The custom call that multiplies matrices, or convolves, with the partial sums of the machine.
+// Handlers of products and convolutions with the machine's partial sums.
 #include <cstdint>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// The custom call that says whether a result of the operations of a computation stops the program, and why.
+// Handler that decides whether a result stops the program, and explains why.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr uint32_t kInfinite = 0x7f800000;  // The bits of float32's; a NaN's are above.
+constexpr uint32_t kInfinite = 0x7f800000;  // Float32 infinity; NaNs are above.
 
 constexpr char kKept[] =
     ". The variables are as they were before that step, but for those that a loop in it had updated by then. "
@@ -35,7 +35,6 @@ uint32_t WordAt(const ffi::RemainingArgs& values, std::size_t i) {
   return *static_cast<const uint32_t*>(values.get<ffi::AnyBuffer>(i)->untyped_data());
 }
 
-// What the elements of a tensor have besides numbers.
 struct Contents {
   bool infinite = false;
   bool nan = false;
@@ -59,17 +58,17 @@ Contents ContentsOf(const ffi::AnyBuffer& buffer) {
                                            : ContentsOf<uint32_t>(buffer, kInfinite);
 }
 
-// An operation that would stop the program, if what it gave is not what it took.
+// An operation that stops the program unless its fault comes from its operands.
 struct Suspect {
   int64_t order = 0;
-  std::string_view type;  // Of the result: `half`, `float`, or `f8` for what a conversion has no number for.
+  std::string_view type;  // Type of the result: `half`, `float`, or `f8` for a conversion that overflows.
   std::string what;
-  std::string_view sources;  // Which of the values it came from, separated by commas.
+  std::string_view sources;  // Numbers of the source values, separated by commas.
   bool by_zero = false;
   uint32_t magnitude = 0;  // Bits of a float32.
 };
 
-// `operations` as `precision/checks.cc` writes them, and the words as it computes them.
+// Parses `operations` as written by `precision/checks.cc`, with the fault codes.
 std::vector<Suspect> Suspects(std::string_view operations, const ffi::RemainingArgs& values, std::size_t first) {
   std::vector<Suspect> suspects;
   std::size_t at = first;
@@ -87,7 +86,6 @@ std::vector<Suspect> Suspects(std::string_view operations, const ffi::RemainingA
   return suspects;
 }
 
-// What is asked for.
 struct Asked {
   explicit Asked(std::string_view options)
       : inv(absl::StrContains(options, "inv")),
@@ -96,7 +94,7 @@ struct Asked {
   const bool inv, div0, oflo;
 };
 
-// Why an operation stops the program, in words; nothing where it does not.
+// Why an operation stops the program; nothing if it does not.
 std::optional<std::string> Why(const Suspect& suspect, const Asked& asked, const Contents& taken) {
   float value = 0;
   std::memcpy(&value, &suspect.magnitude, sizeof(value));

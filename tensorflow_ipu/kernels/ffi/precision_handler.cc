@@ -1,4 +1,4 @@
-// The custom call with which a program begins whose numbers are those of the machine.
+// Handler that starts a program with the machine's arithmetic.
 #include <cstdint>
 #include <memory>
 #include <string_view>

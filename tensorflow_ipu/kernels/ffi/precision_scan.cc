@@ -1,4 +1,4 @@
-// The custom call that says whether tensors have something in them that may have stopped the program.
+// Handler that looks for values that may stop the program.
 #include <cstddef>
 #include <cstdint>
 
@@ -28,11 +28,12 @@ ffi::Error Scan(ffi::Span<const int64_t> limits, ffi::RemainingArgs tensors, ffi
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kScan, Scan,
-                       ffi::Ffi::Bind()
-                           .Attr<ffi::Span<const int64_t>>("limits")  // The bits from which on a tensor is of interest.
-                           .RemainingArgs()                           // tensors
-                           .Ret<ffi::Buffer<ffi::PRED>>());           // found
+XLA_FFI_DEFINE_HANDLER(
+    kScan, Scan,
+    ffi::Ffi::Bind()
+        .Attr<ffi::Span<const int64_t>>("limits")  // The bits from which on a value may stop the program.
+        .RemainingArgs()                           // tensors
+        .Ret<ffi::Buffer<ffi::PRED>>());           // found
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_scan", "Host", kScan);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The custom calls that draw a seed, and that tell a replica its random stream.
+// Handlers that draw a seed, and that return the random stream of a replica.
 #include <cstdint>
 #include <cstring>
 #include <memory>

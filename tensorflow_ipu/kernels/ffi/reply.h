@@ -1,4 +1,4 @@
-// What a handler that may have to wait returns to XLA: done, failed, or a future.
+// The answer of a handler that may have to wait: success, an error, or a future.
 #ifndef TENSORFLOW_IPU_KERNELS_FFI_REPLY_H_
 #define TENSORFLOW_IPU_KERNELS_FFI_REPLY_H_
 
@@ -10,7 +10,7 @@
 #include "tensorflow_ipu/kernels/ffi/frame.h"
 #include "xla/ffi/api/ffi.h"
 
-// Exported by TensorFlow's library; the header that declares it includes others that the wheel does not carry.
+// Exported by TensorFlow's library; the header that declares it includes others that are not in the wheel.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }
@@ -22,13 +22,12 @@ inline xla::ffi::Error ToError(core::Outcome outcome) {
   return xla::ffi::Error(static_cast<xla::ffi::ErrorCode>(outcome.code), std::move(outcome.message));
 }
 
-// A future is allocated and followed; most calls have their data at hand and need none.
+// A future is allocated and followed, and most calls do not need one.
 struct Reply {
   core::Outcome outcome;
-  std::optional<xla::ffi::Future> future;  // Where set, it decides, not `outcome`.
+  std::optional<xla::ffi::Future> future;  // If set, `outcome` is ignored.
 };
 
-// Returns it to XLA from a handler that reads the frame of its call.
 inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
   namespace ffi = xla::ffi;
   if (!reply.future.has_value() && reply.outcome.ok()) return nullptr;
@@ -43,7 +42,7 @@ inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
   return nullptr;
 }
 
-// Answers XLA's questions about a handler, as its bindings do.
+// Answers XLA's queries about a handler.
 XLA_FFI_Error* AnswerQuestion(XLA_FFI_CallFrame* frame);
 
 // A handler that reads the frame of its call.

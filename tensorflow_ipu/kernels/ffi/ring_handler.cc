@@ -1,4 +1,4 @@
-// The custom calls that make rings, and copy one place into them and out of them.
+// Handlers that make rings, and that read and write one place of them.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Where place `place` of a ring begins, which holds `bytes` in each; null where it has no such place.
+// The address of a place of `bytes` bytes; null if the ring has no such place.
 char* Place(const ffi::AnyBuffer& ring, int32_t place, std::size_t bytes) {
   const int64_t depth = ring.dimensions().front();
   if (place < 0 || place >= depth) return nullptr;
@@ -36,12 +36,12 @@ ffi::Error RingRead(ffi::AnyBuffer ring, ffi::Buffer<ffi::S32> place, ffi::Buffe
   return ffi::Error::Success();
 }
 
-// By several threads where that is worth it. They only copy, and wait for nobody.
+// By several threads if that is faster. They only copy and do not wait.
 void Copy(char* to, const void* from, std::size_t bytes, const ffi::ThreadPool& threads) {
   HostThreads::Of(threads.num_threads()).device()->memcpy(to, from, bytes);
 }
 
-// XLA was told that the result takes the memory of the ring. Where a program has lost that, there is a ring to copy.
+// XLA was told to alias the result and the ring. It copies the ring where the program has lost its memory.
 ffi::Error RingWrite(ffi::ThreadPool threads, ffi::AnyBuffer ring, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> place,
                      ffi::Buffer<ffi::S32> /*behind*/, ffi::Result<ffi::AnyBuffer> written) {
   char* const to = Place(*written, *place.typed_data(), value.size_bytes());

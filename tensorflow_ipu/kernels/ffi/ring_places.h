@@ -1,4 +1,3 @@
-// Places of rings that are not there.
 #ifndef TENSORFLOW_IPU_KERNELS_FFI_RING_PLACES_H_
 #define TENSORFLOW_IPU_KERNELS_FFI_RING_PLACES_H_
 

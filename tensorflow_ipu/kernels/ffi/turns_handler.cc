@@ -1,4 +1,4 @@
-// The custom call that says whose turn it is in an iteration of a pipeline's loop.
+// Handler that computes the loop indices of a pipeline.
 #include <cstddef>
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace ffi = xla::ffi;
 
 using Numbers = ffi::Span<const int64_t>;
 
-// See `IpuPipelineTurns` for what each of these is.
+// See `IpuPipelineTurns`.
 enum Wanted : int64_t { kFirst = 0, kBoth = 1, kFirstAlone = 2 };
 
 ffi::Error PipelineTurns(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count, ffi::RemainingRets results,

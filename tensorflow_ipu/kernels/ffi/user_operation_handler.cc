@@ -1,4 +1,4 @@
-// The custom call of a user's C++ function.
+// Handler of a user's C++ function.
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -21,7 +21,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// The function computes on this thread, on the program's own memory.
+// Runs the function on this thread and on the program's memory.
 ffi::Error CallUser(std::string_view attributes, std::string_view called, std::string_view name,
                     ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));

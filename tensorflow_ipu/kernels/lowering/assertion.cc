@@ -23,7 +23,7 @@ absl::Status CallAssertion(tf::XlaOpKernelContext* context) {
   tf::TryGetNodeAttr(node, "summarize", &summarize);
   std::vector<xla::XlaOp> operands;
   std::vector<xla::Shape> shapes;
-  std::string data;  // Of each part of the message, ended by a zero: `=` and a text, or `#` for the next operand.
+  std::string data;  // Parts of the message, each ended by a zero byte: `=` and a text, or `#` for the next operand.
   for (int i = 0; i < context->num_inputs(); ++i) {
     if (context->input_type(i) == tf::DT_STRING) {
       const auto text = static_cast<std::size_t>(i - 1);

@@ -1,4 +1,4 @@
-// Lowers an assertion of a program to a call that ends the run where it does not hold.
+// Lowers an assertion to a custom call that ends the run where it does not hold.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_ASSERTION_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_ASSERTION_H_
 
@@ -7,8 +7,7 @@
 
 namespace tensorflow_ipu {
 
-// The attribute that an `Assert` of a program has: the texts among its data, which no program can hold, each at the
-// place of its tensor.
+// The attribute of an `Assert` in a program with the texts among its data, which a program cannot hold, in their order.
 constexpr char kTextsAttribute[] = "_ipu_texts";
 
 absl::Status CallAssertion(tensorflow::XlaOpKernelContext* context);

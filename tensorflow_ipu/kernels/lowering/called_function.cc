@@ -18,14 +18,14 @@ absl::Status DescribeInput(tf::XlaOpKernelContext* context, int input, tf::XlaCo
     tf::XlaResource* resource = nullptr;
     TF_RETURN_IF_ERROR(context->GetResourceInput(input, &resource));
     tf::XlaCompiler::PopulateArgumentFromResource(*resource, argument);
-    argument->name.clear();  // Else a call with other variables would be compiled for itself.
+    argument->name.clear();  // With the name, a call with other variables would be compiled again.
     if (!argument->initialized) {
       return absl::InvalidArgumentError(
           absl::StrCat("A function of the program uses the variable `", resource->name(), "` before it has a value."));
     }
     return absl::OkStatus();
   }
-  // A list is what a loop leaves for its gradient.
+  // Loops leave tensor lists for their gradients.
   argument->kind = context->InputExpression(input).kind() == tf::XlaExpression::Kind::kTensorList
                        ? tf::XlaCompiler::Argument::kTensorList
                        : tf::XlaCompiler::Argument::kParameter;

@@ -1,4 +1,4 @@
-// Functions that operations of ours call: what TensorFlow's compiler has to know of their arguments.
+// Arguments of functions that our operations call.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_CALLED_FUNCTION_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_CALLED_FUNCTION_H_
 
@@ -8,13 +8,12 @@
 
 namespace tensorflow_ipu {
 
-// The argument of a function that an input of an operation is: a variable, a list of tensors, or a tensor.
-//
-// Fails for a variable that has no value yet.
+// Describes the argument for an input of an operation: a variable, a tensor list or a tensor. Fails for a variable
+// without a value.
 absl::Status DescribeInput(tensorflow::XlaOpKernelContext* context, int input,
                            tensorflow::XlaCompiler::Argument* argument);
 
-// What a computation takes for an input: of a variable its value.
+// The operand for an input: the value of a variable, or the tensor.
 absl::Status OperandOf(tensorflow::XlaOpKernelContext* context, int input, xla::XlaOp* operand);
 
 }  // namespace tensorflow_ipu

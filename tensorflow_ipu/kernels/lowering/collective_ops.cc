@@ -1,4 +1,4 @@
-// The ops by which replicas of a compiled program exchange values, several values a call.
+// Collective operations of the replicas of a compiled program, on several values a call.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ using tf::shape_inference::ShapeHandle;
 
 namespace {
 
-// Calls `shape_of(value)` for the shape of each result: input 0 is the state.
+// Sets the shape of each result by `shape_of(value)`. Input 0 is the state.
 template <typename ShapeOf>
 absl::Status SetShapes(InferenceContext* c, ShapeOf shape_of) {
   for (int i = 0; i < c->num_outputs(); ++i) {
@@ -87,9 +87,9 @@ absl::Status Exchanged(InferenceContext* c) {
 
 }  // namespace
 
-// Of all of them: `state` names the site (see rendezvous.h) and the replica; `group_size` replicas make up a group, and
-// 0 stands for all of the run; `advance` keeps uses of the state in their order, and is false in the condition of a
-// loop, where XLA lets nobody assign and the loop keeps the order.
+// `state` names the call site (see rendezvous.h) and the replica. `group_size` replicas are a group; 0 stands for all
+// replicas of the run. `advance` keeps uses of the state in order; it is false in the condition of a loop, where XLA
+// allows no assignment and the loop keeps the order.
 #define COLLECTIVE_OP(name)                                                                                  \
   REGISTER_OP(name)                                                                                          \
       .Input("state: resource")                                                                              \
@@ -125,7 +125,7 @@ COLLECTIVE_OP("IpuBroadcast")
     .Attr("orthogonal: bool = false")
     .SetShapeFn(Unchanged);
 
-// Which replica a program is, or its rank in its group of replicas.
+// The index of the replica, or its rank in its group.
 REGISTER_OP("IpuReplicaIndex")
     .Input("state: resource")
     .Output("index: int32")
@@ -140,7 +140,7 @@ core::Reduction ReductionOf(const std::string& name) {
       {"sum", core::Reduction::kSum}, {"mean", core::Reduction::kMean},  {"product", core::Reduction::kProduct},
       {"min", core::Reduction::kMin}, {"max", core::Reduction::kMax},    {"and", core::Reduction::kAnd},
       {"or", core::Reduction::kOr},   {"local", core::Reduction::kLocal}};
-  return reductions->at(name);  // The op lets no other name pass.
+  return reductions->at(name);  // The op checks the name.
 }
 
 class CollectiveXla : public tf::XlaOpKernel {
@@ -149,7 +149,7 @@ class CollectiveXla : public tf::XlaOpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
     OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
     OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-    // A replica that is alone then has nothing to copy.
+    // A single replica then has nothing to copy.
     options_.in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
   }
 
@@ -174,7 +174,7 @@ class CollectiveXla : public tf::XlaOpKernel {
   }
 
  protected:
-  // What goes to the custom call for a value, what shape comes back, and what to make of that.
+  // The operand of the custom call for a value, the shape of its result, and the output made of that result.
   virtual xla::XlaOp Sent(xla::XlaOp value, const xla::Shape&) const { return value; }
   virtual xla::Shape ReceivedShape(const xla::Shape& value) const { return value; }
   virtual xla::XlaOp Result(xla::XlaOp received, const xla::Shape&) const { return received; }
@@ -232,7 +232,7 @@ class BroadcastXla : public CollectiveXla {
   }
 };
 
-// The custom call exchanges parts that lie one behind the other, so XLA moves the parts to the front and back again.
+// The custom call exchanges contiguous parts, so XLA transposes them to the front and back again.
 class AllToAllXla : public CollectiveXla {
  public:
   explicit AllToAllXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllToAll) {
@@ -283,7 +283,7 @@ REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), ReduceScatterXla);
 REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), AllToAllXla);
 REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), BroadcastXla);
 
-// No custom call: the state holds the answer, and XLA computes with it.
+// The state holds the index, so XLA computes it without a custom call.
 class ReplicaIndexXla : public tf::XlaOpKernel {
  public:
   explicit ReplicaIndexXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {

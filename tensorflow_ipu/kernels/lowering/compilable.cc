@@ -1,4 +1,3 @@
-// `ipu_compiles`: whether XLA has a kernel for an operation.
 #include <cstdint>
 
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -8,7 +7,7 @@
 
 extern "C" {
 
-// `node` is a serialized NodeDef. XLA asks the same when it compiles a program, of what is then left of its graph.
+// Whether XLA has a kernel for an operation, a serialized NodeDef. XLA asks the same when it compiles a program.
 int32_t ipu_compiles(const char* node, int64_t size) {
   tensorflow::NodeDef parsed;
   if (!parsed.ParseFromArray(node, static_cast<int>(size))) return 0;

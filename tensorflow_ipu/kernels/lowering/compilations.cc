@@ -14,7 +14,6 @@ core::Samples& Times() {
   return *times;
 }
 
-// TensorFlow tells its listeners of each compilation by XLA when it is done, with the time that it took by itself.
 class Listener : public tensorflow::XlaActivityListener {
  public:
   absl::Status Listen(const tensorflow::XlaAutoClusteringActivity&) override { return absl::OkStatus(); }

@@ -1,4 +1,3 @@
-// How long XLA takes to compile programs.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_COMPILATIONS_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_COMPILATIONS_H_
 
@@ -6,7 +5,7 @@
 
 namespace tensorflow_ipu {
 
-// The times of all compilations of this process since this library was loaded: from a graph to machine code.
+// The times of all compilations of this process since this library was loaded, from graph to machine code.
 const core::Samples& CompileTimes();
 
 }  // namespace tensorflow_ipu

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/lowering/device_compiler.h"  // First: others include what it stands in for.
+#include "tensorflow_ipu/kernels/lowering/device_compiler.h"  // First: others include what it replaces.
 
 #include "tensorflow/compiler/jit/compilability_check_util.h"
 #include "tensorflow/compiler/jit/device_compilation_profiler.h"
@@ -21,7 +21,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// What TensorFlow's launch of a compiled function does, up to the point where it runs the executable.
+// Follows TensorFlow's launch of a compiled function, up to where that runs the executable.
 absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& function, const std::string& folder,
                      const std::string& key) {
   tf::FunctionLibraryRuntime* const library = context->function_library();

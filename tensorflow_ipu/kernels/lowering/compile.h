@@ -1,4 +1,3 @@
-// Compiles a program without running it.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_
 
@@ -10,9 +9,8 @@
 
 namespace tensorflow_ipu {
 
-// Compiles a function for the inputs of a kernel: their types, shapes, and the values that the compiler needs.
-// Variables among them have their values, which stay what they are. With a folder, the executable is kept there, and
-// with none, as the process is set.
+// Compiles a function for the inputs of a kernel without running it. Variables keep their values. The executable is
+// stored in `folder`, or where the process is configured to if that is empty.
 absl::Status Compile(tensorflow::OpKernelContext* context, const tensorflow::NameAttrList& function,
                      const std::string& folder, const std::string& key);
 

@@ -1,4 +1,4 @@
-// What builds executables for TensorFlow's compiler of a device, by way of the disk.
+// The client that builds executables for TensorFlow's compiler of a device, with a cache on disk.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_COMPILER_CLIENT_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_COMPILER_CLIENT_H_
 
@@ -12,16 +12,16 @@
 
 namespace tensorflow_ipu {
 
-// A folder of executables, and what those in it depend on besides the program.
+// A folder of executables, and a key for what they depend on besides the program.
 struct Executables {
   std::shared_ptr<const core::FileCache> files;
   std::string key;
 };
 
-// Thread-safe. TensorFlow's own client with another look before it compiles.
+// TensorFlow's client, which looks into the caches before it compiles. Thread-safe.
 class CompilerClient : public tensorflow::XlaDeviceCompilerClient {
  public:
-  // Without folders of its own, it uses those that are set for the process at the time.
+  // Without a cache of its own, it uses those that are set for the process.
   explicit CompilerClient(xla::LocalClient* client) : XlaDeviceCompilerClient(client) {}
   CompilerClient(xla::LocalClient* client, Executables own) : XlaDeviceCompilerClient(client), own_(std::move(own)) {}
 
@@ -33,7 +33,7 @@ class CompilerClient : public tensorflow::XlaDeviceCompilerClient {
   const Executables own_;
 };
 
-// A compiler as TensorFlow has one for each device. The caller owns it.
+// Makes a compiler like TensorFlow's own one of each device. The caller owns it.
 DeviceCompiler* NewDeviceCompiler(tensorflow::DeviceBase* device, Executables own);
 
 }  // namespace tensorflow_ipu

@@ -15,13 +15,13 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The order of bytes that the host's tensors have.
+// The layout of host tensors.
 xla::Shape RowMajor(xla::Shape shape) {
   xla::LayoutUtil::SetToDefaultLayout(&shape);
   return shape;
 }
 
-// Where the inputs begin and end that hold the order of the program: one input or none, behind the values.
+// The range of the `order` inputs, which come last: one or none.
 std::pair<int, int> OrderOf(const tf::XlaOpKernelContext& context) {
   int begin = 0;
   int end = 0;
@@ -74,7 +74,7 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
     aliases[i].first.push_back(static_cast<int64_t>(i) + 1);
     aliases[i].second.first = static_cast<int64_t>(i) + states;
   }
-  if (options.advance) {  // The state too is advanced where it lies, so that a loop need not copy it back.
+  if (options.advance) {  // The state is updated in place, so that a loop need not copy it.
     aliases.push_back({{0}, {0, {}}});
   }
   const xla::XlaOp call = xla::CustomCallWithLayout(

@@ -1,4 +1,4 @@
-// Turns an op that uses what a state names into a custom call that takes the state and returns it advanced.
+// Lowers an op that uses a program state to a custom call that takes the state and returns it advanced.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_
 
@@ -10,32 +10,32 @@
 
 namespace tensorflow_ipu {
 
-// An op with a state and with results is to be registered with `IsMetadataOp()`: it ends TensorFlow's search for inputs
-// that have to be compile-time constants. Where a result is used as an index, say, the search would otherwise come to
-// the state, take its present value for part of the program, and have each replica and each run compile its own.
+// An op with a state and with results must be registered with `IsMetadataOp()`, which ends TensorFlow's search for
+// inputs that must be compile-time constants. If a result is used as an index, the search would otherwise reach the
+// state and take its present value for part of the program, so that each replica and each run would be compiled anew.
 
 struct CallOptions {
-  // Result i takes the memory of operand i, which has its shape. XLA copies what is used elsewhere.
+  // Result i takes the memory of operand i, which has its shape. XLA copies operands that are used elsewhere.
   bool in_place = false;
-  // Whether the state is assigned. XLA lets no condition of a loop do that.
+  // Whether the state is assigned, which XLA does not allow in the condition of a loop.
   bool advance = true;
 };
 
-// The last input of an op with a state that puts it into the order of the program: none, or the resource of that order,
-// which all such ops read and assign in the place of their own states.
+// The optional last input of an op with a state: the resource of the program's order, which all such ops read and
+// assign instead of their own states.
 #define ORDER_INPUT Input("order: orders * resource").Attr("orders: int >= 0 = 0")
 
-// The inputs of the op between its state, which is input 0, and its order.
+// The inputs of the op between its state (input 0) and its order.
 std::vector<xla::XlaOp> ValuesOf(tensorflow::XlaOpKernelContext* context);
 
-// Calls `target` with the state in input 0 and `operands`, assigns the state that it returns, and returns its other
-// results, of `results`. With an order among the op's inputs (see ORDER_INPUT), that one goes ahead of the state and is
-// advanced in its place. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
+// Calls `target` with the state (input 0) and `operands`, assigns the returned state, and returns the other results, of
+// shapes `results`. If the op has an order input (see ORDER_INPUT), it precedes the state and is advanced instead of
+// it. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
 std::vector<xla::XlaOp> CallWithState(tensorflow::XlaOpKernelContext* context, const std::string& target,
                                       const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
                                       const std::string& attributes, const CallOptions& options = {});
 
-// Refuses tensors without elements, of which the machine's streams can carry none.
+// Refuses tensors without elements, which the machine's streams cannot carry.
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);
 
 }  // namespace tensorflow_ipu

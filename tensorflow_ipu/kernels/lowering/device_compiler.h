@@ -1,7 +1,5 @@
-// TensorFlow's compiler of a device, for those who make one.
-//
-// Its headers include PjRt's, another way to run programs, which include MLIR's; TensorFlow's wheel lacks these. What
-// they use of PjRt is declared here in the place of its headers; nothing here is ever called.
+// TensorFlow's compiler of a device. Its headers include those of PjRt and through them MLIR's, which TensorFlow's
+// wheel lacks. The PjRt names that they use are declared here instead; none of them is called.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_DEVICE_COMPILER_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_DEVICE_COMPILER_H_
 

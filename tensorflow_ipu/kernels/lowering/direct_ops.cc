@@ -1,8 +1,6 @@
-// Common operations of layers, lowered straight to XLA. TensorFlow 2.21 lowers each of them by way of MLIR: it makes a
-// module of one operation, and runs a compiler on it, which takes 4 ms a node and comes to the same.
-//
-// Nodes of programs alone are lowered so, and types other than floating ones are left to XLA's kernel.
-// `tests/ops/test_direct_ops.py` compares both.
+// Common operations of layers, lowered straight to XLA. TensorFlow 2.21 lowers each by way of an MLIR module of one
+// operation, which takes 4 ms a node and gives the same result. Only nodes of programs are lowered so, and only of
+// floating types. `tests/ops/test_direct_ops.py` compares both.
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -28,7 +26,6 @@ namespace {
 
 bool IsFloating(tf::DataType type) { return type == tf::DT_FLOAT || type == tf::DT_HALF || type == tf::DT_BFLOAT16; }
 
-// An operation that TensorFlow lowers by MLIR, and we lower where its first input is of a floating type.
 class Direct : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
@@ -42,7 +39,7 @@ class Direct : public tf::XlaOpKernel {
   virtual xla::XlaOp Lowered(tf::XlaOpKernelContext* context) = 0;
 };
 
-// From an array to one of its shape and type.
+// An elementwise operation.
 template <xla::XlaOp (*kFunction)(xla::XlaOp)>
 class Unary : public Direct {
  public:
@@ -84,14 +81,14 @@ class ReluGradient : public Direct {
 
 int64_t Rank(tf::XlaOpKernelContext* context) { return context->InputXlaShape(0)->dimensions().size(); }
 
-// The sum over dimensions, in the type in which TensorFlow sums, of the input's type.
+// The sum over dimensions, accumulated in the type in which TensorFlow accumulates.
 xla::XlaOp Sum(tf::XlaOpKernelContext* context, xla::XlaOp x, absl::Span<const int64_t> dimensions) {
   const tf::DataType type = context->input_type(0);
   const tf::DataType wide = tf::XlaHelpers::SumAccumulationType(type);
   const bool widened = wide != type;
   if (widened) x = tf::XlaHelpers::ConvertElementType(x, wide);
   const xla::PrimitiveType primitive = widened ? xla::F32 : context->input_xla_type(0);
-  // What sums begin with: negative zero adds nothing, not even to one of its kind.
+  // Adding negative zero changes no value, not even negative zero.
   const xla::XlaOp begin = xla::ConstantR0WithType(context->builder(), primitive, -0.0);
   const xla::XlaOp sum = xla::Reduce(x, begin, *context->GetOrCreateAdd(wide), dimensions);
   return widened ? tf::XlaHelpers::ConvertElementType(sum, type) : sum;
@@ -120,7 +117,7 @@ class BiasGradient : public Direct {
   tf::TensorFormat format_;
 };
 
-// Of the last dimension.
+// Softmax and log-softmax over the last dimension.
 class Softmax : public Direct {
  public:
   using Direct::Direct;

@@ -1,4 +1,4 @@
-// Ops by which a program uses a table on the host: `IpuEmbeddingLookup` reads rows, `IpuEmbeddingUpdate` changes them.
+// Ops by which a program reads and updates the rows of a table on the host.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `trained` is what gradients are asked of so that the table is updated, a scalar; a constant where it is not.
+// `trained` is a scalar whose gradient updates the table; a constant where the table is not trained.
 REGISTER_OP("IpuEmbeddingLookup")
     .Input("state: resource")
     .Input("indices: int32")

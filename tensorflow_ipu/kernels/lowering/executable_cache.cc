@@ -27,7 +27,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// What TensorFlow's launch of a program looks for among the resources of a device.
+// The name under which TensorFlow's launch of a program looks up the compiler of a device.
 constexpr char kCompiler[] = "xla_device_compiler";
 
 // Never destroyed: threads of programs may outlive static destructors.
@@ -42,8 +42,8 @@ Settings& TheSettings() {
   return *settings;
 }
 
-// The program as text that is the same in each process: without names, which TensorFlow numbers, and where it was
-// written.
+// The program as text that is the same in each process: without the names that TensorFlow numbers, and without source
+// locations.
 std::string ProgramText(const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) {
   xla::HloModuleProto module = result.computation->proto();
   module.clear_name();
@@ -69,9 +69,9 @@ std::string NameOfExecutable(const std::string& text, const std::string& key) {
   return absl::StrCat(absl::Hex(print.high64, absl::kZeroPad16), absl::Hex(print.low64, absl::kZeroPad16));
 }
 
-// An executable without the features of the processor that it was compiled for. Two of them are advice to the code
-// generator, which no processor says of itself, so that XLA would warn twice of each executable that it loads. What the
-// processor must have is in the key.
+// Clears the features of the processor that the executable was compiled for. Two of them are tuning hints that no
+// processor reports, so that XLA would warn twice whenever it loads an executable. The features that the processor must
+// have are in the key.
 std::string WithoutFeatures(std::string serialized) {
   xla::cpu::CompilationResultProto executable;
   if (!executable.ParseFromString(serialized)) return serialized;
@@ -79,8 +79,8 @@ std::string WithoutFeatures(std::string serialized) {
   return executable.SerializeAsString();
 }
 
-// Has XLA compile a program whose numbers are the machine's. XLA would compute on with what a result was before it was
-// rounded to float16, where it is in float32 a moment later.
+// Compiles a program that emulates the machine's arithmetic. XLA's excess precision would skip the rounding to float16
+// of values that are converted back to float32.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDeviceCompilerClient* client,
                                                                      const tf::XlaCompiler::Options& options,
                                                                      const tf::XlaCompiler::CompilationResult& result) {
@@ -91,10 +91,10 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDevi
   building.mutable_debug_options()->set_xla_allow_excess_precision(false);
   auto built = client->client()->Compile(*result.computation, inputs, building);
   if (!built.ok()) return built.status();
-  return std::move(built->front());  // One for each partition, and it has one.
+  return std::move(built->front());  // There is one partition.
 }
 
-// Has XLA compile the program, as the machine would compute it where it asks for that.
+// Has XLA compile the program, rewritten for the machine's arithmetic if it asks for that.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
                                                             const tf::XlaCompiler::CompilationResult& result) {
@@ -109,8 +109,8 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompile
 void Install(tf::Device* device) {
   DeviceCompiler* const compiler = NewDeviceCompiler(device, {});
   tf::ResourceMgr* const resources = device->resource_manager();
-  // Where one is there, somebody has asked TensorFlow for what a program is compiled to, before any ran: it would know
-  // of no cache, and of no arithmetic of the machine's.
+  // If one exists, somebody asked TensorFlow for a compiled program before any ran. That compiler knows neither the
+  // cache nor the machine's arithmetic.
   resources->Delete<DeviceCompiler>(resources->default_container(), kCompiler).IgnoreError();
   resources->Create(resources->default_container(), kCompiler, compiler).IgnoreError();
 }
@@ -154,7 +154,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
     const std::optional<std::string> found = source.files->Read(NameOfExecutable(text, source.key));
     if (!found) continue;
     absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> loaded = LoadExecutable(options, result, *found);
-    if (!loaded.ok()) continue;  // It is compiled anew, and written over.
+    if (!loaded.ok()) continue;  // It is compiled again and overwritten.
     core::Count(&core::Metrics::Global().executables_loaded);
     return loaded;
   }
@@ -174,13 +174,14 @@ DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, Executables own) {
   options.set_intra_op_parallelism_threads(device->tensorflow_cpu_worker_threads()->num_threads);
   xla::LocalClient* const client = xla::ClientLibrary::GetOrCreateLocalClient(options).value();
   using Persistor = tf::DeviceExecutablePersistor<xla::LocalExecutable, xla::LocalClient>;
-  // TensorFlow's own way to the disk, for those who ask for it by `TF_XLA_FLAGS`. It is not ours: a damaged file ends
-  // the program, the folder grows for ever, and where all is well it logs errors.
+  // TensorFlow's own cache on disk, for users who set `TF_XLA_FLAGS`. We do not use it ourselves: a damaged file ends
+  // the program, its folder grows without bound, and it logs errors when all is well.
   const tf::MarkForCompilationPassFlags& flags = *tf::GetMarkForCompilationPassFlags();
   const Persistor::Config config(flags.tf_xla_persistent_cache_directory, flags.tf_xla_disable_strict_signature_checks,
                                  flags.tf_xla_persistent_cache_prefix, flags.tf_xla_persistent_cache_read_only);
   RegisterProgramBackend();
-  auto persistor = std::make_unique<Persistor>(config, tf::DeviceType(kProgramBackend));  // What it compiles by, too.
+  auto persistor = std::make_unique<Persistor>(
+      config, tf::DeviceType(kProgramBackend));  // Also names the backend that it compiles by.
   return new DeviceCompiler(std::move(persistor), std::make_unique<CompilerClient>(client, std::move(own)));
 }
 

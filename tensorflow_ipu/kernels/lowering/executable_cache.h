@@ -1,4 +1,4 @@
-// Where programs that were compiled are kept on disk, for other processes.
+// The cache of compiled programs on disk.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_EXECUTABLE_CACHE_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_EXECUTABLE_CACHE_H_
 
@@ -7,11 +7,12 @@
 
 namespace tensorflow_ipu {
 
-// From now on, programs that are compiled are kept in this folder, and taken from there; with an empty name, no more.
-// The key says what else a program depends on: versions, the processor. An older folder stays as it is.
+// Programs that are compiled from now on are stored in this folder and loaded from it; an empty name ends that. The key
+// says what a program depends on besides its code, such as versions and the processor. Former folders are left as they
+// are.
 void SetExecutableCache(const std::string& folder, int64_t max_bytes, const std::string& key);
 
-// Programs are taken from this folder as well, which is never written to.
+// Also loads programs from this folder, which is never written to.
 void AddExecutables(const std::string& folder, const std::string& key);
 
 }  // namespace tensorflow_ipu

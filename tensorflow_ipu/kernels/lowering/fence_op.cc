@@ -1,7 +1,5 @@
-// `IpuFence`: what its values were computed from is not read any more where they are used. `IpuBarrier`: no computation
-// is moved past it.
-//
-// A fence is a loop of one iteration that returns its values (`single_loop.h`).
+// `IpuFence`: a memory fence: what its values were computed from is no longer read where they are used. `IpuBarrier`:
+// XLA moves no computation across it. A fence is a loop of one iteration that returns its values (`single_loop.h`).
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +15,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// TensorFlow's op of this kind is lowered by a compiler of its own, which takes a hundred times as long as this.
+// TensorFlow lowers its own such op by way of MLIR, which takes a hundred times as long.
 REGISTER_OP("IpuBarrier")
     .Input("values: T")
     .Output("barred: T")
@@ -62,7 +60,7 @@ class FenceXla : public tf::XlaOpKernel {
     const auto iteration = [](xla::XlaBuilder*, const Carried& carried) {
       std::vector<xla::XlaOp> all = {carried.behind};
       all.insert(all.end(), carried.values.begin(), carried.values.end());
-      // Else XLA would find that the loop leaves the values as they are.
+      // Without the barrier, XLA would find that the loop does not change the values.
       const std::vector<xla::XlaOp> barred = Barred(all);
       return Carried{.behind = barred.front(), .values = {barred.begin() + 1, barred.end()}};
     };

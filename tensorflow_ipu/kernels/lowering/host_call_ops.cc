@@ -1,4 +1,4 @@
-// Ops by which a program has the host run a function: `IpuHostFunction` makes it, `IpuHostCall` calls it, and
+// Ops by which a program calls a function of the host: `IpuHostFunction` makes it, `IpuHostCall` calls it, and
 // `IpuHostResult` is one of its results.
 #include <cstdint>
 #include <cstring>
@@ -27,8 +27,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// The host's: gives the function of this number its body, or makes a function that lives as long as the session does
-// where the number is 0. `initial` is what a state begins with that names the function to a program.
+// Runs on the host. Sets the body of function `number`, or of a new function that lives as long as the session where
+// `number` is 0. `initial` is the initial state that names the function to a program.
 REGISTER_OP("IpuHostFunction")
     .Input("number: int64")
     .Input("bound: types")
@@ -41,8 +41,8 @@ REGISTER_OP("IpuHostFunction")
       return absl::OkStatus();
     });
 
-// The program's: `call` stands for the results of all types and shapes in `result_types` and `result_shapes`. These
-// grow while the program is traced, as a result is first used: so a result is no output of this op.
+// `call` stands for the results of all types and shapes in `result_types` and `result_shapes`. These grow while the
+// program is traced, as a result is first used, so the results are not outputs of this op.
 REGISTER_OP("IpuHostCall")
     .Input("state: resource")
     .Input("passed: types")
@@ -54,7 +54,7 @@ REGISTER_OP("IpuHostCall")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape);
 
-// `passed` is what the call gets: gradients flow back to it.
+// `passed` are the inputs of the call, to which gradients flow back.
 REGISTER_OP("IpuHostResult")
     .Input("call: variant")
     .Input("passed: types")
@@ -90,7 +90,7 @@ class HostFunctionOp : public tf::OpKernel {
           function = std::make_shared<HostFunction>();
           own_ = HostFunctions().Add(function);
         }
-        if (function != nullptr) function->SetBody(*body);  // Else the program was deleted meanwhile.
+        if (function != nullptr) function->SetBody(*body);  // Else the program was deleted in the meantime.
       }
       if (number == 0) number = own_;
     }

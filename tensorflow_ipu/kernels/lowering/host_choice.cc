@@ -15,7 +15,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The shape of an input, or what it says where it is the shape of a gradient.
+// The shape of an input, or the shape that the input holds if it is one of a gradient.
 std::optional<tf::TensorShape> ShapeOf(tf::XlaOpKernelContext* context, int input) {
   const absl::StatusOr<xla::Shape> given = context->InputXlaShape(input);
   if (!given.ok()) return std::nullopt;
@@ -27,8 +27,8 @@ std::optional<tf::TensorShape> ShapeOf(tf::XlaOpKernelContext* context, int inpu
 
 constexpr int kRank = 4, kRows = 1, kColumns = 2;  // Of the images of a `Conv2D`.
 
-// Whether a `Conv2D`, or a gradient of one, is of few elements, in one row, which is what TensorFlow makes of one
-// dimension; or of few places and few products. `skipped` is the product of the strides.
+// Whether a `Conv2D` or a gradient of one is small: of one row, as TensorFlow makes it of one dimension, and few
+// elements; or of few output positions and few products. `skipped` is the product of the strides.
 bool IsSmall(const tf::TensorShape& images, int64_t filter_elements, int64_t skipped, tf::DataType type) {
   constexpr int64_t kShortRow = 256 << 10, kFewPlaces = 8 << 10, kFewProducts = 20 << 20;
   if (images.dim_size(kRows) == 1) return images.num_elements() < kShortRow;
@@ -78,12 +78,12 @@ bool FasterBatchNorm(const Lowered& layer) {
   const absl::StatusOr<xla::Shape> images = layer.context->InputXlaShape(0);
   if (!FasterWhereOneDnn(layer) || !images.ok() || images->dimensions().empty()) return false;
   const int64_t elements = xla::ShapeUtil::ElementsIn(*images);
-  if (OneDnnComputes(tf::DT_BFLOAT16)) return elements >= kLarge;  // So it has AVX-512.
+  if (OneDnnComputes(tf::DT_BFLOAT16)) return elements >= kLarge;  // The processor has AVX-512.
   return elements >= kLargeWithoutAvx512 && images->dimensions().back() >= kManyFeatures;
 }
 
 bool FasterForMany(const Lowered& layer) {
-  constexpr int kFew = 4;  // Less than one in so many.
+  constexpr int kFew = 4;  // At least one element in so many is taken.
   int64_t count = 0;
   const absl::StatusOr<xla::Shape> from = layer.context->InputXlaShape(0);
   const absl::Status known = layer.context->ConstantInputAsIntScalar(1, &count);
@@ -94,8 +94,8 @@ bool FasterForMany(const Lowered& layer) {
 
 extern "C" {
 
-// Whether XLA computes a `Conv2D` of images of these four dimensions in less time than the host's kernels, since it is
-// small; `skipped` is the product of its strides, and `type` a `DataType`.
+// Whether a `Conv2D` of images of these four dimensions is so small that XLA computes it faster than the host's
+// kernels. `skipped` is the product of the strides, and `type` a `DataType`.
 int32_t ipu_small_convolution(const int64_t* images, int64_t filter_elements, int64_t skipped, int32_t type) {
   const tensorflow::TensorShape shape({images[0], images[1], images[2], images[3]});
   return tensorflow_ipu::IsSmall(shape, filter_elements, skipped, static_cast<tensorflow::DataType>(type));

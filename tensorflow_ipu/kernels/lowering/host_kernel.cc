@@ -48,14 +48,14 @@ std::string TextOf(const tf::NodeDef& node) {
 namespace {
 
 bool IsOfLibrary(const std::string& file) {
-  if (file == "<string>") return true;  // Generated, as what makes the package's own ops.
+  if (file == "<string>") return true;  // Generated code, such as the wrappers of the package's own ops.
   for (const char* const library : {"-packages/tensorflow/", "-packages/keras/", "-packages/tensorflow_ipu/"}) {
     if (absl::StrContains(file, library)) return true;
   }
   return false;
 }
 
-// The line of the user's that made the node that is being lowered; empty if that is not known.
+// The user's line that made the node being lowered; empty if it is not known.
 std::string LineOf(tf::XlaOpKernelContext* context) {
   const tf::AbstractStackTrace* const trace =
       context->xla_context()->StackTraceForNodeName(context->op_kernel().name());
@@ -69,7 +69,6 @@ std::string LineOf(tf::XlaOpKernelContext* context) {
 
 }  // namespace
 
-// As MLIR writes strings.
 std::string QuotedAttribute(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -102,7 +101,7 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
     if (!shape.ok() || shape->is_dynamic()) return std::nullopt;
     shapes.emplace_back(tf::TensorShape(shape->dimensions()));
   }
-  std::vector<int> known;  // Which inputs have to be known when a program is compiled: shapes and the like.
+  std::vector<int> known;  // Inputs that must be known at compile time, such as shapes.
   if (!tf::XlaOpRegistry::CompileTimeConstantInputs(context->op_kernel(), &known).ok()) return std::nullopt;
   for (const int i : known) {
     absl::StatusOr<tf::Tensor> constant = context->ConstantInputTensor(i);

@@ -1,8 +1,6 @@
-// What of a network's layers a program computes by kernels of the host: convolutions, poolings, batch normalization,
-// random numbers; and checks, which XLA leaves out.
-//
-// Only nodes of programs name these kernels. Those hand on to XLA's lowerings what the kernels of the host do not know,
-// and what XLA computes as fast.
+// The layers that programs compute by host kernels: convolutions, poolings, batch normalization, random numbers; and
+// checks, which XLA drops. Only nodes of programs use these kernels. They fall back to XLA's lowering where the host
+// kernel does not support the node or is not faster.
 #include "tensorflow_ipu/kernels/lowering/host_layers.h"
 
 #include <algorithm>
@@ -35,10 +33,9 @@ constexpr int kAll = std::numeric_limits<int>::max();
 // The other results of a `FusedBatchNorm` are for other devices.
 constexpr int kBatchNormResults = 5, kBatchNormGradientResults = 3;
 
-// Among others the draws that have no algorithm to choose, for which TensorFlow takes Philox on the CPU.
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
 
-// Whether a node has the one order of dimensions that the host's kernels know, with the channels last.
+// Whether the channels come last, which is the only data format of the host's kernels.
 bool ChannelsLast(const tf::AttrSlice& node) {
   std::string format;
   return !tf::TryGetNodeAttr(node, "data_format", &format) || format == "NHWC" || format == "NDHWC";
@@ -59,23 +56,23 @@ bool Convolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return Ch
 
 bool BatchNorm(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return ChannelsLast(node); }
 
-// The host's kernels have no gaps between the elements of a filter but where they are a plain convolution forward.
+// The host's kernels support dilations only in plain forward convolutions.
 bool UndilatedConvolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) {
   return ChannelsLast(node) && Undilated(node);
 }
 
-// Whether a draw is to be by Philox, or by what the device takes by itself, which is Philox on the host.
+// Whether a draw is by Philox, or by the device's default algorithm, which is Philox on the host.
 bool Philox(tf::XlaOpKernelContext* context, const tf::AttrSlice&) {
-  constexpr int kAlgorithm = 3;  // The input that says it, of all such ops.
+  constexpr int kAlgorithm = 3;  // The index of the algorithm input, in all such ops.
   int64_t algorithm = 0;
   const absl::Status known = context->ConstantInputAsIntScalar(kAlgorithm, &algorithm);
   return known.ok() && (algorithm == tf::RNG_ALG_PHILOX || algorithm == tf::RNG_ALG_AUTO_SELECT);
 }
 
-// The op that asks which algorithm the device takes by itself.
+// The op that returns the device's default algorithm.
 constexpr char kAlgorithmOfDevice[] = "StatelessRandomGetAlg";
 
-// The host's kernels give a group of features no gradients of its own, for which XLA does.
+// The host's kernels have no gradients of grouped convolutions; XLA does.
 bool GradientOfInput(tf::XlaOpKernelContext* context, const tf::AttrSlice& node) {
   tf::TensorShape inputs;
   const absl::StatusOr<xla::Shape> filter = context->InputXlaShape(1);
@@ -90,18 +87,18 @@ bool GradientOfFilter(tf::XlaOpKernelContext* context, const tf::AttrSlice& node
          inputs->dimensions().back() == filter.dim_size(filter.dims() - 2);
 }
 
-// What ends a run where numbers are not as they are to be. XLA leaves these out.
+// Checks that end a run. XLA drops them.
 constexpr char kAssert[] = "Assert";
 constexpr char kCheckNumerics[] = "CheckNumerics";
 constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 
-// What XLA has no lowering of.
+// XLA has no lowering of it.
 constexpr char kNearestGradient[] = "ResizeNearestNeighborGrad";
 
 struct Layer {
   const char* op;
   Suits suits;                   // Whether the host's kernel can compute the node.
-  Faster faster = AlwaysFaster;  // Whether it takes less time than XLA's code does.
+  Faster faster = AlwaysFaster;  // Whether it is faster than XLA's code.
   int results = kAll;            // How many of the results hold something; the rest are empty.
 };
 
@@ -169,7 +166,7 @@ class HostLayer : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     const bool marked = !mark_.empty();
     if (marked && type_string_view() == kAlgorithmOfDevice) {
-      // Known to whoever compiles, since XLA's lowerings of draws have to know it.
+      // A constant, since XLA's lowerings of random ops must know it at compile time.
       context->SetConstantOutput(0, tf::Tensor(static_cast<int32_t>(tf::RNG_ALG_PHILOX)));
       return;
     }

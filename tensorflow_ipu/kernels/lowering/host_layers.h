@@ -1,4 +1,3 @@
-// What of a network's layers a program computes by kernels of the host.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_HOST_LAYERS_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_HOST_LAYERS_H_
 
@@ -6,7 +5,7 @@
 
 namespace tensorflow_ipu {
 
-// The ops that they may serve, by line.
+// The ops that host kernels may compute, by line.
 const std::string& HostLayers();
 
 }  // namespace tensorflow_ipu

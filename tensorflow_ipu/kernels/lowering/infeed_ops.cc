@@ -1,4 +1,3 @@
-// `IpuInfeedDequeue`: takes the next element of an infeed inside a compiled program.
 #include <string>
 #include <vector>
 

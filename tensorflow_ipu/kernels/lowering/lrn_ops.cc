@@ -1,5 +1,5 @@
-// `LRN` and `LRNGrad`, local response normalization, in programs and for every type: of float16 and bfloat16, XLA's
-// kernels multiply by what they summed in float32, which XLA then refuses.
+// `LRN` and `LRNGrad`, local response normalization, for every type: XLA's kernels multiply values of float16 and
+// bfloat16 by a sum in float32, which XLA then refuses.
 #include <cstdint>
 
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -36,7 +36,6 @@ class Normalization : public tf::XlaOpKernel {
 
   static xla::XlaOp Scalar(xla::XlaOp like, float value) { return xla::ConstantR0<float>(like.builder(), value); }
 
-  // The sum of each channel and its neighbours within the radius.
   xla::XlaOp SumOfNeighbours(xla::XlaOp values) const {
     return xla::ReduceWindow(values, Scalar(values, 0), xla::CreateScalarAddComputation(xla::F32, values.builder()),
                              {1, 1, 1, 2 * radius_ + 1}, {1, 1, 1, 1}, xla::Padding::kSame);
@@ -49,7 +48,7 @@ class Normalization : public tf::XlaOpKernel {
 
   xla::XlaOp ScaleOf(xla::XlaOp norm) const { return xla::Pow(norm, Scalar(norm, -beta_)); }
 
-  // What the derivative of norm^-beta has besides its input.
+  // The factor of the derivative of norm^-beta besides its input.
   xla::XlaOp Slope(xla::XlaOp like) const { return Scalar(like, -2 * alpha_ * beta_); }
 
  private:

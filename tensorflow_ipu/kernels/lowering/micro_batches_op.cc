@@ -1,4 +1,3 @@
-// `IpuMicroBatches`: a number of micro-batches, or of iterations over them, that only the run knows, checked there.
 #include <cstdint>
 #include <string>
 
@@ -16,8 +15,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// The number as it is. The run fails with `before`, the number and `behind` where it is no multiple of `multiple` from
-// `least` to `largest`.
+// Passes on `count`, a number of micro-batches or of iterations over them that is only known at run time. The run fails
+// with the message `before`, `count`, `behind` unless it is a multiple of `multiple` from `least` to `largest`.
 REGISTER_OP("IpuMicroBatches")
     .Input("count: int64")
     .Output("checked: int64")

@@ -1,8 +1,6 @@
-// `IpuOnce`: runs a function once, or skips it.
-//
-// As a loop of at most one iteration (`single_loop.h`): so what the function changes is changed in place, and nothing
-// is moved across its ends. `tf.while_loop` would do as well, but takes Python 15 to 25 ms, and TensorFlow's bridge
-// another few.
+// `IpuOnce` runs a function once or skips it, as a loop of at most one iteration (`single_loop.h`): the function
+// updates in place, and nothing is moved across its ends. `tf.while_loop` would do the same, but takes 15 to 25 ms in
+// Python, and some more in TensorFlow's bridge.
 #include <cstddef>
 #include <vector>
 
@@ -25,8 +23,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// The function takes `behind`, `before` and `captured`, and returns what takes the place of `before`. It is run where
-// `runs`. `passed` is `behind`, and known once it has run.
+// The function takes `behind`, `before` and `captured`, and returns new values for `before`. It runs if `runs`.
+// `passed` equals `behind`, and is available once the function has run.
 REGISTER_OP("IpuOnce")
     .Input("runs: bool")
     .Input("behind: int32")
@@ -62,7 +60,7 @@ class OnceXla : public tf::XlaOpKernel {
     for (int i = kBehind; i < context->num_inputs(); ++i) {
       OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i - kBehind]));
     }
-    // Shapes and the like.
+    // Such as shapes.
     tf::ConvertCompileTimeConstArgumentsToConst(
         context, &arguments, /*xla_expression_offset=*/kBehind, [context, captured](int argument) {
           const int input = argument + kBehind;
@@ -74,7 +72,7 @@ class OnceXla : public tf::XlaOpKernel {
     tf::XlaCompiler::CompilationResult compiled;
     OP_REQUIRES_OK(context, context->compiler()->CompileFunction(options, function_, arguments, &compiled));
 
-    // What is changed is carried, and what is only used too; and where each input is among all that.
+    // The loop carries what is changed and what is only used; `place` is the position of each input among them.
     std::vector<int> place(context->num_inputs(), kNowhere);
     std::vector<int> inputs;
     const auto carry = [&](int input) {
@@ -91,7 +89,7 @@ class OnceXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, OperandOf(context, inputs[i], &begin.values[i]));
     }
     const auto iteration = [&](xla::XlaBuilder* builder, const Carried& carried) {
-      // Else XLA would find that what is computed from these is the same in each iteration, and compute it ahead.
+      // Without the barrier, XLA would hoist what is computed from these out of the loop.
       std::vector<xla::XlaOp> fixed = {carried.behind};
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (IsFixed(context, inputs[i], captured)) fixed.push_back(carried.values[i]);
@@ -137,7 +135,6 @@ class OnceXla : public tf::XlaOpKernel {
  private:
   static constexpr int kNowhere = -1;
 
-  // Whether XLA would know an input: what runs in any case does not have to look as if it might not.
   static bool IsKnown(tf::XlaOpKernelContext* context, int input) {
     return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
   }

@@ -1,4 +1,3 @@
-// `IpuJoinOrders`: where orders that do not know of each other begin and end as one.
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -16,7 +15,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// What uses any of the states after this op comes after all that used any of them before.
+// Joins orders that do not know of each other: any use of the states after this op comes after all uses before it.
 REGISTER_OP("IpuJoinOrders")
     .Input("states: N * resource")
     .Attr("N: int >= 1")
@@ -29,7 +28,7 @@ class JoinOrdersXla : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
-  // One call returns each state as it is. What XLA computed instead would be code to compile, for each such op anew.
+  // A custom call returns each state as it is. Operations of XLA would be compiled for each such op.
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> states(context->num_inputs());
     std::vector<xla::Shape> shapes;

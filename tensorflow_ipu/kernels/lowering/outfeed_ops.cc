@@ -1,4 +1,3 @@
-// `IpuOutfeedEnqueue`: hands an element to an outfeed inside a compiled program.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,8 +13,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `layout` numbers the structure, types and shapes of the element; the host finds them by it. With `synthetic`, the
-// program says so much and hands nothing over.
+// `layout` numbers the structure, types and shapes of the element for the host. With `synthetic`, the program declares
+// the layout and enqueues nothing.
 REGISTER_OP("IpuOutfeedEnqueue")
     .Input("state: resource")
     .Input("element: types")

@@ -1,4 +1,4 @@
-// `IpuOutlined`: calls a function that is in the program once, however often it is called.
+// `IpuOutlined` calls a function that is in the program once, however often it is called.
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -23,7 +23,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// TensorFlow inlines the calls of its functions before it compiles a graph; of this op it knows nothing.
+// TensorFlow inlines calls of its functions before it compiles a graph, but not this op.
 REGISTER_OP("IpuOutlined")
     .Input("inputs: input_types")
     .Output("outputs: output_types")
@@ -36,9 +36,8 @@ REGISTER_OP("IpuOutlined")
 
 namespace {
 
-// The computations that a builder has been given. The builder would add one once more with each call of it.
-//
-// A resource of the compilation of one graph, and so of one builder, on one thread.
+// The computations that were added to a builder, which would add one again at each call. It is a resource of the
+// compilation of one graph, and so of one builder and one thread.
 class AddedComputations : public tf::ResourceBase {
  public:
   std::string DebugString() const override { return "the outlined functions of a computation"; }
@@ -52,7 +51,7 @@ class AddedComputations : public tf::ResourceBase {
   }
 
  private:
-  // Each is kept, so that no other one takes its address.
+  // Keeps each computation, so that no other one gets its address.
   std::map<const xla::XlaComputation*, std::pair<std::shared_ptr<xla::XlaComputation>, xla::XlaComputationId>> added_;
 };
 
@@ -67,13 +66,13 @@ class OutlinedXla : public tf::XlaOpKernel {
     for (int i = 0; i < context->num_inputs(); ++i) {
       OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i]));
     }
-    // Shapes and the like: a call with other ones becomes a computation of its own.
+    // Such as shapes: a call with others becomes a computation of its own.
     tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/0, [&](int i) {
       return context->InputExpression(i).kind() == tf::XlaExpression::Kind::kConstant;
     });
     tf::XlaCompiler::CompileOptions options;
     options.is_entry_computation = false;
-    // The compiler returns what it has where it has compiled the function for such arguments before.
+    // Cached by the compiler for functions that it has compiled for such arguments before.
     tf::XlaCompiler::CompilationResult compiled;
     OP_REQUIRES_OK(context, context->compiler()->CompileFunction(options, function_, arguments, &compiled));
     std::vector<xla::XlaOp> operands;

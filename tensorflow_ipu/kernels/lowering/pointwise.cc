@@ -21,7 +21,6 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// What is computed: the output, or which gradient.
 enum class Role { kForward, kOfInput, kOfFilter };
 
 bool IsPointwise(const tf::NodeDef& node, const Sizes& filter, int64_t features) {
@@ -35,7 +34,7 @@ bool IsPointwise(const tf::NodeDef& node, const Sizes& filter, int64_t features)
          filter[filter.size() - 2] == features;
 }
 
-// The sizes of an input, or those that it says; nothing where they are not known.
+// The sizes of an input, or (`says`) the sizes that the input holds; empty if they are unknown.
 Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool says) {
   if (says) {
     tf::TensorShape shape;

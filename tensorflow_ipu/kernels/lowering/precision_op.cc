@@ -1,4 +1,3 @@
-// `IpuHalfPrecision`: marks a program whose numbers are those of the machine, and says how.
 #include <string>
 #include <vector>
 
@@ -15,7 +14,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `options` are those of `precision::Options`. The state is that of the random streams.
+// Marks a program that emulates the machine's arithmetic. `options` are those of `precision::Options`. The state is
+// that of the random streams.
 REGISTER_OP("IpuHalfPrecision")
     .Input("state: resource")
     .Attr("options: string")

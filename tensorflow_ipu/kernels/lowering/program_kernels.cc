@@ -17,8 +17,8 @@ namespace {
 
 using tf::kernel_factory::OpKernelRegistrar;
 
-// A device that only compiles: it gets no kernels that work on any device. While the library is loaded, since
-// TensorFlow keeps such names without a lock.
+// A symbolic device gets no kernels that are registered for any device. Set while the library is loaded, since
+// TensorFlow keeps these names without a lock.
 const bool symbolic = [] {
   tf::AddSymbolicExecutionDevice(kProgramBackend);
   return true;

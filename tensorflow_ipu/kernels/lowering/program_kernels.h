@@ -1,8 +1,6 @@
-// The kernels by which IPU programs are lowered to XLA: a backend of their own.
-//
-// XLA's compiler looks kernels up by the name of a backend. The compiler of an IPU device asks for `XLA_IPU_JIT`, which
-// has the kernels of `XLA_CPU_JIT` but for those operations that we lower otherwise. Programs of other devices do not
-// see it.
+// The kernels that lower IPU programs to XLA, as a backend of their own. XLA looks kernels up by the name of a backend.
+// The compiler of an IPU device asks for `XLA_IPU_JIT`, which has the kernels of `XLA_CPU_JIT` except for the
+// operations that we lower otherwise. Programs of other devices do not use it.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_PROGRAM_KERNELS_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_PROGRAM_KERNELS_H_
 
@@ -13,7 +11,7 @@ namespace tensorflow_ipu {
 
 constexpr char kProgramBackend[] = "XLA_IPU_JIT";
 
-// Registers how programs lower an operation, while the library is loaded. Always true, for static initializers.
+// Registers the kernel of an op for programs, while the library is loaded. Returns true, for static initializers.
 bool RegisterProgramKernel(const char* op, tensorflow::OpKernel* (*make)(tensorflow::OpKernelConstruction*));
 
 template <typename Kernel>
@@ -23,11 +21,11 @@ bool RegisterProgramKernel(const char* op) {
   });
 }
 
-// Registers all other kernels of the backend, once. Not before a program is about to be compiled: from then on XLA
+// Registers all other kernels of the backend, once. Call it when a program is about to be compiled: afterwards XLA
 // takes no operations of libraries that are loaded later.
 void RegisterProgramBackend();
 
-// Lowers a node as programs of other devices do.
+// Lowers a node as on other devices.
 void LowerAsXla(tensorflow::XlaOpKernelContext* context);
 
 }  // namespace tensorflow_ipu

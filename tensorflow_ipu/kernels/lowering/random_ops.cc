@@ -1,4 +1,3 @@
-// `IpuRandomSeed` and `IpuRandomStream`: what makes the random numbers of a replica its own.
 #include <vector>
 
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -13,8 +12,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// A new seed at each use, for TensorFlow's stateless random ops. `advance` is false in the condition of a loop, where
-// XLA lets nobody assign and the loop keeps the order.
+// Draws a new seed at each use, for TensorFlow's stateless random ops. `advance` is false in the condition of a loop,
+// where XLA allows no assignment and the loop keeps the order.
 REGISTER_OP("IpuRandomSeed")
     .Input("state: resource")
     .Output("seed: int64")

@@ -1,10 +1,7 @@
-// `IpuRingZeros`, `IpuRingRead` and `IpuRingWrite`: buffers that hold the same for several micro-batches, and one place
-// of them.
-//
-// Reads of what is below 256 KiB and all writes are custom calls, one a tensor: a slice of XLA's is a kernel to
-// compile, and one for each depth of a ring, where the stages of a pipeline differ in their depths alone. One call for
-// all tensors of a ring would have all of their values in memory at once. What is larger is read by slices: XLA reads
-// it from its place, where a call copies it.
+// `IpuRingZeros`, `IpuRingRead` and `IpuRingWrite`: buffers that hold a tensor for several micro-batches. Reads below
+// 256 KiB and all writes are custom calls, one a tensor: XLA would compile a kernel for each slice and each depth, and
+// pipeline stages differ in depth. One call for all tensors would have all of their values in memory at once. Larger
+// values are read by slices, which XLA reads in place, where a call copies.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,14 +27,13 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Tensors of zeros.
 REGISTER_OP("IpuRingZeros")
     .Output("rings: T")
     .Attr("T: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .SetShapeFn(StatedShapes);
 
-// Tensors [depth, ...] and a place to what is there, [...]. `behind` is 0, and known once the place may be used.
+// Reads a place of tensors [depth, ...] as tensors [...]. `behind` is 0, and available once the place may be used.
 REGISTER_OP("IpuRingRead")
     .Input("rings: T")
     .Input("place: int32")
@@ -53,8 +49,7 @@ REGISTER_OP("IpuRingRead")
       return absl::OkStatus();
     });
 
-// Tensors [depth, ...], as many values [...] and a place to the tensors with the values in that place. Of `behind`, as
-// above.
+// Writes values [...] to a place of tensors [depth, ...]. `behind` is as above.
 REGISTER_OP("IpuRingWrite")
     .Input("rings: T")
     .Input("values: T")
@@ -69,7 +64,7 @@ REGISTER_OP("IpuRingWrite")
 
 namespace {
 
-// The shape with the order of bytes in which a place is one block.
+// The shape in the layout in which a place is contiguous.
 xla::Shape Plain(xla::Shape shape) {
   xla::LayoutUtil::SetToDefaultLayout(&shape);
   return shape;
@@ -91,23 +86,22 @@ absl::StatusOr<xla::XlaOp> Call(xla::XlaBuilder* builder, const std::string& tar
                                    xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
 }
 
-// From how many bytes on a value is large: XLA reads a slice where it lies, which takes less time than a copy then.
-// Writes are calls of any size, whose threads share large copies: XLA divides no update in place.
+// From this size on XLA reads a slice in place, which is faster than a copy. Writes are calls at any size, whose
+// threads share large copies: XLA does not divide an update in place among threads.
 constexpr int64_t kLarge = 256 << 10;
 
-// What is in one place of a ring.
+// The shape of one place of a ring.
 xla::Shape OfPlace(const xla::Shape& ring) { return Plain(xla::ShapeUtil::DeleteDimension(0, ring)); }
 
 bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
 
-// Where a place begins: at its number along the first axis, and with all of the others.
+// The start indices of a place: its number along the first axis, and 0 along the others.
 std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp place, const xla::Shape& ring) {
   std::vector<xla::XlaOp> begin(ring.dimensions().size(), xla::ConstantR0<int32_t>(builder, 0));
   begin[0] = place;
   return begin;
 }
 
-// The dimensions of a value with a first one of 1.
 std::vector<int64_t> Single(const xla::Shape& value) {
   std::vector<int64_t> sizes(value.dimensions().begin(), value.dimensions().end());
   sizes.insert(sizes.begin(), 1);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kName[] = "ipu_ring_places";
 
-// TensorFlow has a container for what it keeps while it lowers one computation, on one thread.
+// A resource of the lowering of one computation, which runs on one thread.
 class RingPlaces : public tf::ResourceBase {
  public:
   std::string DebugString() const override { return kName; }
@@ -47,7 +47,7 @@ std::optional<RingPlace> RingPlaceOf(tf::XlaOpKernelContext* context, xla::XlaOp
   RingPlaces* found = nullptr;
   const absl::Status status =
       ContainerOf(context)->Lookup<RingPlaces>(context->op_kernel_context()->resource_manager(), kName, &found);
-  if (!status.ok()) return std::nullopt;  // Nobody has noted any.
+  if (!status.ok()) return std::nullopt;  // Nothing was noted.
   const tf::core::RefCountPtr<RingPlaces> places(found);
   for (const auto& [read, place] : places->places) {
     if (read.IsIdenticalTo(value)) return place;

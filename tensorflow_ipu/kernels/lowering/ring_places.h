@@ -1,4 +1,3 @@
-// What a computation that is being lowered reads of rings, for those who need no copy of it.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_RING_PLACES_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_RING_PLACES_H_
 
@@ -16,10 +15,10 @@ struct RingPlace {
   xla::XlaOp place;
 };
 
-// Notes that `value` is what is in that place.
+// Notes that `value` was read from that place.
 absl::Status NoteRingPlace(tensorflow::XlaOpKernelContext* context, xla::XlaOp value, const RingPlace& place);
 
-// The place that `value` is read from; nothing where it is computed, or nobody has noted it.
+// The place that `value` was read from, if it was noted.
 std::optional<RingPlace> RingPlaceOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
 
 }  // namespace tensorflow_ipu

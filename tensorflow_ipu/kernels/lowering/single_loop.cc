@@ -37,10 +37,9 @@ std::vector<xla::XlaOp> CarriedValues(xla::XlaOp all, std::size_t count) {
   return values;
 }
 
-// Whether another iteration follows one: what it ends with.
+// Makes what an iteration ends with.
 using Next = std::function<Head(xla::XlaBuilder* builder, xla::XlaOp behind)>;
 
-// A loop, by what it carries as it begins.
 absl::StatusOr<Carried> Loop(const Head& head, const std::vector<xla::XlaOp>& values, const Iteration& iteration,
                              const Next& next) {
   const xla::XlaOp initial = Packed(head, values);
@@ -62,7 +61,7 @@ absl::StatusOr<Carried> Loop(const Head& head, const std::vector<xla::XlaOp>& va
   return Carried{.behind = HeadOf(end).behind, .values = CarriedValues(end, values.size())};
 }
 
-// Whether a loop goes on, and `behind` again: as `attributes` says, which XLA does not read.
+// Whether a loop goes on, as `attributes` says, and `behind` passed on. The custom call hides both from XLA.
 Head Step(xla::XlaOp behind, const char* attributes) {
   const xla::Shape number = xla::ShapeUtil::MakeShape(xla::S32, {});
   const xla::Shape both = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});

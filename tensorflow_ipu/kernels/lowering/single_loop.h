@@ -1,8 +1,6 @@
-// Loops of one iteration, or of none, of which XLA knows neither.
-//
-// Nothing moves across their ends, and XLA does not begin what comes behind one before all that goes into it is there.
-// What it carries stays in its memory. A custom call that returns the values in their memory would not do: ahead of it,
-// XLA copies what an elementwise operation has made.
+// Loops of one iteration or none, whose trip count XLA does not know. XLA moves nothing across their ends, and starts
+// nothing after a loop before all of its inputs are there. Carried values stay in their memory; a custom call that
+// returns its operands in place would not do, since XLA copies the results of elementwise operations ahead of it.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_SINGLE_LOOP_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_SINGLE_LOOP_H_
 
@@ -14,24 +12,22 @@
 
 namespace tensorflow_ipu {
 
-// What a loop carries, on its way in or out.
 struct Carried {
   xla::XlaOp behind;               // An int32 scalar that passes unchanged: it is known once the loop has ended.
-  std::vector<xla::XlaOp> values;  // They have the same shapes throughout.
+  std::vector<xla::XlaOp> values;  // Their shapes do not change.
 };
 
-// The iteration. Of `behind`, what it returns has to depend on what it was given.
+// The iteration. The `behind` that it returns has to depend on the one that it is given.
 using Iteration = std::function<Carried(xla::XlaBuilder* builder, const Carried& carried)>;
 
-// Adds a loop of one iteration that computes next to nothing. Custom calls say whether it goes on: where XLA's own
-// operations count, it compiles each such loop to code of its own.
+// Adds a loop of one iteration. Custom calls decide whether it goes on: XLA would compile code for each loop that
+// counts by its own operations.
 absl::StatusOr<Carried> SingleLoop(const Carried& begin, const Iteration& iteration);
 
-// Adds a loop of one iteration where `runs`, and of none where not, which XLA may not know. It needs no code, and no
-// call.
+// Adds a loop of one iteration if `runs`, else of none. It needs neither code nor a call.
 absl::StatusOr<Carried> LoopIf(xla::XlaOp runs, const Carried& begin, const Iteration& iteration);
 
-// The values, of which XLA does not know where they come from.
+// The values behind an optimization barrier.
 std::vector<xla::XlaOp> Barred(const std::vector<xla::XlaOp>& values);
 
 }  // namespace tensorflow_ipu

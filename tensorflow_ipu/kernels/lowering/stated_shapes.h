@@ -1,4 +1,3 @@
-// The shapes of an op's results where the op says them.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_STATED_SHAPES_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_STATED_SHAPES_H_
 

@@ -1,7 +1,6 @@
-// `IpuPipelineTurns`: whose turn it is in an iteration of a pipeline's loop, and where in the rings.
-//
-// One custom call answers for all instructions of the iteration. As arithmetic, each of these numbers would be a kernel
-// of its own for XLA to compile: they differ in their constants.
+// `IpuPipelineTurns` computes the loop indices of a pipeline: which micro-batches an iteration processes, and where in
+// the rings. One custom call does so for all instructions of the iteration. As arithmetic, XLA would compile a kernel
+// for each number, since they differ in their constants.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,11 +20,11 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Micro-batches are given as what `base` is to be added to. There are those from 0 to `count`.
-// numbers[i]: base + number_of[i].
-// places[i]: base + place_of[i], modulo depths[i].
-// runs[i]: whether something runs: where there is the micro-batch first[i], and also, as wanted[i] says, 0: whatever
-//   second[i] is; 1: there is second[i]; 2: there is none.
+// Micro-batches are given as offsets from `base`; those from 0 to `count` exist.
+//   numbers[i] = base + number_of[i]
+//   places[i] = (base + place_of[i]) mod depths[i]
+//   runs[i]: whether micro-batch first[i] exists, and, by wanted[i]: 0: no more; 1: second[i] exists; 2: second[i] does
+// not.
 REGISTER_OP("IpuPipelineTurns")
     .Input("base: int32")
     .Input("count: int32")

@@ -1,4 +1,3 @@
-// `IpuUserOperation`: calls a user's C++ function inside a compiled program.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,7 +63,7 @@ class UserOperationXla : public tf::XlaOpKernel {
   CallOptions options_;
   std::string attributes_;
   std::string called_;
-  std::vector<tf::PartialTensorShape> shapes_;  // Unknown where Keras traces a layer, which nobody compiles.
+  std::vector<tf::PartialTensorShape> shapes_;  // Unknown where Keras traces a layer that is never compiled.
 };
 
 REGISTER_XLA_OP(Name("IpuUserOperation").IsMetadataOp(), UserOperationXla);

@@ -1,4 +1,4 @@
-// `IpuDatasetBenchmark`: measures how fast the host reads a dataset, or an infeed queue hands its elements out.
+// `IpuDatasetBenchmark` measures how fast the host reads a dataset, or an infeed queue passes its elements on.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -29,10 +29,9 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Reads `epochs` times `elements` elements of `dataset` in one pass: bare with `queue_depth` 0, else through an infeed
-// queue of that depth and of its own, for which `types` and `shapes` are the elements'. With `copy`, copies each
-// element as a program would. `report` is a vector of one string, JSON; `print_stats` writes it to stderr as a table as
-// well.
+// Reads `epochs` times `elements` elements of `dataset` in one pass: directly with `queue_depth` 0, else through an
+// infeed queue of that depth for elements of `types` and `shapes`. With `copy`, copies each element as a program would.
+// `report` is a vector of one string, JSON; `print_stats` also prints it as a table to stderr.
 REGISTER_OP("IpuDatasetBenchmark")
     .Input("dataset: variant")
     .Input("epochs: int64")
@@ -51,7 +50,7 @@ REGISTER_OP("IpuDatasetBenchmark")
 
 namespace {
 
-// Where the elements come from. Next is for one thread; Cancel for any.
+// A source of elements. Next is for one thread; Cancel for any.
 class Source {
  public:
   virtual ~Source() = default;
@@ -59,7 +58,7 @@ class Source {
   // OutOfRange at the end.
   virtual absl::Status Next(InfeedElement* element) = 0;
 
-  // Ends a Next that waits, and all later ones.
+  // Ends a waiting Next, and all later ones.
   virtual void Cancel() = 0;
 };
 
@@ -71,8 +70,7 @@ class DatasetSource : public Source {
     bool end = false;
     tensors_.clear();
     const absl::Status status = reader_->GetNext(&tensors_, &end);
-    // A dataset that is cancelled may seem to end; and of Ctrl-C, which queues tell their programs, nobody else asks
-    // here.
+    // A cancelled dataset may seem to end. Nobody else checks for Ctrl-C here.
     if (cancelled_ || core::interrupted.load(std::memory_order_relaxed)) {
       return absl::CancelledError("The benchmark was interrupted.");
     }
@@ -93,8 +91,8 @@ class DatasetSource : public Source {
   std::vector<tf::Tensor> tensors_;
 };
 
-// Takes elements as the program of one replica does. The queue is known to the registry, so that Ctrl-C and the end of
-// the process reach it.
+// Takes elements as the program of one replica does. The queue is registered, so that Ctrl-C and the end of the process
+// reach it.
 class QueueSource : public Source {
  public:
   QueueSource(std::unique_ptr<DatasetReader> reader, int64_t depth, ElementSpec spec)
@@ -168,12 +166,12 @@ class Meter {
       });
     }
     read_ += elements;
-    // A clock that has not moved on makes no infinite speed, which JSON could not carry.
+    // A clock that has not advanced must not give an infinite speed, which JSON cannot represent.
     epoch.seconds = std::max(1e-9, std::chrono::duration<double>(Clock::now() - start).count());
     return epoch;
   }
 
-  // Elements so far, those of a failed epoch included.
+  // Elements so far, including those of a failed epoch.
   int64_t read() const { return read_; }
 
  private:
@@ -210,7 +208,7 @@ void Print(int64_t number, const Epoch& epoch) {
                epoch.elements_per_second(), epoch.gigabytes_per_second());
 }
 
-// On a thread of its own, as the pump is: a dataset may need the threads on which ops run.
+// On its own thread, as the pump is: a dataset may need the threads on which ops run.
 class DatasetBenchmarkOp : public tf::AsyncOpKernel {
  public:
   explicit DatasetBenchmarkOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {

@@ -1,4 +1,3 @@
-// `IpuCompile`: compiles a program without running it.
 #include <string>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -10,8 +9,8 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `f` is a function that XLA compiles, and `args` what it would be run with. Its executable is kept in `folder` under
-// what `key` says besides the program, or as the process is set where there is no folder.
+// Compiles `f` for `args` without running it. The executable is stored in `folder` under a name by `key` and the
+// program, or where the process is configured to if there is no folder.
 REGISTER_OP("IpuCompile")
     .Input("args: Tin")
     .Attr("Tin: list(type) >= 0")

@@ -1,4 +1,4 @@
-// `IpuHostExchange`: tensors of the host, exchanged by workers outside of programs.
+// `IpuHostExchange`: collectives of workers on host tensors, outside of programs.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -25,9 +25,9 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `kind` is one of "sum", "mean", "gather", which joins tensors along their first axis, and "broadcast" of the tensor
-// of worker `root`. All of `members`, workers in order, take part, and give tensors of the same shape. `sequence` is
-// that of a `HostExchange`. `words` are for messages: {} in them stands for the shape. `limit` is in seconds.
+// `kind` is "sum", "mean", "gather", which concatenates along the first axis, or "broadcast" of the tensor of worker
+// `root`. All workers in `members`, in order, take part with tensors of the same shape. `sequence` is that of a
+// `HostExchange`. `words` are for messages, with {} for the shape. `limit` is in seconds.
 REGISTER_OP("IpuHostExchange")
     .Input("own: T")
     .Output("exchanged: T")
@@ -155,7 +155,6 @@ class HostExchangeOp : public tf::AsyncOpKernel {
   }
 
  private:
-  // What this worker gives and takes.
   core::Packer PartOf(const tf::Tensor& own, const tf::Tensor& exchanged, int64_t worker) const {
     core::Operand operand{core::DataType::kU8, reinterpret_cast<const std::byte*>(own.data()),
                           reinterpret_cast<std::byte*>(exchanged.data()), static_cast<int64_t>(own.TotalBytes()),

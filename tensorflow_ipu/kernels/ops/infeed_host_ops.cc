@@ -1,4 +1,4 @@
-// The host's ops on infeeds: start a pass over a dataset, and stop it.
+// Ops of the host on infeeds: start a pass over a dataset, and stop it.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Reads `dataset` into infeed `feed` on a thread of its own, from now on until the dataset or the feed ends.
+// Reads `dataset` into infeed `feed` on its own thread until the dataset or the feed ends.
 REGISTER_OP("IpuInfeedStart")
     .Input("feed: int64")
     .Input("dataset: variant")
@@ -28,7 +28,7 @@ REGISTER_OP("IpuInfeedStart")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
 
-// Ends the pass of infeed `feed`, with the read that is under way; NotFound where it has none.
+// Ends the pass of infeed `feed` and its current read; NotFound if there is none.
 REGISTER_OP("IpuInfeedStop")
     .Input("feed: int64")
     .SetIsStateful()
@@ -84,8 +84,8 @@ class InfeedStartOp : public tf::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);
 
-// For how long a stop waits for the element that is being read. A read in the user's own code cannot be cancelled, and
-// may wait for what comes after the stop: then it is left to itself.
+// How long a stop waits for the current read. A read in the user's code cannot be cancelled, and may wait for what
+// comes after the stop; then it is left running.
 constexpr std::chrono::seconds kPatience{1};
 
 class InfeedStopOp : public tf::OpKernel {

@@ -1,4 +1,4 @@
-// The host's ops on outfeeds: hand over what is there, and end one.
+// Ops of the host on outfeeds: dequeue, and delete one.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// Takes all whole rows of outfeed `feed`, `most` at most, stacked: a leaf has shape [rows] + [replicas, if several] +
-// its own shape. Waits up to `patience_us` for a row where there is none. With `last`, takes the one row that there
-// must be, without the first dimension. `types` and `shapes` are those of the elements that `layout` numbers. Where it
-// fails, all rows stay.
+// Takes all complete rows of outfeed `feed`, at most `most`, stacked: a leaf has shape [rows] + [replicas, if several]
+// + its own shape. Waits up to `patience_us` if there is none. With `last`, takes the one row that there must be,
+// without the first dimension. `types` and `shapes` are those of the elements that `layout` numbers. On failure, all
+// rows stay.
 REGISTER_OP("IpuOutfeedDequeue")
     .Input("feed: int64")
     .Input("patience_us: int64")
@@ -38,7 +38,7 @@ REGISTER_OP("IpuOutfeedDequeue")
       return absl::OkStatus();
     });
 
-// Ends outfeed `feed` with what is unread; NotFound where there is none.
+// Deletes outfeed `feed` with its unread elements; NotFound if there is none.
 REGISTER_OP("IpuOutfeedDelete")
     .Input("feed: int64")
     .SetIsStateful()
@@ -98,7 +98,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
   }
 
  private:
-  // Makes the outputs that hold what was taken.
+  // Allocates the outputs.
   absl::Status Allocate(tf::OpKernelContext* context, const core::Outfeed::Taken& taken,
                         std::vector<tf::Tensor*>* leaves) const {
     for (std::size_t i = 0; i < types_.size(); ++i) {

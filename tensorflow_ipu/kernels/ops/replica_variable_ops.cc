@@ -1,4 +1,4 @@
-// The host's ops on what one replica has of a variable.
+// Ops of the host on a replica's copy of a variable.
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -15,7 +15,7 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// What replica `replica` has of the variable.
+// Reads the copy of replica `replica`.
 REGISTER_OP("IpuReplicaRead")
     .Input("variable: resource")
     .Input("replica: int64")
@@ -24,7 +24,7 @@ REGISTER_OP("IpuReplicaRead")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
-// Gives replica `replica` of `replicas` a value of its own.
+// Gives replica `replica` of `replicas` its own value.
 REGISTER_OP("IpuReplicaWrite")
     .Input("variable: resource")
     .Input("replica: int64")
@@ -45,7 +45,7 @@ class ReplicaReadOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
     tf::Tensor value;
     OP_REQUIRES_OK(context, Copies::Global().Read(variable.get(), context->input(1).scalar<int64_t>()(), &value));
-    // Not the buffer itself: a program may come to write it in place once nobody else seems to hold it.
+    // A copy, since a program may write the buffer in place once nobody else seems to hold it.
     context->set_output(0, tf::tensor::DeepCopy(value));
   }
 };

@@ -32,10 +32,10 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// `f` is a function that XLA compiles, of `shards` IPUs (a power of two). How many IPUs the device has when the op runs
-// decides how many replicas there are. `differentiated` says that something takes a gradient through the run, which it
-// has on one replica alone. `shapes` are those of the results, as far as they are known, for a device that compiles
-// only. `timed` has the run counted and timed here: in a graph, where Python does not see it.
+// `f` is a function that XLA compiles, for `shards` IPUs (a power of two). The number of IPUs of the device when the op
+// runs gives the number of replicas. `differentiated`: something takes a gradient through the run, which is supported
+// on one replica only. `shapes` are those of the results as far as they are known, for a device that only compiles.
+// `timed`: count and time the run here, since Python does not see runs in a graph.
 REGISTER_OP("IpuReplicatedRun")
     .Input("args: Tin")
     .Output("results: Tout")
@@ -47,13 +47,13 @@ REGISTER_OP("IpuReplicatedRun")
     .Attr("differentiated: bool = false")
     .Attr("timed: bool = false")
     .SetIsStateful()
-    // Programs cross to other workers. TensorFlow would call the loss of one an internal error otherwise.
+    // Programs communicate with other workers. Without this, TensorFlow reports the loss of one as an internal error.
     .SetIsDistributedCommunication()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
 namespace {
 
-// Runs of one device come one after the other: their replicas meet in the device's one replica group.
+// Runs of one device are serialized, since they share the device's replica group.
 core::AsyncMutex& MutexOf(int64_t device) {
   static auto* const mutex = new core::Mutex();
   static auto* const devices = new std::map<int64_t, core::AsyncMutex>();
@@ -61,7 +61,7 @@ core::AsyncMutex& MutexOf(int64_t device) {
   return (*devices)[device];
 }
 
-// What the user called the function of this name: `train` for `__inference_train_123`.
+// The user's name of a function: `train` for `__inference_train_123`.
 std::string NameOf(absl::string_view function) {
   absl::ConsumePrefix(&function, "__inference_");
   const std::size_t number = function.find_last_not_of("0123456789");
@@ -116,8 +116,8 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
                                                    running.Unlock();
                                                    done();
                                                  });
-    // Whoever ends the run before must not be held up. This thread may be: TensorFlow takes the op for an expensive
-    // one, and has handed on what else there is to do. So a replica that is alone costs no change of threads.
+    // The thread that ends the previous run must not block. This one may, since TensorFlow takes the op for an
+    // expensive one and has passed other work on. So a single replica needs no other thread.
     static thread_local const Launch* locking = nullptr;
     locking = launch.get();
     running.Lock([launch] { launch->Start(/*may_block=*/std::exchange(locking, nullptr) == launch.get()); });
@@ -125,7 +125,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   }
 
  private:
-  // A callback that notes the run before it calls `done`.
+  // Wraps `done` to record the run.
   static DoneCallback Timed(const tf::OpKernelContext* context, DoneCallback done) {
     return [context, done = std::move(done), begin = core::Samples::Clock::now()] {
       core::Metrics& metrics = core::Metrics::Global();
@@ -136,7 +136,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     };
   }
 
-  // The results of a device that runs no program.
+  // The results of a device that only compiles.
   absl::Status SetZeros(tf::OpKernelContext* context) const {
     for (int i = 0; i < context->num_outputs(); ++i) {
       tf::TensorShape shape;
@@ -152,11 +152,11 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // The kernel that TensorFlow makes for a call of the function on this device; XLA compiles it at its first run.
+  // TensorFlow's kernel for a call of the function on this device; XLA compiles it at its first run.
   absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) IPU_EXCLUDES(mutex_) {
     const core::Lock lock(mutex_);
     if (program_ == nullptr) {
-      // The library at hand lends its functions and makes no kernels; a clone of its own does.
+      // The library at hand makes no kernels; a clone does.
       absl::Status status = context->function_library()->Clone(&definitions_, &process_library_, &library_);
       if (!status.ok()) return status;
       std::shared_ptr<const tf::NodeProperties> properties;
@@ -171,7 +171,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // The node of a call of the function, of which TensorFlow makes the kernel of a compiled program.
+  // The node of a call of the function as a compiled program.
   tf::NodeDef Call() const {
     const tf::NodeDef& own = def();
     tf::NodeDef call;

@@ -19,13 +19,13 @@ namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
-// A value, not an attribute: another feed of the same element spec runs the same executable. The program reads it and
-// assigns it at each use, and so uses of one feed keep the program's order through loops and branches. What puts uses
-// of all feeds in one order is such a variable too, of a feed's number below 0.
+// The state is a value and not an attribute, so that another feed of the same element spec runs the same executable.
+// The program reads and assigns it at each use, which keeps the uses of a feed in program order through loops and
+// branches. The order of uses of all feeds is such a variable too, with a feed number below 0.
 //
 // The op makes the variable with its value, or finds the one that it made before for the same feed and lane; so it
-// needs no initializer in a graph. The variable lives in the device's resource manager until the handle's resource is
-// destroyed; with `per_step`, until the end of the step, and each step has its own.
+// needs no initializer in a graph. The variable lives until the handle's resource is destroyed; with `per_step`, each
+// step has its own until it ends.
 REGISTER_OP("IpuFeedState")
     .Input("initial: int64")
     .Output("state: resource")

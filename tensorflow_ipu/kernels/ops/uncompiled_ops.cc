@@ -1,4 +1,4 @@
-// What the ops of a program say when they run outside of one.
+// The error of ops of programs that run outside of one.
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"

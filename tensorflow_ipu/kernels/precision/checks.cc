@@ -22,13 +22,13 @@ using xla::HloOpcode;
 constexpr uint32_t kMagnitude = 0x7fffffff;
 constexpr uint32_t kInfinite = 0x7f800000;      // The bits of float32's.
 constexpr uint32_t kAboveHalf = 0x477ff000;     // Of 65520, which is above float16.
-constexpr uint32_t kAboveLargest = 0x477fe001;  // Above 65504: at random, it may become 65536.
+constexpr uint32_t kAboveLargest = 0x477fe001;  // Above 65504, which stochastic rounding may turn into 65536.
 constexpr uint32_t kInfiniteHalf = 0x7c00;      // The bits of float16's.
 
-// How many operations the 8 bits of a fault code tell apart.
+// How many operations the 8 bits of a fault code distinguish.
 constexpr std::size_t kCodes = 255;
 
-// Whether the value comes from outside of the computation, or from what nobody checks.
+// Whether the value comes from outside of the computation or from an operation that is not checked.
 bool IsSource(const xla::HloInstruction& operation) {
   if (!IsFloat(operation.shape())) return false;
   switch (operation.opcode()) {
@@ -41,7 +41,7 @@ bool IsSource(const xla::HloInstruction& operation) {
     default:
       return false;
   }
-  // What is changed in place cannot be looked at behind it without a copy.
+  // Values that are updated in place later would have to be copied to be inspected.
   return std::none_of(operation.users().begin(), operation.users().end(), [](const Value user) {
     return user->opcode() == HloOpcode::kDynamicUpdateSlice || user->opcode() == HloOpcode::kScatter ||
            user->opcode() == HloOpcode::kTuple || user->opcode() == HloOpcode::kCustomCall ||
@@ -86,7 +86,7 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   if (checked.pole >= 0) checked.limit = kInfinite;
   if (half && options_.oflo) checked.limit = kAboveHalf;
   const bool quarter = OverflowsQuarter(operation);
-  if (quarter) checked.limit = 1;  // Any number but 0.
+  if (quarter) checked.limit = 1;  // Any value but 0.
   const xla::OpMetadata& metadata = operation.metadata();
   checked.line = absl::StrCat(count_++,
                               quarter ? " f8 "
@@ -101,8 +101,8 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   parts.back().push_back(std::move(checked));
 }
 
-// Has a result be looked at, where it is in memory in any case: a product is there in float32, what follows from it is
-// not. An infinity that is bounded is only there.
+// Chooses where to inspect a result: in a buffer that exists anyway. A product is in memory in float32, what follows
+// from it is in float16. An infinity that is bounded exists in float32 only.
 void Checks::LookAt(const CheckedOperation& checked, Faults faults, Value result) {
   if (faults == 0) return;
   const bool half = result->shape().element_type() == xla::F16;
@@ -123,8 +123,8 @@ void Checks::LookAt(const CheckedOperation& checked, Faults faults, Value result
   }
 }
 
-// What operations depend on that are judged by their operands as a whole. Those on elements are compared with the
-// elements that they took, and products have their operands in memory.
+// Finds the sources of operations that are judged by their operands as a whole. Elementwise operations are compared
+// with the elements of their operands, and the operands of products are in memory.
 void Checks::FindSources() {
   std::unordered_map<const xla::HloInstruction*, bool> known;
   for (const xla::HloInstruction* const group : order_) {
@@ -154,9 +154,8 @@ void Checks::FindSources() {
   }
 }
 
-// For each element the number of the first operation that stops the program, counted down from 255, in the upper 8
-// bits; the upper 23 bits of the magnitude there; and whether it was a division by zero. Of all elements, the largest
-// such code.
+// The largest fault code of all elements. A code has in the upper 8 bits the number of the first operation that stops
+// the program, counted down from 255; then the upper 23 bits of the magnitude; then whether it divided by zero.
 Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations) {
   std::unordered_map<const xla::HloInstruction*, Value> known;
   const auto magnitude = [&](Value value) {
@@ -173,17 +172,17 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
     Value stops = emit.Compare(result, emit.Filled(checked.limit, result), xla::ComparisonDirection::kGe);
     Value word =
         emit.Plus(emit.And(emit.Down(result, 7), emit.Filled(0xfffffeu, result)), emit.Filled(number-- << 24, result));
-    if (checked.converts) {  // What it took is what it gave.
+    if (checked.converts) {  // The operand is the result.
       stops = emit.And(stops, emit.Compare(result, infinite, xla::ComparisonDirection::kLt));
     } else if (checked.elementwise) {
-      Value taken = nullptr;  // The largest magnitude that the operation took.
+      Value taken = nullptr;  // The largest magnitude among the operands.
       for (const Value operand : wide->operands()) {
         if (operand->shape().element_type() != xla::F32) continue;
         const Value one = magnitude(operand);
         taken = taken == nullptr ? one : emit.Binary(HloOpcode::kMaximum, taken, one);
       }
       if (taken != nullptr) {
-        // It has made what it gave: something infinite of finite numbers, or a NaN without one.
+        // The operation made an infinity from finite numbers, or a NaN from numbers.
         const Value made_infinite = emit.Compare(taken, infinite, xla::ComparisonDirection::kLt);
         const Value made_nan = emit.And(emit.Compare(result, infinite, xla::ComparisonDirection::kGt),
                                         emit.Compare(taken, infinite, xla::ComparisonDirection::kLe));
@@ -249,12 +248,12 @@ std::vector<Value> Checks::Wanted(const Scope& scope) const {
   return wanted;
 }
 
-// Names the first operation that has stopped the program, if any has, where all is computed again.
+// In the recomputation: reports the first operation that stops the program, if any does.
 Value Checks::Named(const Emit& emit, const Scope& scope, const Recomputation& recomputed) {
   std::vector<Value> words;
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
-  std::string operations;  // A line each, and an empty one behind those of a word.
+  std::string operations;  // A line each, and an empty line after those of a fault code.
   for (const xla::HloInstruction* const group : order_) {
     for (const CheckedOperations& part : groups_[group]) {
       words.push_back(FaultCodes(emit, recomputed, part));

@@ -1,4 +1,4 @@
-// The operations of a computation that may stop the program.
+// Finds the operations of a computation that stop the program.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_CHECKS_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_CHECKS_H_
 
@@ -14,26 +14,25 @@
 
 namespace tensorflow_ipu::precision {
 
-// The custom call that looks at results for what may have stopped the program: `ffi/precision_scan.cc`.
+// The custom call that scans results for values that may stop the program: `ffi/precision_scan.cc`.
 constexpr char kScan[] = "ipu_half_scan";
 
-// The custom call that is told which operations stop the program, and says whether one does: `ffi/precision_check.cc`.
+// The custom call that decides whether an operation stops the program: `ffi/precision_check.cc`.
 constexpr char kCheck[] = "ipu_half_check";
 
-// In each run, a few results are looked at for infinities and NaNs; see `Exposed`. Where there are some, and only
-// there, the operations on elements are computed once more, to see which of them has made what. Those of one shape,
-// each of which takes results of others, are a group: one pass over all elements finds the first of them that stops the
-// program. Its result is one word, 0 where none does: see `FaultCodes`.
+// Each run scans a few results for infinities and NaNs; see `Exposed`. Only if there are some, the elementwise
+// operations are recomputed to find which of them made them. Operations of one shape that depend on each other are a
+// group: one pass over all elements finds the first of them that stops the program, as one word; see `FaultCodes`.
 class Checks {
  public:
-  // `operations` are those of the computation before it is rewritten, in their order.
+  // `operations` are those of the computation before it is rewritten, in order.
   Checks(const Options& options, const std::vector<Value>& operations);
 
-  // Notes an operation that computes: the same in float32 before it is rounded, what is judged, and what it has become.
+  // Notes an operation: `wide` is its result in float32 before rounding, `judged` the value to check, `result` the
+  // rewritten result.
   void Note(const xla::HloInstruction& operation, Value wide, Value judged, Value result);
 
-  // Whether the program has been stopped, by what was noted so far or before. It may be asked again for what is noted
-  // behind it.
+  // Whether the program has been stopped by what was noted so far or before. May be called repeatedly.
   Value Failed(const Emit& emit, const Scope& scope);
 
  private:
@@ -44,7 +43,7 @@ class Checks {
     bool converts;     // The operation is a conversion to float16.
     int64_t pole;      // Which operand makes the result infinite when it is 0; -1 for none.
     uint32_t limit;    // From which magnitude on a result may stop the program.
-    std::string line;  // What there is to know of it, but for its sources.
+    std::string line;  // Describes the operation, except for its sources.
     std::vector<Value> sources;
   };
   using CheckedOperations = std::vector<CheckedOperation>;
@@ -61,12 +60,13 @@ class Checks {
   const Exposed exposed_;
   std::vector<Value> looked_at_;
   std::vector<uint32_t> limits_;  // Of `looked_at_`, in their type.
-  std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;  // To another of the same group.
+  std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*>
+      joined_;  // To another operation of the group.
   std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>>
       groups_;                                     // In parts whose operations a code can tell apart.
   std::vector<const xla::HloInstruction*> order_;  // Of `groups_`.
-  std::vector<Value> sources_;  // What comes from elsewhere: it may hold a NaN that no operation here has made.
-  int64_t count_ = 0;           // Of all checked operations.
+  std::vector<Value> sources_;
+  int64_t count_ = 0;  // Of all checked operations.
   xla::HloComputation* larger_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Puts instructions into a computation, in few words.
+// Adds instructions to a computation.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_EMIT_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_EMIT_H_
 
@@ -19,7 +19,7 @@ using Value = xla::HloInstruction*;
 
 class Emit {
  public:
-  // New instructions get the metadata of `origin`, where there is one.
+  // New instructions get the metadata of `origin`, if there is one.
   explicit Emit(xla::HloComputation* computation, const xla::HloInstruction* origin = nullptr)
       : computation_(computation), origin_(origin) {}
 
@@ -33,7 +33,6 @@ class Emit {
     return Add(xla::HloInstruction::CreateConstant(xla::LiteralUtil::CreateR0<T>(value)));
   }
 
-  // A scalar in each element of the shape of `like`.
   Value Broadcast(Value scalar, Value like) const {
     if (like->shape().dimensions().empty()) return scalar;
     return Add(xla::HloInstruction::CreateBroadcast(Typed(like, scalar->shape().element_type()), scalar, {}));
@@ -54,11 +53,10 @@ class Emit {
   Value Times(Value a, Value b) const { return Binary(xla::HloOpcode::kMultiply, a, b); }
   Value And(Value a, Value b) const { return Binary(xla::HloOpcode::kAnd, a, b); }
   Value Or(Value a, Value b) const { return Binary(xla::HloOpcode::kOr, a, b); }
-  // XLA makes no `xor` of these classes; LLVM makes one of this.
+  // XLA has no builder of `xor` here; LLVM makes one of this.
   Value Xor(Value a, Value b) const { return Binary(xla::HloOpcode::kSubtract, Or(a, b), And(a, b)); }
   Value Abs(Value a) const { return Unary(xla::HloOpcode::kAbs, a); }
 
-  // The bits of `a` moved down by so many places.
   Value Down(Value a, uint32_t places) const {
     return Binary(xla::HloOpcode::kShiftRightLogical, a, Filled<uint32_t>(places, a));
   }
@@ -85,7 +83,6 @@ class Emit {
     return Add(xla::HloInstruction::CreateGetTupleElement(tuple->shape().tuple_shapes(index), tuple, index));
   }
 
-  // The shape of `like` with elements of another type.
   static xla::Shape Typed(Value like, xla::PrimitiveType type) {
     return xla::ShapeUtil::ChangeElementType(like->shape(), type);
   }

@@ -13,20 +13,20 @@ using xla::HloOpcode;
 
 constexpr Faults kBoth = kNan | kInfinity;
 
-// Whether the result is a finite number of float16 wherever the operands are numbers.
+// Whether the result is a finite number of float16 for any numbers as operands.
 bool IsBounded(HloOpcode opcode) {
   return opcode == HloOpcode::kTanh || opcode == HloOpcode::kLogistic || opcode == HloOpcode::kErf ||
          opcode == HloOpcode::kAtan2;
 }
 
-// Whether a reduction adds or multiplies what it takes: a NaN or an infinity among it makes one.
+// Whether a reduction propagates NaNs and infinities, as sums and products do.
 bool AddsUp(const xla::HloInstruction& reduction) {
   const HloOpcode combines = reduction.to_apply()->root_instruction()->opcode();
   return (combines == HloOpcode::kAdd || combines == HloOpcode::kMultiply) &&
          reduction.to_apply()->instruction_count() == 3;
 }
 
-// What of an operand's faults an operation has in its result: an infinity there is an infinity or a NaN.
+// The faults of an operand that the result shows: an infinity there makes an infinity or a NaN here.
 Faults Shown(const xla::HloInstruction& by, int64_t operand) {
   if (!IsFloat(by.shape()) || xla::ShapeUtil::IsZeroElementArray(by.shape())) return 0;
   switch (by.opcode()) {
@@ -64,7 +64,7 @@ Faults Shown(const xla::HloInstruction& by, int64_t operand) {
       return kBoth;
     case HloOpcode::kDivide:
     case HloOpcode::kRemainder:
-      return operand == 0 ? kBoth : kNan;  // What is divided by infinity is 0.
+      return operand == 0 ? kBoth : kNan;  // A number divided by infinity is 0.
     case HloOpcode::kAtan2:
     case HloOpcode::kErf:
     case HloOpcode::kExp:
@@ -76,7 +76,7 @@ Faults Shown(const xla::HloInstruction& by, int64_t operand) {
     case HloOpcode::kReduce:
       return operand == 0 && AddsUp(by) ? kBoth : 0;
     default:
-      return 0;  // A part, a choice, a power, or what another computation makes of it.
+      return 0;  // Selections, powers, and what other computations make of it.
   }
 }
 
@@ -111,7 +111,7 @@ Faults FaultsOf(const Options& options, const xla::HloInstruction& operation) {
 }
 
 Exposed::Exposed(const Options& options, const std::vector<Value>& operations) {
-  std::unordered_map<const xla::HloInstruction*, Faults> seen;  // What would be seen of faults in a value.
+  std::unordered_map<const xla::HloInstruction*, Faults> seen;  // The faults of a value that later results show.
   for (auto one = operations.rbegin(); one != operations.rend(); ++one) {
     const xla::HloInstruction& value = **one;
     Faults& here = seen[&value];
@@ -122,7 +122,7 @@ Exposed::Exposed(const Options& options, const std::vector<Value>& operations) {
         if (user->operand(i) == &value) here |= behind & Shown(*user, i);
       }
     }
-    // Where overflow is bounded, a number is in the place of an infinity.
+    // Where overflow is bounded, a number replaces the infinity.
     if (value.shape().IsArray() && value.shape().element_type() == xla::F16 && !options.oflo) here &= kNan;
     const Faults own = FaultsOf(options, value) & ~here;
     if (own == 0) continue;

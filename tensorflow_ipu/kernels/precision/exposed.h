@@ -1,4 +1,4 @@
-// Which results of a computation have to be checked so that no NaN or infinity that stops a program goes unseen.
+// Fault observability: which results must be checked so that no NaN or infinity that stops a program is missed.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_EXPOSED_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_EXPOSED_H_
 
@@ -11,29 +11,27 @@
 
 namespace tensorflow_ipu::precision {
 
-// What an operation may make that stops a program: some of these bits.
+// A bit set of the faults of an operation that stop a program.
 using Faults = uint32_t;
 constexpr Faults kNan = 1;
 constexpr Faults kInfinity = 2;
 
-// Whether a shape is of numbers that are looked at.
 bool IsFloat(const xla::Shape& shape);
 
-// Which operand makes the result infinite when it is 0; -1 for operations that have no such.
+// The operand that makes the result infinite when it is 0; -1 if there is none.
 int64_t PoleOperand(xla::HloOpcode opcode);
 
-// The faults that an operation can have of its own, where its operands have none: those of them that the options stop
-// at.
+// The faults that an operation can have when its operands have none, as far as the options stop at them.
 Faults FaultsOf(const Options& options, const xla::HloInstruction& operation);
 
-// An infinity or a NaN propagates through sums and products into all that is computed from it. So it is enough to check
-// the last results, and the operands of operations that can hide one: a maximum, say, or exp of -inf.
+// An infinity or a NaN propagates through sums and products. So only the last results have to be checked, and the
+// operands of operations that can hide one, such as maxima, or exp of -inf.
 class Exposed {
  public:
-  // `operations` are those of the computation before it is rewritten, in their order.
+  // `operations` are those of the computation before it is rewritten, in order.
   Exposed(const Options& options, const std::vector<Value>& operations);
 
-  // The faults of an operation that no result behind it would show. Where there are some, its own result is checked.
+  // The faults of an operation that no later result would show. If there are any, its own result is checked.
   Faults Of(const xla::HloInstruction& operation) const {
     const auto found = exposed_.find(&operation);
     return found == exposed_.end() ? 0 : found->second;

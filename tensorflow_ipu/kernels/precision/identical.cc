@@ -97,7 +97,7 @@ Identical::Differs Identical::Of(const xla::HloInstruction& operation, const std
   return Differs(differs.size(), any);
 }
 
-// Until no iteration makes another element differ.
+// Iterates until no other element is found to differ.
 Identical::Differs Identical::Loop(const xla::HloInstruction& loop, bool around) {
   Differs state = differs_[loop.operand(0)];
   for (;;) {

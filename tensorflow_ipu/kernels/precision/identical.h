@@ -1,4 +1,4 @@
-// Which operations of a program compute the same on all replicas.
+// Replica-invariance: which operations of a program compute the same on all replicas.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_IDENTICAL_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_IDENTICAL_H_
 
@@ -11,9 +11,9 @@
 
 namespace tensorflow_ipu::precision {
 
-// What a replica has of its own comes into a program by the states of its feeds, random streams and functions of the
-// host, and by the number of the replica. Arguments and variables are taken for the same; so is what all replicas have
-// reduced or been sent. A value differs that depends on one that does, be it by the branch or the loop that it is in.
+// Replicas differ by the states of their feeds, random streams and host functions, and by their index. Arguments and
+// variables count as equal, and so do the results of reductions and broadcasts over all replicas. A value differs if it
+// depends on one that does, also by the branch or loop that it is in.
 class Identical {
  public:
   explicit Identical(const xla::HloModule& module);
@@ -21,7 +21,7 @@ class Identical {
   bool Has(const xla::HloInstruction& operation) const;
 
  private:
-  // Whether a value differs, or each element of a tuple.
+  // Whether each element of a tuple differs; one entry for other values.
   using Differs = std::vector<bool>;
 
   Differs Computation(const xla::HloComputation& computation, const std::vector<Differs>& parameters, bool around);

@@ -1,4 +1,4 @@
-// What a program asks of its numbers, as the attribute of its marker says it.
+// The floating-point configuration of a program, from the attribute of its marker.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_OPTIONS_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_OPTIONS_H_
 
@@ -9,8 +9,8 @@
 
 namespace tensorflow_ipu::precision {
 
-// The custom call that a program whose numbers are those of the machine has in its entry: it takes the state that names
-// the random streams, and returns the state and a key of two words (u32[2]). Its `options` are those below.
+// The custom call in the entry of a program that emulates the machine's arithmetic. It takes the state of the random
+// streams, and returns the state and two keys of two words (u32).
 constexpr char kMarker[] = "ipu_half_precision";
 
 enum class Rounding { kNearest, kStochastic, kIdenticalOnly };
@@ -20,16 +20,16 @@ struct Options {
   bool div0 = false;
   bool oflo = false;
   bool nanoo = false;
-  bool stable = false;  // Whether replicas round what they share alike.
+  bool stable = false;  // Whether replicas round equal values alike.
   Rounding rounding = Rounding::kNearest;
-  std::string matmul_partials;  // `half`, `float`, or nothing where the library chooses.
+  std::string matmul_partials;  // `half`, `float`, or empty for the library's choice.
   std::string conv_partials;
-  // What scopes say of operations: for an attribute of instructions and the name of an operation, its value.
+  // Attributes of single operations that scopes set: attribute -> operation name -> value.
   std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> said;
 
   bool stops() const { return inv || div0 || oflo; }
 
-  // Of words such as `oflo=1 esr=on ipu_stochastic_rounding:while/Exp=off`; words that it does not know are others'.
+  // Parses words such as `oflo=1 esr=on ipu_stochastic_rounding:while/Exp=off`; ignores unknown ones.
   static Options Of(std::string_view text);
 };
 

@@ -30,8 +30,7 @@ constexpr char kTypeOfPartials[] = "ipu_partials_type";
 constexpr char kProducts[] = "ipu_partial_products";
 constexpr char kRandomProducts[] = "ipu_partial_products_at_random";
 
-// What an instruction becomes: a call of two operands in row-major order, whose result is transposed by `order` to be
-// that of the instruction.
+// A call with two row-major operands, whose result is transposed by `order`.
 struct Call {
   BlockedProducts product{};
   Value left = nullptr;
@@ -124,7 +123,7 @@ Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
   call.order.resize(of_result.size());
   for (std::size_t i = 0; i < of_result.size(); ++i) call.order[of_result[i]] = static_cast<int64_t>(i);
   BlockedProducts& product = call.product;
-  // Groups of features, each with its own filters; or of images, in gradients of filters of such.
+  // Groups of features, each with its own filters; or groups of images, in gradients of grouped filters.
   const int64_t by_features = convolution.feature_group_count();
   const int64_t by_images = convolution.batch_group_count();
   const int64_t features = filter->shape().dimensions(axes.kernel_output_feature_dimension());
@@ -137,7 +136,7 @@ Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
   product.group_right = product.group_out = product.features;
   for (int i = 0; i < window.dimensions_size(); ++i) {
     const xla::WindowDimension& dimension = window.dimensions(i);
-    const int at = 3 - window.dimensions_size() + i;  // Of fewer dimensions, the first are of size 1.
+    const int at = 3 - window.dimensions_size() + i;  // With fewer dimensions, the first ones are of size 1.
     product.in[at] = images->shape().dimensions(axes.input_spatial_dimensions(i));
     product.filter[at] = dimension.size();
     product.out[at] = convolution.shape().dimensions(axes.output_spatial_dimensions(i));
@@ -151,12 +150,12 @@ Call CallOfConvolution(const Emit& emit, xla::HloInstruction& convolution) {
   return call;
 }
 
-// The type of partial sums that an instruction is to have; nothing where nobody says.
+// The type of partial sums of an instruction; empty if none is set.
 std::string PartialsOf(const Options& options, const xla::HloInstruction& one) {
   const auto& attributes = one.frontend_attributes().map();
   const auto own = attributes.find(kTypeOfPartials);
   if (own != attributes.end()) return own->second;
-  // A convolution by a filter of one element has become a product by now.
+  // XLA has turned convolutions by a filter of one element into products by now.
   const std::string& op = one.metadata().op_type();
   const bool convolves = one.opcode() == xla::HloOpcode::kConvolution || absl::StartsWith(op, "Conv");
   return convolves ? options.conv_partials : options.matmul_partials;
@@ -175,7 +174,7 @@ bool IsProductOfHalves(const xla::HloInstruction& one) {
   });
 }
 
-// What half partial sums become that overflow. A program that overflows stop does not go on with what they are.
+// What half partial sums that overflow become. If overflow stops the program, it does not use them.
 core::Overflow OverflowOf(const Options& options) {
   if (options.oflo) return core::Overflow::kInfinite;
   return options.nanoo ? core::Overflow::kNan : core::Overflow::kLargest;

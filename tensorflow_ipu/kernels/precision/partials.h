@@ -11,16 +11,15 @@
 
 namespace tensorflow_ipu::precision {
 
-// Puts calls of `core/partials.h` in the place of products and convolutions whose operands are float16: those with a
-// type of partial sums of their own (the attribute `ipu_partials_type`), and those of the kinds that the options have
-// one for. A call gives the last partial sum as float32, which is then converted to the type of the result. Returns
-// whether there were any.
+// Replaces products and convolutions of float16 operands by calls of `core/partials.h`, where an attribute
+// `ipu_partials_type` or the options set the type of partial sums. A call returns the last partial sum as float32,
+// which is then converted to the type of the result. Returns whether there were any.
 absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* module);
 
-// Whether an instruction is such a call, of half partial sums.
+// Whether an instruction is such a call with half partial sums.
 bool HasHalfPartials(const xla::HloInstruction& instruction);
 
-// The same call with its partial sums rounded at random, by a key of its own.
+// The same call with stochastic rounding of its partial sums.
 Value WithRandomPartials(const Emit& emit, const xla::HloInstruction& call, Key key);
 
 }  // namespace tensorflow_ipu::precision

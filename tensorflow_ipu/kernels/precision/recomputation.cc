@@ -10,11 +10,11 @@ namespace {
 
 using xla::HloOpcode;
 
-// A constant with more elements is passed, and not duplicated.
+// Larger constants are passed and not duplicated.
 constexpr int64_t kSmallConstant = 64;
 
-// Whether a value is recomputed from its operands, and not passed. A slice of a buffer is passed: the buffer may be
-// updated in place afterwards, and would have to be copied to be there in the end.
+// Whether a value is recomputed from its operands, and not passed. Slices of buffers are passed: a buffer that is
+// updated in place later would have to be copied.
 bool IsRecomputed(const xla::HloInstruction& value) {
   if (!value.shape().IsArray() || value.shape().is_dynamic()) return false;
   switch (value.opcode()) {

@@ -1,4 +1,4 @@
-// Recomputes values of an HLO computation in another one, from what is in memory.
+// Recomputes values of an HLO computation in another one, from values in memory.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_RECOMPUTATION_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_RECOMPUTATION_H_
 
@@ -9,20 +9,19 @@
 
 namespace tensorflow_ipu::precision {
 
-// The other computation has one parameter, a tuple of the values that it does not recompute: parameters, and results of
-// operations that are not elementwise, such as products. XLA has most of these in memory in any case.
+// The other computation has one parameter: a tuple of the values that are not recomputed, such as parameters and the
+// results of products. XLA has most of these in memory anyway.
 class Recomputation {
  public:
-  // Adds the other computation, which can recompute the values of `wanted`, to the module. Its root is the caller's to
-  // set.
+  // Adds a computation to the module that can recompute the values of `wanted`. The caller sets its root.
   Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted);
 
-  // What a value of `from` is in the other computation.
+  // The recomputed value.
   Value Of(Value value) const { return made_.at(value); }
 
   xla::HloComputation* computation() const { return computation_; }
 
-  // The argument to call the other computation with: the tuple, made in `from`.
+  // The argument of the other computation, as a tuple in `from`.
   Value Operand() const { return Emit(from_).Tuple(taken_); }
 
  private:

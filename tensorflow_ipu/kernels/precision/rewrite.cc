@@ -37,7 +37,7 @@ Value MarkerOf(const xla::HloModule& module) {
   return nullptr;
 }
 
-// What stands between the quotes of the marker's only attribute.
+// The text between the quotes of the marker's only attribute.
 std::string OptionsText(const Value marker) {
   const std::string text = marker->raw_backend_config_string();
   const std::size_t begin = text.find('"');
@@ -45,13 +45,13 @@ std::string OptionsText(const Value marker) {
   return begin == end ? "" : text.substr(begin + 1, end - begin - 1);
 }
 
-// Has instructions say what is said of their operations, where TensorFlow has not handed it to them.
+// Sets the attributes of operations where TensorFlow has not passed them on.
 void Attribute(const Options& options, xla::HloModule* module) {
   if (options.said.empty()) return;
   for (xla::HloComputation* const computation : module->computations()) {
     for (const Value instruction : computation->instructions()) {
       std::string_view name = instruction->metadata().op_name();
-      // Of what was inlined, the last of its names has the calls in it.
+      // After inlining, the last of several names is the one with the calls.
       if (const std::size_t at = name.rfind(';'); at != std::string_view::npos) name.remove_prefix(at + 1);
       for (const auto& [attribute, values] : options.said) {
         const auto found = values.find(name);
@@ -66,7 +66,7 @@ bool IsControlFlow(const xla::HloInstruction& instruction) {
          instruction.opcode() == HloOpcode::kCall;
 }
 
-// Gives each loop, branch and call computations of its own, since each rounds by a key of its own.
+// Gives each loop, branch and call its own copy of its computations, since each has its own keys for rounding.
 void Unshare(xla::HloModule* module) {
   std::vector<xla::HloComputation*> waiting = {module->entry_computation()};
   std::vector<const xla::HloComputation*> taken;

@@ -1,4 +1,4 @@
-// Rewrites a program so that its numbers are those of the machine.
+// Rewrites a program so that it emulates the machine's arithmetic.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_REWRITE_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_REWRITE_H_
 
@@ -9,8 +9,7 @@
 
 namespace tensorflow_ipu::precision {
 
-// The program as the marker in it asks; null where it has none, and stays what it is. Loops, branches and functions of
-// it are rewritten as it is itself.
+// The program, with its loops, branches and functions, rewritten as its marker asks; null if it has no marker.
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program);
 
 }  // namespace tensorflow_ipu::precision

@@ -8,7 +8,7 @@ namespace {
 
 using xla::ComparisonDirection;
 
-// The bits of the significand that float32 has and float16 has not.
+// The significand bits that float16 drops from float32.
 constexpr uint32_t kDropped = 13;
 constexpr uint32_t kDroppedMask = (1u << kDropped) - 1;
 
@@ -19,11 +19,11 @@ constexpr float kQuantum = 0x1p-24f;         // Between numbers below that.
 
 constexpr uint32_t kGolden = 0x9e3779b9;
 
-// Constants of a finalizer of 32 bits with little bias: Wellons, Prospecting for Hash Functions, 2018.
+// Constants of a 32-bit finalizer with low bias: Wellons, Prospecting for Hash Functions, 2018.
 constexpr uint32_t kFirstFactor = 0x7feb352d;
 constexpr uint32_t kSecondFactor = 0x846ca68b;
 
-// A constant of the compiler's for each part: SplitMix64's finalizer, see `core/random_streams.cc`.
+// The finalizer of SplitMix64; see `core/random_streams.cc`.
 uint64_t Scattered(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -37,7 +37,7 @@ Value Mixed(const Emit& emit, Value x) {
   return emit.Xor(x, emit.Down(x, 16));
 }
 
-// The number of each element in row-major order.
+// The index of each element in row-major order.
 Value Places(const Emit& emit, Value like) {
   if (like->shape().dimensions().empty()) return emit.Scalar<uint32_t>(0);
   const xla::Shape row = xla::ShapeUtil::MakeShape(xla::U32, {xla::ShapeUtil::ElementsIn(like->shape())});
@@ -46,7 +46,6 @@ Value Places(const Emit& emit, Value like) {
   return emit.Add(xla::HloInstruction::CreateReshape(Emit::Typed(like, xla::U32), numbers));
 }
 
-// 13 random bits for each element.
 Value RandomBits(const Emit& emit, Value like, Key key, uint64_t site) {
   const Key own = KeyOf(emit, key, site);
   Value x = emit.Times(Places(emit, like), emit.Filled(kGolden, like));
@@ -80,10 +79,11 @@ Key NextKey(const Emit& emit, Key key) {
 
 Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site) {
   const Value random = RandomBits(emit, value, key, site);
-  // Random bits below the significand of float16 carry into it as often as what is there says; the rest is cut off.
+  // Adding random bits below the significand of float16 carries into it in proportion to the dropped bits; the rest is
+  // cut off.
   const Value bits = emit.Plus(emit.Bits(value, xla::U32), random);
   const Value normal = emit.Bits(emit.And(bits, emit.Filled(~kDroppedMask, bits)), xla::F32);
-  // Below the normal numbers neighbours are equally far apart, however small: there it is a sum.
+  // Subnormal numbers are evenly spaced: there a random fraction is added and the sum is cut off.
   const Value absolute = emit.Abs(value);
   const Value fraction = FractionOf(emit, random);
   const Value quanta =
@@ -92,7 +92,7 @@ Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site)
   const Value small =
       emit.Bits(emit.Or(emit.Bits(emit.Times(quanta, emit.Filled(kQuantum, value)), xla::U32), sign), xla::F32);
   const Value is_small = emit.Compare(absolute, emit.Filled(kSmallestNormal, value), ComparisonDirection::kLt);
-  // The sum may have made a NaN another number.
+  // Adding bits may have changed a NaN.
   const Value is_number = emit.Compare(value, value, ComparisonDirection::kEq);
   return emit.Select(is_number, emit.Select(is_small, small, normal), value);
 }

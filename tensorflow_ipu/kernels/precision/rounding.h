@@ -1,4 +1,4 @@
-// From float32 to what float16 can hold, in float32: the last step of an operation of half precision.
+// Rounds values of float32 to what float16 can hold, as the last step of an operation of half precision.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_
 
@@ -8,32 +8,31 @@
 
 namespace tensorflow_ipu::precision {
 
-// Two words, scalars of u32, from which the random bits of a computation come.
+// Two scalars of u32 that seed the random bits of a computation.
 struct Key {
   Value first = nullptr;
   Value second = nullptr;
 };
 
-// The key of a part of what `key` is for: another one for each number, in the program and in what is in it.
+// The key of part number `part` of what has `key`; parts have different keys.
 Key KeyOf(const Emit& emit, Key key, uint64_t part);
 
 // The key of the next iteration of a loop.
 Key NextKey(const Emit& emit, Key key);
 
-// For each element of `like` a number from 0 on, below 1, by chance, in steps of 2^-13.
+// A random number in [0, 1) for each element of `like`, in steps of 2^-13.
 Value RandomFraction(const Emit& emit, Value like, Key key, uint64_t site);
 
-// `value` (float32) rounded up or down to a neighbour in float16, by chance, in proportion to how near each is. The
-// chance is a function of the key, of `site` and of the place of the element: whoever computes the value again rounds
-// it alike.
+// Rounds `value` (float32) up or down to a neighbour in float16, with a probability by its distance. The random bits
+// depend on the key, `site` and the index of the element alone, so that recomputing the value rounds it alike.
 Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site);
 
-// `value` (float32) with what float16 has no number for as the machine has it: a NaN, or the largest number of the
-// sign. A value that rounds to the nearest is above from 65520 on, one that is `rounded` above 65504. A NaN stays one.
+// Replaces elements of `value` (float32) that overflow float16 as the machine does: by NaN, or by the largest number of
+// the same sign. `rounded` values overflow above 65504, others from 65520 on. NaNs stay.
 Value Bounded(const Emit& emit, Value value, bool nan_on_overflow, bool rounded);
 
-// A product (float32) that is to be rounded to the nearest number of float16, infinite where that is. Without it,
-// processors that add what they multiply would do so here before the product is rounded, and no overflow would be seen.
+// Keeps a product (float32) from being fused with an addition before it is rounded to float16, which would hide an
+// overflow. Overflow gives infinity.
 Value Unfused(const Emit& emit, Value product);
 
 }  // namespace tensorflow_ipu::precision

@@ -16,21 +16,21 @@ namespace {
 
 using xla::HloOpcode;
 
-// The attribute of an instruction by which `scopes.stochastic_rounding` says how it rounds.
+// The attribute that `scopes.stochastic_rounding` sets on instructions.
 constexpr char kRoundingAttribute[] = "ipu_stochastic_rounding";
 
 bool Calls(HloOpcode opcode) {
   return opcode == HloOpcode::kWhile || opcode == HloOpcode::kConditional || opcode == HloOpcode::kCall;
 }
 
-// Has `replacement` take the place of an instruction, which may be the root.
+// Replaces an instruction, which may be the root.
 absl::Status Replace(Value instruction, Value replacement) {
   absl::Status status = instruction->ReplaceAllUsesWith(replacement);
   if (!status.ok()) return status;
   return instruction->parent()->RemoveInstruction(instruction);
 }
 
-// What a value is without what only moves it.
+// Follows a value through operations that only move it.
 Value Source(Value value) {
   while (value->opcode() == HloOpcode::kReshape || value->opcode() == HloOpcode::kCopy ||
          value->opcode() == HloOpcode::kGetTupleElement) {
@@ -41,7 +41,7 @@ Value Source(Value value) {
   return value;
 }
 
-// Whether a loop's results are among those of the computation that it is in: such as variables that it updates.
+// Whether a loop's result is among the results of its computation, as updated variables are.
 bool IsResult(const Value loop) {
   const Value root = loop->parent()->root_instruction();
   if (loop->opcode() != HloOpcode::kWhile || root->opcode() != HloOpcode::kTuple) return false;
@@ -49,9 +49,8 @@ bool IsResult(const Value loop) {
                      [&](const Value value) { return Source(value) == loop; });
 }
 
-// Whether what a computation makes of a value is taken back where the program is stopped. A loop has done so itself;
-// the counts of feeds stay what they have become; and a buffer that is changed in part is changed in place, which it
-// would be no more.
+// Whether a computation restores a value when the program is stopped. Loops restore their results themselves; the
+// counts of feeds stay; and a buffer that is updated in place would no longer be so.
 bool IsTakenBack(Value value) {
   switch (Source(value)->opcode()) {
     case HloOpcode::kWhile:
@@ -65,7 +64,7 @@ bool IsTakenBack(Value value) {
   }
 }
 
-// Has a computation, which returns a tuple, return elements as they were before it where the program is stopped in it.
+// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`.
 void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   const Value root = emit.computation()->root_instruction();
   std::vector<Value> elements;
@@ -118,7 +117,8 @@ absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope 
     }
     if (!concerns) continue;
     absl::Status status;
-    // What a loop makes of variables is not taken back behind it: so it does not begin where the program is to stop.
+    // What a loop assigns to variables is not restored after it, so the loop must not start once the program is
+    // stopped.
     if (options_.stops() && IsResult(operation)) scope.failed = checks.Failed(Emit(computation), scope);
     if (operation->opcode() == HloOpcode::kWhile) status = Loop(operation, &scope);
     if (operation->opcode() == HloOpcode::kConditional) status = Branches(operation, &scope);
@@ -235,7 +235,7 @@ void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Chec
   const Value exact = Widened(emit, *operation, *wide);
   const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
   const Value judged = stochastic ? RoundStochastically(emit, exact, KeyFor(*operation, scope), site) : exact;
-  // Where overflow stops the program it is seen by being infinite; what was infinite before it stays so.
+  // Where overflow stops the program, infinities must stay visible.
   Value rounded = judged;
   if (!options_.oflo) {
     rounded = Bounded(emit, judged, options_.nanoo, stochastic);
@@ -252,7 +252,7 @@ bool Walk::IsShared(const xla::HloInstruction& operation) const {
   return identical_ != nullptr && identical_->Has(operation);
 }
 
-// What all replicas compute alike they round alike, where that is asked for: so their weights stay the same.
+// Values that are equal on all replicas are rounded alike if that is asked for, so that weights stay equal.
 Key Walk::KeyFor(const xla::HloInstruction& operation, const Scope& scope) const {
   return IsShared(operation) ? scope.shared : scope.key;
 }

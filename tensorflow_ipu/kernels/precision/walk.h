@@ -1,4 +1,4 @@
-// Goes through all computations of a program in their order, and has each operation that computes rounded or checked.
+// Goes through all computations of a program in order, and has operations rounded and checked.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_WALK_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_WALK_H_
 
@@ -34,13 +34,13 @@ class Walk {
   Rounding RoundingOf(const xla::HloInstruction& operation) const;
   bool IsShared(const xla::HloInstruction& operation) const;
   Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
-  // Whether its half partial sums are to be rounded at random.
+  // Whether its half partial sums are rounded stochastically.
   bool HasRandomPartials(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloComputation& computation);
 
   const Options& options_;
-  std::unique_ptr<const Identical> identical_;  // Null where nobody asks.
+  std::unique_ptr<const Identical> identical_;  // Null if it is not needed.
   uint64_t parts_ = 0;                          // Operations and computations so far, for keys of their own.
   std::map<const xla::HloComputation*, bool> concerns_;
 };

@@ -12,7 +12,7 @@ namespace {
 
 using xla::HloOpcode;
 
-// Of the operations on each element, those that compute.
+// Elementwise operations that compute; others move, compare or select.
 bool ComputesElements(HloOpcode opcode) {
   switch (opcode) {
     case HloOpcode::kAcos:
@@ -54,7 +54,7 @@ xla::Shape WideShape(const xla::Shape& shape) {
   return HasHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
 }
 
-// Whether what combines the elements of a reduction and the like computes; one that takes the largest does not.
+// Whether the combiner of a reduction computes; a maximum does not.
 bool Combines(const xla::HloComputation& combiner) {
   for (const xla::HloInstruction* const one : combiner.instructions()) {
     if (ComputesElements(one->opcode())) return true;
@@ -69,7 +69,7 @@ bool CanBeWide(const xla::HloComputation& combiner) {
   return true;
 }
 
-// The same on numbers of float32. It is of scalars alone.
+// The combiner, of scalars, in float32.
 xla::HloComputation* WideCombiner(xla::HloComputation* combiner) {
   xla::HloComputation::Builder builder(std::string(combiner->name()) + ".wide");
   std::unordered_map<const xla::HloInstruction*, Value> made;
