@@ -1,4 +1,4 @@
-// The collectives of this process: a replica group for each device, and a number for each site.
+// The call sites of collectives, and a replica group for each device.
 #ifndef TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
 #define TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
 
@@ -13,10 +13,8 @@ namespace tensorflow_ipu {
 
 core::Registry<core::CallSite>& CallSites();
 
-// The replica group of /device:IPU:<device>, made at its first use.
 std::shared_ptr<core::ReplicaGroup> ReplicaGroupOf(int64_t device);
 
-// All replica groups that were used so far.
 std::vector<std::shared_ptr<core::ReplicaGroup>> ReplicaGroups();
 
 }  // namespace tensorflow_ipu

@@ -16,7 +16,7 @@ namespace tensorflow_ipu {
 
 namespace {
 
-// The runs of a sequence whose reports others may still ask for: those of a worker that is late.
+// Runs whose reports a late worker may still ask for.
 constexpr std::size_t kKept = 4;
 constexpr char kMainThread[] = "host:";
 
@@ -28,7 +28,7 @@ struct Sequence {
 // Never destroyed: threads of programs may outlive static destructors.
 struct Runs {
   core::Mutex mutex;
-  std::map<int64_t, std::string> devices IPU_GUARDED_BY(mutex) = {{0, "ipu:0"}};  // Their sequences.
+  std::map<int64_t, std::string> devices IPU_GUARDED_BY(mutex) = {{0, "ipu:0"}};
   std::map<std::string, Sequence> sequences IPU_GUARDED_BY(mutex);
 };
 
@@ -39,11 +39,11 @@ Runs& AllRuns() {
 
 std::shared_ptr<core::DistributedRun> Begin(const core::Workers& workers, const std::string& sequence,
                                             core::Program program, bool main_thread_runs) {
-  std::shared_ptr<core::DistributedRun> old;  // Goes when nothing is locked.
+  std::shared_ptr<core::DistributedRun> old;  // Destroyed without a lock.
   std::shared_ptr<core::DistributedRun> run;
   {
     const core::Lock lock(AllRuns().mutex);
-    // The main thread exchanges; while it is in a run it begins no further exchange.
+    // The main thread begins no exchange during a run.
     const auto exchanges =
         main_thread_runs ? std::optional<int64_t>(AllRuns().sequences[kMainThread].begun) : std::nullopt;
     Sequence& runs = AllRuns().sequences[sequence];

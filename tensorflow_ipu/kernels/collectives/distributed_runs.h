@@ -1,4 +1,4 @@
-// What this process does together with other workers: runs of programs, and exchanges of tensors of the host.
+// What this process does together with other workers.
 #ifndef TENSORFLOW_IPU_KERNELS_COLLECTIVES_DISTRIBUTED_RUNS_H_
 #define TENSORFLOW_IPU_KERNELS_COLLECTIVES_DISTRIBUTED_RUNS_H_
 
@@ -10,12 +10,12 @@
 
 namespace tensorflow_ipu {
 
-// Begins the next run of a device on all workers, which number them alike.
+// Begins the device's next run, which all workers number alike.
 std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
                                                         core::Program program);
 
-// Begins the next exchange of a sequence, which workers number alike. The empty name is the sequence of Python's main
-// thread: a worker that waits in a run meanwhile learns that this one is in an exchange.
+// The next exchange of a sequence, numbered alike on all workers. The empty name is the sequence of Python's main
+// thread: other workers that wait in a run learn of its exchanges.
 class HostExchange {
  public:
   HostExchange(const core::Workers& workers, const std::string& sequence, const std::string& words);

@@ -8,10 +8,9 @@
 
 namespace tensorflow_ipu {
 
-// From now on; null: this process is alone, as at first.
+// Null: this process is alone, as at first.
 void SetWorkers(std::shared_ptr<const core::Workers> workers);
 
-// Null where this process is alone.
 std::shared_ptr<const core::Workers> CurrentWorkers();
 
 }  // namespace tensorflow_ipu

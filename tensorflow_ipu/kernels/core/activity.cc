@@ -11,7 +11,7 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// The letter that stands for a thread's state: R, S, D and so on; 0 if the thread has ended.
+// R, S, D and so on; 0 if the thread has ended.
 char StateOf(const std::string& thread) {
   std::ifstream file("/proc/self/task/" + thread + "/stat");
   std::string text;

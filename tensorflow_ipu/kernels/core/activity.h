@@ -1,13 +1,11 @@
-// Whether any other thread of this process is runnable.
+// Detects other runnable threads of this process.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_ACTIVITY_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_ACTIVITY_H_
 
 namespace tensorflow_ipu::core {
 
-// Whether a thread other than the caller's runs, is runnable, or waits for a disk. This tells a process that is starved
-// of processor time from one whose threads are deadlocked: neither uses any.
-//
-// Thread-safe. Takes a millisecond for a hundred threads. False where the system does not tell.
+// Whether another thread runs, is runnable or waits for a disk. It tells a starved process from a deadlocked one. False
+// where /proc is missing. Thread-safe; takes about a millisecond for 100 threads.
 bool OthersCompute();
 
 }  // namespace tensorflow_ipu::core

@@ -15,14 +15,13 @@ namespace {
 
 thread_local bool answering = false;
 
-// Whether this thread runs resumed programs: then it is free as soon as its program waits again. The thread on which a
-// program begins is not, since TensorFlow's kernel holds it until the program ends.
+// A thread that resumes programs is free at their next wait. The thread on which a program begins is not, since
+// TensorFlow's kernel holds it until the program ends.
 thread_local bool resuming = false;
 
 using Moment = std::chrono::steady_clock::time_point;
 
-// Calls it now, which is the moment `start`. Returns when it has returned; without a `run_time`, nobody reads the
-// clock.
+// Without a `run_time`, the clock is not read.
 Moment Call(const Deliver& deliver, const Outcome& outcome, RunningMedian* run_time, Moment start) {
   deliver(outcome);
   if (run_time == nullptr) return start;
@@ -45,19 +44,15 @@ bool WorthAThread(const std::vector<Deliver>& delivers, const RunningMedian& run
   return run_time.nanoseconds() > kWorthAThread.count() / static_cast<int64_t>(delivers.size() + 1);
 }
 
-// Programs to be resumed, as a list that threads share: each takes the next one whenever its own waits again. There are
-// as many threads as cores, this one among them if it comes back, and each wakes the next one before it starts. More
-// would only share the cores in time slices, at the price of a wake each. No program blocks (see rendezvous.h), so none
-// that is still to be resumed waits for longer than the cores are busy.
+// A shared list of programs to resume. Up to one thread per core takes from it, and each wakes the next one before it
+// starts. No program blocks, so none stays in the list for longer than the cores are busy.
 class Answers : public std::enable_shared_from_this<Answers> {
  public:
-  // For so many threads besides this one.
   Answers(std::vector<Deliver> delivers, Outcome outcome, std::shared_ptr<RunningMedian> run_time, int64_t others)
       : delivers_(std::move(delivers)), outcome_(std::move(outcome)), run_time_(std::move(run_time)), to_wake_(others) {
     delivers_.erase(std::remove(delivers_.begin(), delivers_.end(), nullptr), delivers_.end());
   }
 
-  // Has others answer, and this thread too when its task is done.
   static void Share(std::vector<Deliver> delivers, const Outcome& outcome, std::shared_ptr<RunningMedian> run_time) {
     const int64_t others = std::max<int64_t>(1, Cores() - (resuming ? 1 : 0));
     const auto self = std::make_shared<Answers>(std::move(delivers), outcome, std::move(run_time), others);
@@ -66,7 +61,6 @@ class Answers : public std::enable_shared_from_this<Answers> {
     self->WakeOne();
   }
 
-  // Gives this answer, with others who give it.
   void Work(const Outcome& outcome) {
     resuming = true;
     bool woke = false;
@@ -92,7 +86,7 @@ class Answers : public std::enable_shared_from_this<Answers> {
   const Outcome outcome_;
   const std::shared_ptr<RunningMedian> run_time_;
   std::atomic<std::size_t> next_{0};
-  std::atomic<int64_t> to_wake_;  // Threads.
+  std::atomic<int64_t> to_wake_;
 };
 
 }  // namespace
@@ -101,9 +95,8 @@ void AnswerLater(std::vector<Deliver> delivers, const Outcome& outcome) {
   Answers::Share(std::move(delivers), outcome, /*run_time=*/nullptr);
 }
 
-// In a program of small steps this thread has run all programs before another one has woken up. Else they run in
-// parallel on other threads, while this one goes on with its own program. An answer inside of another goes to another
-// thread as well, so that the stack does not grow without end.
+// In a program of small steps this thread has run all programs before another one has woken up. A nested call goes to
+// another thread, so that the stack does not grow.
 void Answer(std::vector<Deliver> delivers, const std::shared_ptr<RunningMedian>& run_time) {
   if (!answering && !WorthAThread(delivers, *run_time)) return CallAll(std::move(delivers), run_time.get());
   Answers::Share(std::move(delivers), Outcome::Ok(), run_time);

@@ -1,4 +1,4 @@
-// A mutex that is locked by a callback: what must not run at the same time, without a thread that waits.
+// A mutex that calls back once it is locked, so that no thread waits.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_ASYNC_MUTEX_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_ASYNC_MUTEX_H_
 
@@ -10,12 +10,10 @@
 
 namespace tensorflow_ipu::core {
 
-// It may be unlocked on another thread than it was locked on. It is given to whoever waits in the order of Lock.
-//
-// Thread-safe.
+// First come, first served. Unlocked on any thread. Thread-safe.
 class AsyncMutex {
  public:
-  // Calls `locked` as soon as the mutex is locked: at once and on this thread, or in the Unlock before.
+  // Calls `locked` at once if the mutex is free, else from an Unlock.
   void Lock(std::function<void()> locked) IPU_EXCLUDES(mutex_) {
     {
       const core::Lock lock(mutex_);
@@ -28,7 +26,6 @@ class AsyncMutex {
     locked();
   }
 
-  // Unlocks the mutex, or locks it for the next one.
   void Unlock() IPU_EXCLUDES(mutex_) {
     std::function<void()> next;
     {

@@ -1,4 +1,4 @@
-// What a replica may bring to a call site, and what becomes of it: the half of the rendezvous that programs call.
+// The half of the rendezvous that programs call.
 #include <algorithm>
 
 #include "tensorflow_ipu/kernels/core/metrics.h"
@@ -68,7 +68,7 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
       use = uses_[group.number]++;
     }
   }
-  // From here on the pending collective is this thread's: neither Leave nor Abort may touch buffers that are being
+  // From here on this thread owns the pending collective: neither Leave nor Abort may touch buffers that are being
   // written.
   Metrics::Global().collective_waits.AddAll(Samples::Clock::now(), complete->since);
   NoteCollective(BytesOf(complete->contributions[place]) * complete->contributions.size());
@@ -84,7 +84,6 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
   return Outcome::Ok();
 }
 
-// What the replicas of this process brought meets what those of other workers bring. All have their answers from there.
 void CallSite::Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
                      const Collective& collective, PendingCollective& pending, int64_t local) {
   const auto delivers = std::make_shared<std::vector<Deliver>>(std::move(pending.delivers));

@@ -1,4 +1,3 @@
-// Counters that get their names as the process runs.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_COUNTERS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_COUNTERS_H_
 
@@ -11,10 +10,9 @@
 
 namespace tensorflow_ipu::core {
 
-// Thread-safe. Whoever counts finds its counter once, and needs no lock from then on.
+// Named counters. Thread-safe; a counter needs no lock once it was found.
 class Counters {
  public:
-  // The counter of this name, as long as this is there.
   std::atomic<int64_t>* Of(const std::string& name) IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     return &counters_[name];  // Nodes of a map stay where they are.

@@ -41,7 +41,6 @@ void CrossHostCollective::Start(std::function<void(Outcome)> done, std::function
   for (std::size_t i = 0; i < std::min(chunks_.size(), kChunksInFlight); ++i) Next();
 }
 
-// Begins the next chunk, if there is one.
 void CrossHostCollective::Next() {
   const auto in_flight = std::make_shared<InFlightChunk>();
   {
@@ -105,7 +104,6 @@ void CrossHostCollective::BeginSecondHalf(const std::shared_ptr<InFlightChunk>& 
   Exchange(in_flight, std::move(to_send), to_receive);
 }
 
-// Sends and receives what is not null, and not 0 bytes.
 void CrossHostCollective::Exchange(const std::shared_ptr<InFlightChunk>& in_flight,
                                    std::vector<std::shared_ptr<const Message>> to_send,
                                    const std::vector<std::size_t>& to_receive) {
@@ -157,7 +155,6 @@ void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight
   Land(in_flight);
 }
 
-// All messages of a half have come and gone.
 void CrossHostCollective::Land(const std::shared_ptr<InFlightChunk>& in_flight) {
   Executor::Global().Run([self = shared_from_this(), in_flight](const Outcome& started) {
     if (!started.ok()) return self->Fail(started);
@@ -224,13 +221,13 @@ void CrossHostCollective::Fail(Outcome why) {
     if (failed_ || delivered_) return;
     failed_ = true;
     failure_ = why;
-    if (working_ > 0) return;  // The last of these threads delivers it.
+    if (working_ > 0) return;  // The last of these threads calls back.
     delivered_ = true;
   }
   DeliverFailure(std::move(why));
 }
 
-// On another thread: the caller may hold locks, and what waits for the collective may run on for long.
+// On another thread: the caller may hold locks, and `done_` may run for long.
 void CrossHostCollective::DeliverFailure(Outcome why) {
   Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const Outcome&) { self->done_(why); });
 }

@@ -1,4 +1,4 @@
-// One collective of a group that spans workers: from the own replicas' data to everybody's results.
+// One collective of a group that spans workers.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_CROSS_HOST_COLLECTIVE_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_CROSS_HOST_COLLECTIVE_H_
 
@@ -17,47 +17,42 @@
 
 namespace tensorflow_ipu::core {
 
-// Bytes of a chunk, at most; all workers have the same. 0: as tuning.h says.
+// The largest chunk in bytes, the same on all workers. 0: the default of tuning.h.
 void SetChunkBytes(std::size_t bytes);
 std::size_t ChunkBytes();
 
-// Several chunks are under way at once, so that one travels while another is reduced. No thread waits: what the
-// network brings is computed on threads of the executor.
-//
-// Thread-safe; lives in a shared_ptr.
+// Several chunks are in flight, so that one travels while another is reduced. No thread waits: received chunks are
+// reduced on threads of the executor. Thread-safe; lives in a shared_ptr.
 class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollective> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `key` is the same on all workers, and no other collective has it.
+  // `key` is the same on all workers, and unique.
   CrossHostCollective(std::string name, std::string key, Packer packer, std::shared_ptr<Network> network,
                       std::shared_ptr<Network::Calls> calls);
 
   CrossHostCollective(const CrossHostCollective&) = delete;
   CrossHostCollective& operator=(const CrossHostCollective&) = delete;
 
-  // Begins. `done` is called once, on another thread or before this returns; the buffers of the replicas must stay
-  // until then. `lost(worker, why)` is called when a message to or from a worker fails; it has to call Fail, here or
-  // elsewhere.
+  // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
+  // message fails, and has to call Fail.
   void Start(std::function<void(Outcome)> done, std::function<void(int64_t, Outcome)> lost);
 
-  // Has it end with this, as soon as no thread writes to the buffers any more; unless it has ended.
+  // Ends the collective with this status, once no thread writes to the buffers.
   void Fail(Outcome why) IPU_EXCLUDES(mutex_);
 
-  // The workers to or from which messages are under way.
+  // The workers whose messages are in flight.
   std::vector<int64_t> Awaited() const IPU_EXCLUDES(mutex_);
 
-  // In words: "the collective `x`".
   const std::string& name() const { return name_; }
   Clock::time_point since() const { return since_; }
 
  private:
-  // A chunk that is under way. Its messages are one thread's: that which begins a half, or that which gets its last
-  // one.
+  // Its messages belong to one thread: the one that begins a half, or the one that gets its last message.
   struct InFlightChunk {
     std::size_t chunk;
-    bool halves;          // Whether it is reduced in two halves; see Packer.
-    bool second = false;  // Whether it is in the second one.
+    bool halves;
+    bool second = false;
     std::shared_ptr<Message> own;
     std::vector<std::shared_ptr<Message>> received;  // By share.
     int64_t pending = 0;                             // Calls of the network. Guarded by the collective's mutex.
@@ -90,9 +85,9 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   std::function<void(int64_t, Outcome)> lost_;
 
   mutable Mutex mutex_;
-  std::size_t begun_ IPU_GUARDED_BY(mutex_) = 0;         // Bundles.
-  std::size_t landed_ IPU_GUARDED_BY(mutex_) = 0;        // Likewise.
-  std::vector<int64_t> awaited_ IPU_GUARDED_BY(mutex_);  // A share: calls that are under way.
+  std::size_t begun_ IPU_GUARDED_BY(mutex_) = 0;
+  std::size_t landed_ IPU_GUARDED_BY(mutex_) = 0;
+  std::vector<int64_t> awaited_ IPU_GUARDED_BY(mutex_);  // By share: calls in flight.
   int64_t working_ IPU_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
   bool failed_ IPU_GUARDED_BY(mutex_) = false;
   bool delivered_ IPU_GUARDED_BY(mutex_) = false;

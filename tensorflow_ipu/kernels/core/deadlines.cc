@@ -32,7 +32,7 @@ Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> d
 
 void Deadlines::Remove(const Ticket& ticket) {
   std::map<Ticket, std::function<void()>>::node_type
-      removed;  // Goes after the lock: what the call holds may use the deadlines when it goes.
+      removed;  // Destroyed after the lock: its captures may use the deadlines.
   const Lock lock(mutex_);
   removed = calls_.extract(ticket);
 }

@@ -1,4 +1,4 @@
-// Timers: calls that are made at a time unless they are cancelled. Every asynchronous wait has one for its limit.
+// Timers: calls that are made at a time unless they are cancelled.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_DEADLINES_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_DEADLINES_H_
 
@@ -13,9 +13,8 @@
 
 namespace tensorflow_ipu::core {
 
-// Its one thread starts with the first deadline, or before. Due calls run on that thread and must be short.
-//
-// Thread-safe. The one instance is never destroyed, since its thread may outlive static destructors.
+// Due calls run on the one thread of the timers and must be short. Thread-safe. Never destroyed, since its thread may
+// outlive static destructors.
 class Deadlines {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,14 +22,11 @@ class Deadlines {
 
   static Deadlines& Global();
 
-  // Starts the thread if it does not run yet. To be called before something starts that may need deadlines when the
-  // system gives no more threads.
+  // Starts the thread, before the process runs out of threads.
   Outcome Prepare() IPU_EXCLUDES(mutex_);
 
-  // `due` runs at `when` or soon after.
   Ticket Add(Clock::time_point when, std::function<void()> due) IPU_EXCLUDES(mutex_);
 
-  // Cancels a deadline whose call was not begun yet.
   void Remove(const Ticket& ticket) IPU_EXCLUDES(mutex_);
 
  private:
@@ -39,7 +35,7 @@ class Deadlines {
 
   Mutex mutex_;
   Condition changed_;
-  std::map<Ticket, std::function<void()>> calls_ IPU_GUARDED_BY(mutex_);  // In the order in which they come due.
+  std::map<Ticket, std::function<void()>> calls_ IPU_GUARDED_BY(mutex_);
   int64_t next_ IPU_GUARDED_BY(mutex_) = 0;
   bool started_ IPU_GUARDED_BY(mutex_) = false;
 };

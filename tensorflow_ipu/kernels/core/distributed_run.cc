@@ -124,7 +124,6 @@ void DistributedRun::End(const Outcome& how) {
   }
 }
 
-// A message to or from a worker failed.
 void DistributedRun::Lost(int64_t worker, const std::string& where, const Outcome& why) {
   const std::string who = workers_.Name(worker);
   if (why.code == Code::kUnavailable) {
@@ -177,7 +176,7 @@ void DistributedRun::Look() {
         Peer& peer = peers_[worker];
         if (!std::exchange(peer.asked, true)) to_ask.insert(worker);
         if (late && !peer.answers.has_value()) {
-          peer.answers = false;  // Until it does.
+          peer.answers = false;
           to_check.insert(worker);
         }
       }
@@ -197,7 +196,7 @@ std::optional<Outcome> DistributedRun::Overdue(const CrossHostCollective& collec
     const Peer& known = peer->second;
     const bool elsewhere = known.elsewhere.has_value() && !known.begun;
     if (!known.ended.has_value() && !elsewhere) continue;
-    // What it sent before may be on its way still.
+    // Its earlier messages may still be in flight.
     if (now - known.told_at < LookInterval() / 2) continue;
     const std::string who = workers_.Name(worker);
     return Outcome::Unavailable(
@@ -213,7 +212,6 @@ std::optional<Outcome> DistributedRun::Overdue(const CrossHostCollective& collec
                                    ". Have all workers run the same steps, or raise the strategy's `timeout`.");
 }
 
-// What is known of a worker that did not come in time.
 std::string DistributedRun::Late(int64_t worker) const {
   const std::string who = workers_.Name(worker);
   const auto known = peers_.find(worker);
@@ -228,7 +226,6 @@ std::string DistributedRun::Late(int64_t worker) const {
   return who + " runs the same program and did not come there, though its process answers";
 }
 
-// Asks a worker what it runs, and how that ends.
 void DistributedRun::Ask(int64_t worker) {
   const auto greeting = std::make_shared<Message>(sizeof(Greeting));
   workers_.network->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,

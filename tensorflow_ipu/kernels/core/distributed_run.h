@@ -1,5 +1,4 @@
-// A run of a program on several workers, as one of them sees it: the collectives that span workers, and what the others
-// say of their part.
+// A run of a program on several workers, as one of them sees it.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_
 
@@ -21,19 +20,16 @@
 
 namespace tensorflow_ipu::core {
 
-// Workers are in step by numbers: that of the run, that of the call site in its program, and how often a group has met
-// there. While all is well, they exchange nothing but data. Each has two reports ready for all others: what it runs,
-// and how that ended. A worker that has waited for another one for some time asks for them, and so learns of another
-// program or of an early end; a process that is gone, the network tells at once.
+// Workers identify a collective by numbers: of the run, of the call site, and of the use of the site. They exchange
+// data alone as long as all is well. Each worker offers two reports: what it runs, and how that ended. A worker that
+// waits for long asks for them, and so finds another program or an early end. The network reports a lost process at
+// once.
 //
-// The first failure is the run's: all collectives fail with it, those that are open and those to come.
-//
-// Thread-safe; lives in a shared_ptr.
+// The first failure is the run's: all of its collectives fail. Thread-safe; lives in a shared_ptr.
 class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
  public:
-  // `name` is the same on all workers, and no other run has it. `host_exchanges`: how many exchanges of the host this
-  // worker has begun, where it will begin no further one before the run has ended. A worker that waits in a later one
-  // does not come.
+  // `name` is unique and the same on all workers. `host_exchanges` counts the host's exchanges that this worker has
+  // begun, if it begins none during the run: a worker that waits in a later exchange does not take part in this run.
   DistributedRun(Workers workers, std::string name, Program program,
                  std::optional<int64_t> host_exchanges = std::nullopt);
   ~DistributedRun();
@@ -43,32 +39,30 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
 
   const Workers& workers() const { return workers_; }
 
-  // Of the one collective of an exchange of the host, for messages.
   std::string ExchangeName() const { return "the exchange of " + program_.collectives.front(); }
 
   void Begin();
 
-  // Performs a collective; see CrossHostCollective. `key` says which of the run it is, `name` says so in words.
+  // Performs a collective; see CrossHostCollective. `key` identifies it, `name` is for messages.
   void Cross(const std::string& name, const std::string& key, Packer packer, std::function<void(Outcome)> done)
       IPU_EXCLUDES(mutex_);
 
-  // Has what crosses fail, and what comes later.
+  // Fails all collectives of the run, open ones and later ones.
   void Abort(Outcome why) IPU_EXCLUDES(mutex_);
 
-  // This worker's part has ended so. Others may ask for that as long as this object lives.
+  // Ends this worker's part. Others may ask for the report as long as this object lives.
   void End(const Outcome& how) IPU_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // What is known of another worker.
   struct Peer {
     bool asked = false;
-    bool begun = false;           // It says what it runs.
-    std::optional<bool> answers;  // Whether its process does; once it was asked.
+    bool begun = false;
+    std::optional<bool> answers;  // Whether its process responds to a check.
     std::optional<Report> ended;
-    std::optional<std::string> elsewhere;  // In which exchange of the host it waits.
-    Clock::time_point told_at;             // When either of the two was told.
+    std::optional<std::string> elsewhere;  // The exchange of the host in which it waits.
+    Clock::time_point told_at;
   };
 
   void Lost(int64_t worker, const std::string& where, const Outcome& why);
@@ -91,15 +85,15 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   const std::string name_;
   const Program program_;
   const std::optional<int64_t> host_exchanges_;
-  const std::string data_;  // What the keys of data begin with: workers whose programs differ never exchange any.
-  const std::shared_ptr<Network::Calls> calls_;    // Of collectives, and questions.
-  const std::shared_ptr<Network::Calls> reports_;  // Of what is ready for others.
+  const std::string data_;  // The prefix of data keys. Workers whose programs differ exchange no data.
+  const std::shared_ptr<Network::Calls> calls_;
+  const std::shared_ptr<Network::Calls> reports_;
 
   mutable Mutex mutex_;
   std::set<std::shared_ptr<CrossHostCollective>> open_ IPU_GUARDED_BY(mutex_);
   std::map<int64_t, Peer> peers_ IPU_GUARDED_BY(mutex_);
   std::optional<Outcome> failure_ IPU_GUARDED_BY(mutex_);
-  int64_t crossed_ IPU_GUARDED_BY(mutex_) = 0;  // Collectives that succeeded.
+  int64_t crossed_ IPU_GUARDED_BY(mutex_) = 0;
   bool looking_ IPU_GUARDED_BY(mutex_) = false;
   bool ended_ IPU_GUARDED_BY(mutex_) = false;
 };

@@ -100,7 +100,7 @@ bool Exchange::DoSome() {
     Do(pieces_[piece]);
     ++did;
   }
-  // What this thread wrote is seen by the one that counts last.
+  // The thread that counts last sees all writes.
   return did > 0 && done_.fetch_add(did) + did == all;
 }
 
@@ -188,7 +188,7 @@ void Exchange::ReduceInto(std::byte* out, std::size_t operand, int64_t begin, in
     Copy(out, contributions_[own][operand].input + offset, static_cast<std::size_t>(count) * bytes);
     return;
   }
-  static thread_local std::vector<const std::byte*> inputs;  // Its memory stays: there are many small collectives.
+  static thread_local std::vector<const std::byte*> inputs;  // Reused: there are many small collectives.
   inputs.clear();
   for (const Contribution& from : contributions_) inputs.push_back(from[operand].input + offset);
   Reduce(type, collective_.reduction, inputs, count, out);

@@ -1,4 +1,4 @@
-// What a collective does with the buffers of the replicas that meet in it, in pieces that threads can share.
+// What a collective does with the replicas' buffers, in pieces that threads can share.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_EXCHANGE_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_EXCHANGE_H_
 
@@ -23,7 +23,7 @@ namespace tensorflow_ipu::core {
 //   kBroadcast       out[r] = in[root]
 enum class Kind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast };
 
-// What every replica must say alike at a call site. A plain value.
+// What all replicas must agree on at a call site.
 struct Collective {
   Kind kind = Kind::kAllReduce;
   Reduction reduction = Reduction::kSum;
@@ -34,35 +34,28 @@ struct Collective {
     return kind == other.kind && reduction == other.reduction && grouping == other.grouping && root == other.root;
   }
 
-  // Why so many replicas cannot perform it, or Ok.
   Outcome Check(int64_t replicas) const;
 };
 
-// One tensor of one replica. Where a collective keeps the size, `output` may be `input`.
+// One tensor of one replica. `output` may be `input` where both have one size.
 struct Operand {
   DataType type;
   const std::byte* input;
   std::byte* output;
-  int64_t count;         // Elements of the input.
-  int64_t output_count;  // Likewise.
+  int64_t count;
+  int64_t output_count;
 };
 
-// The operands of one replica.
 using Contribution = std::vector<Operand>;
 
-// Why this replica's operands do not suit the collective in a group of so many, or Ok.
 Outcome CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution);
 
-// Whether the operands of two replicas have the same types and sizes.
 bool Match(const Contribution& a, const Contribution& b);
 
-// The work of one collective, cut into pieces that touch different outputs: any thread may do any piece, and
-// the result is the same.
-//
-// DoSome is thread-safe.
+// The work of one collective, in pieces with disjoint outputs that any thread may do. DoSome is thread-safe.
 class Exchange {
  public:
-  // One contribution a replica, by rank; all match.
+  // One matching contribution per replica, by rank.
   Exchange(const Collective& collective, std::vector<Contribution> contributions);
 
   Exchange(const Exchange&) = delete;
@@ -70,15 +63,14 @@ class Exchange {
 
   int64_t pieces() const { return static_cast<int64_t>(pieces_.size()); }
 
-  // What the replicas contribute, in bytes.
+  // Of all replicas.
   std::size_t bytes() const { return bytes_; }
 
-  // Takes and does pieces until none is left. Returns true on one thread alone: the one that finishes the last piece,
-  // so that the outputs are complete.
+  // Does pieces until none is left. Returns true on the one thread that finishes the last piece.
   bool DoSome();
 
  private:
-  // Elements `begin` to `end` of one operand: of part `part` where the operand has parts, else of its whole.
+  // A range of one operand, or of its part `part` where the collective has parts.
   struct Piece {
     std::size_t operand;
     int64_t part;
@@ -94,7 +86,7 @@ class Exchange {
   void AllToAll(const Piece& piece) const;
   void Broadcast(const Piece& piece) const;
 
-  // `out` = the reduction of the replicas' elements from `begin` on. `own` is the rank that kLocal keeps.
+  // `own` is the rank that kLocal keeps.
   void ReduceInto(std::byte* out, std::size_t operand, int64_t begin, int64_t count, std::size_t own) const;
 
   const Collective collective_;

@@ -15,7 +15,7 @@ namespace {
 thread_local std::deque<Executor::Task> after_this;
 thread_local std::chrono::nanoseconds spin_limit{0};
 
-// As TensorFlow's threads do, on which a program begins: its results must not depend on where it goes on.
+// As on TensorFlow's threads, where programs begin: results must not depend on the thread.
 void FlushSubnormalFloats() {
 #if defined(__x86_64__)
   __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
@@ -40,7 +40,7 @@ void Executor::Run(Task task) {
     idle_thread = waiting_ >= tasks_.size();
   }
   if (idle_thread) {
-    tasks_ready_.NotifyOne();  // Without the lock, which it takes first of all where it interrupts this thread.
+    tasks_ready_.NotifyOne();  // Without the lock, which the woken thread takes first.
     return;
   }
   Outcome started = StartThread("ipu-program", [this] { Work(); });
@@ -52,7 +52,7 @@ void Executor::Refuse(Outcome why) {
   Task task;
   {
     const Lock lock(mutex_);
-    if (waiting_ >= tasks_.size()) {  // Threads have become idle meanwhile.
+    if (waiting_ >= tasks_.size()) {
       tasks_ready_.NotifyOne();
       return;
     }
@@ -116,7 +116,6 @@ bool Executor::MaySpin() const {
 
 void Executor::SpinForTask() const {
   const auto end = std::chrono::steady_clock::now() + spin_limit;
-  // Whoever else wants this core may have it.
   while (ready_ == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
 }
 

@@ -1,4 +1,4 @@
-// A pool of threads on which programs go on after a wait. It grows to as many threads as there are tasks at once.
+// The pool of threads on which programs continue after a wait.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_EXECUTOR_H_
 
@@ -13,31 +13,27 @@
 
 namespace tensorflow_ipu::core {
 
-// A task may run for long (it can be the rest of a training loop), so no task is queued behind another: one that finds
-// no idle thread gets a new one. Where the system gives none, the task is called with that as its outcome, on the
-// thread of the deadlines, and fails what it was to do. A thread ends after two idle seconds.
-//
-// Thread-safe. The one instance is never destroyed, since a detached thread may outlive static destructors.
+// A task may run for long (it can be the rest of a training loop), so no task queues behind another one: the pool
+// starts a thread for it. If the system has no thread, the task is called with that status on the thread of the
+// deadlines. Thread-safe. Never destroyed, since detached threads may outlive static destructors.
 class Executor {
  public:
-  // `started` is Ok where the task has a thread of the pool; else it says why not, and the task must be short.
+  // If `started` is an error, the task has no thread of its own and must be short.
   using Task = std::function<void(const Outcome& started)>;
 
   static Executor& Global();
 
   void Run(Task task) IPU_EXCLUDES(mutex_);
 
-  // Has this thread run another task when its own is done, before it takes a new one. Only on a thread of the executor.
+  // Has this thread of the executor run another task right after its own.
   static void RunAfterThis(Task task);
 
-  // Has this thread spin for so long, once its task is done, to take the next one without a wake. At most as many
-  // threads spin at once as there are cores, but for one.
+  // Has this thread spin so long after its task to take the next one without a wake. One core at least stays free.
   static void SpinAfterTask(std::chrono::nanoseconds limit);
 
-  // Spins until a thread spins for a task, `limit` at the longest.
   void AwaitSpinningThread(std::chrono::nanoseconds limit) const;
 
-  // Waits until no task runs or is to run, at most so long. Returns whether none is.
+  // Waits until no task runs or is queued. Returns false after `limit`.
   bool AwaitIdle(std::chrono::nanoseconds limit) IPU_EXCLUDES(mutex_);
 
  private:
@@ -45,7 +41,6 @@ class Executor {
   void Refuse(Outcome why) IPU_EXCLUDES(mutex_);
   void Finish() IPU_REQUIRES(mutex_);
 
-  // Whether this thread is to spin for its next task, and does so.
   bool MaySpin() const IPU_REQUIRES(mutex_);
   void SpinForTask() const IPU_EXCLUDES(mutex_);
 
@@ -54,11 +49,11 @@ class Executor {
   std::deque<Task> tasks_ IPU_GUARDED_BY(mutex_);
   std::size_t waiting_ IPU_GUARDED_BY(mutex_) = 0;  // Threads that wait for a task.
   Condition idle_;
-  std::size_t unfinished_ IPU_GUARDED_BY(mutex_) = 0;  // Tasks that run or are to run.
+  std::size_t unfinished_ IPU_GUARDED_BY(mutex_) = 0;  // Tasks that run or are queued.
 
-  // Written with mutex_ held; read without it by those who spin.
-  std::atomic<std::size_t> ready_{0};     // How many tasks_ there are.
-  std::atomic<std::size_t> spinning_{0};  // Threads that wait for a task and are awake.
+  // Written with mutex_ held; read without it while spinning.
+  std::atomic<std::size_t> ready_{0};     // The size of tasks_.
+  std::atomic<std::size_t> spinning_{0};  // Of the waiting threads, those that are awake.
 };
 
 }  // namespace tensorflow_ipu::core

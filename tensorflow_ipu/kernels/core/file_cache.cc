@@ -19,13 +19,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSuffix[] = ".ipu_executable";
-constexpr char kTraces[] = ".ipu_trace";  // Python's, in the same folder.
+constexpr char kTraces[] = ".ipu_trace";
 constexpr char kUnfinished[] = ".tmp";
 constexpr std::string_view kMagic = "IPUEXE01";
-// What a process that has ended left half written.
+// Unfinished files that a process left behind.
 constexpr std::chrono::hours kAbandoned{1};
 
-// FNV-1a, eight bytes at a time: it finds damage, and nobody means harm.
+// FNV-1a, eight bytes at a time.
 uint64_t Checksum(std::string_view bytes) {
   uint64_t sum = 14695981039346656037ULL;
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
@@ -53,7 +53,7 @@ std::optional<std::string> FileCache::Read(const std::string& name) const {
   std::memcpy(&sum, text.data() + kMagic.size(), sizeof sum);
   text.erase(0, kHeader);
   if (Checksum(text) != sum) return std::nullopt;
-  std::error_code ignored;  // Of a folder that may be read alone.
+  std::error_code ignored;  // The folder may be read-only.
   fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
   return text;
 }
@@ -93,7 +93,7 @@ void FileCache::Trim(const std::string& newest) const {
   const fs::file_time_type now = fs::file_time_type::clock::now();
   std::error_code error;
   for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code gone;  // Another process may trim at the same time.
+    std::error_code gone;
     const fs::file_time_type used = fs::last_write_time(entry->path(), gone);
     const std::string extension = entry->path().extension().string();
     if (!gone && extension == kUnfinished && now - used > kAbandoned) fs::remove(entry->path(), gone);

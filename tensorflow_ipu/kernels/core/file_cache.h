@@ -1,4 +1,4 @@
-// A folder of files that processes share: what one has written, others read.
+// A folder of files that processes share.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_FILE_CACHE_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_FILE_CACHE_H_
 
@@ -9,18 +9,17 @@
 
 namespace tensorflow_ipu::core {
 
-// Thread-safe, for any number of processes at once: a file appears whole or not at all, and one that was damaged is as
-// one that is not there. What is used least recently goes, so that all files together, and the traces that Python keeps
-// in the same folder, take no more than `max_bytes`.
+// A file appears whole or not at all, and a damaged one counts as missing. The least recently used files go once all
+// files, with the traces that Python keeps in the same folder, take more than `max_bytes`. Safe for threads and
+// processes.
 class FileCache {
  public:
-  // The folder is made when the first file is written.
   FileCache(std::string folder, int64_t max_bytes);
 
-  // What was written under a name, and notes the use.
+  // Also marks the file as used.
   std::optional<std::string> Read(const std::string& name) const;
 
-  // Whether the file was written: a full disk, or a folder that nobody may write to, is no error to a cache.
+  // False where the file cannot be written, which is no error for a cache.
   bool Write(const std::string& name, std::string_view contents) const;
 
   const std::string& folder() const { return folder_; }

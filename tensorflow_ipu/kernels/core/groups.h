@@ -1,4 +1,4 @@
-// Which replicas of a run meet in a collective.
+// Which replicas of a run take part in a collective.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_GROUPS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_GROUPS_H_
 
@@ -13,20 +13,19 @@ namespace tensorflow_ipu::core {
 //
 // A plain value.
 struct Grouping {
-  int64_t size = 0;  // Replicas of a group; 0: all of the run.
+  int64_t size = 0;  // 0: all replicas of the run.
   bool orthogonal = false;
 
   bool operator==(const Grouping& other) const { return size == other.size && orthogonal == other.orthogonal; }
   bool operator!=(const Grouping& other) const { return !(*this == other); }
 
-  // Whether groups of this size make up so many replicas.
   bool Divides(int64_t replicas) const { return size == 0 || (size > 0 && replicas % size == 0); }
 };
 
 // The group of one replica. The functions need a grouping that divides the replicas.
 struct Group {
-  int64_t number;  // Among the groups of the run.
-  int64_t rank;    // Of this replica among the group's, which are in order of replicas.
+  int64_t number;
+  int64_t rank;  // Of this replica; ranks are in the order of replicas.
   int64_t size;
   int64_t stride;
 
@@ -37,7 +36,6 @@ struct Group {
     return {replica / size, replica % size, size, 1};
   }
 
-  // The replica that has this rank in the group.
   int64_t Replica(int64_t of_rank) const { return (stride == 1 ? number * size : number) + of_rank * stride; }
 };
 

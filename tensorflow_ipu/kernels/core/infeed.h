@@ -1,4 +1,4 @@
-// The queue between one pass over a dataset and the programs that it feeds: bounded, closable, in the dataset's order.
+// The bounded queue between one pass over a dataset and the programs that it feeds.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_
 
@@ -28,15 +28,10 @@
 
 namespace tensorflow_ipu::core {
 
-//   pump --Push--> [ t+2 | t+1 | t ] --Take / TakeLater--> lane (t % lanes)
+// Only the pump blocks (in Push and AwaitUse). A program takes what is ready, or leaves a callback (TakeLater), which
+// runs on a thread of the executor. The number of replicas is known once a program takes the first element.
 //
-// A lane is a replica of the program, and how many there are is known only when a program takes for the first time.
-// lane_rows.h says which element goes to which lane.
-//
-// Only the pump blocks (in Push and AwaitUse, until there is room or use, or the queue is closed). A program never
-// does: it takes what is ready, or leaves word where to deliver (TakeLater), which happens on a thread of the executor.
-//
-// Thread-safe, but for Push, AwaitUse and End, which are one thread's; lives in a shared_ptr.
+// Thread-safe, but for Push, AwaitUse and End, which belong to one thread; lives in a shared_ptr.
 template <typename Element>
 class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
  public:
@@ -49,14 +44,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Infeed(const Infeed&) = delete;
   Infeed& operator=(const Infeed&) = delete;
 
-  // Nobody is left without an answer.
   ~Infeed() { Close(); }
 
   const std::string& name() const { return name_; }
 
-  // The pump's call: appends an element of so many bytes, after a wait for room. Cancelled once the queue is closed. In
-  // exchange `element` becomes what a Take has left in its place, so that memory goes to and fro, and is not freed on
-  // another thread than it came from.
+  // Appends an element after a wait for room. Cancelled once the queue is closed. `element` gets back the memory that a
+  // Take left, so that each thread frees its own memory.
   Outcome Push(Element&& element, std::size_t bytes) IPU_EXCLUDES(mutex_) {
     Lock lock(mutex_);
     if (!HasRoom()) capacity_.RanFull();
@@ -75,23 +68,23 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return Outcome::Ok();
   }
 
-  // The pump's last call: no element follows, for this reason (the dataset's end is OutOfRange).
+  // Called last by the pump: no element follows. The end of the dataset is OutOfRange.
   void End(Outcome why) IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     if (!open_) return;
     end_ = std::move(why);
-    waiters_.FailAll(*end_);  // They wait for a row that is not whole, and now never will be.
+    waiters_.FailAll(*end_);  // They wait for an incomplete row.
   }
 
-  // The pump's call: waits until a program has asked for an element. Returns false where the queue is closed instead.
+  // Waits until a program has asked for an element. Returns false if the queue is closed.
   bool AwaitUse() IPU_EXCLUDES(mutex_) {
     Lock lock(mutex_);
     pump_.Await(lock, [this] { return lanes_ != 0 || !open_; });
     return open_;
   }
 
-  // Takes this lane's next element if it is ready; kNothing while it still may come. On kFailed `*why` says why. What
-  // `*element` was stays in the queue for the pump (see Push), and should hold no more than memory.
+  // Takes the replica's next element if it is ready. The previous content of `*element` goes back to the pump (see
+  // Push).
   Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) IPU_EXCLUDES(mutex_) {
     LaneCache<Element>* const cache = CacheOf(lane, lanes, why);
     if (cache == nullptr) return Took::kFailed;
@@ -120,9 +113,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return Took::kElement;
   }
 
-  // Takes this lane's next element where that is at hand without the lock of the queue: has `use(Element&)` use it
-  // where it lies, under a lock that is for moments. Returns false, and uses nothing, in all other cases, which are for
-  // Take.
+  // Takes the next element if the replica's cache has it, without the lock of the queue: calls `use(Element&)`. In all
+  // other cases it returns false; then call Take.
   template <typename Use>
   bool TakeAtHand(int64_t lane, int64_t lanes, Use use) {
     if (lanes_.load(std::memory_order_acquire) != lanes) return false;
@@ -133,31 +125,30 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return true;
   }
 
-  // Spins for a moment for this lane's next element. Returns whether a Take is worth another try. How long a moment is
-  // follows from how long elements were waited for lately: a slow dataset should not cost a core.
+  // Spins for the next element. Returns whether a Take is worth another try. The limit follows from recent waits, so
+  // that a slow dataset costs no core.
   bool SpinForNext(int64_t lane) IPU_EXCLUDES(mutex_) {
     int64_t wanted;
     {
       const Lock lock(mutex_);
-      if (lanes_ != 1) return false;  // Replicas together would hold up the very cores that they wait for.
+      if (lanes_ != 1) return false;  // Spinning replicas would occupy the cores that they wait for.
       wanted = rows_.NextOf(lane);
     }
     const auto begin = std::chrono::steady_clock::now();
     const bool came = SpinUntil(std::chrono::nanoseconds(spin_limit_ns_), [&] { return pushed_ > wanted || !open_; });
     const auto end = std::chrono::steady_clock::now();
     if (came) {
-      // Not under mutex_, which the pump wants too.
       spins_.fetch_add(1, std::memory_order_relaxed);
       spins_ns_.fetch_add((end - begin).count(), std::memory_order_relaxed);
       Metrics::Global().infeed_waits.Add(end, end - begin);
     } else {
-      vain_spin_ns_.store((end - begin).count(), std::memory_order_relaxed);  // The wait goes on in TakeLater.
+      vain_spin_ns_.store((end - begin).count(), std::memory_order_relaxed);  // The wait continues in TakeLater.
     }
     return came;
   }
 
-  // Delivers this lane's next element: at once and on this thread if it is ready, else on a thread of the executor when
-  // it comes, when the queue ends or is closed, or when the limit for waits is over.
+  // Calls back with the next element: at once if it is ready, else on a thread of the executor, or with an error when
+  // the queue ends or is closed, or after the limit for waits.
   void TakeLater(int64_t lane, int64_t lanes, Deliver deliver) IPU_EXCLUDES(mutex_) {
     Element element;
     Outcome why;
@@ -179,10 +170,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     deliver(std::move(why), std::move(element));
   }
 
-  // Drops what is ready, ends the pump's Push, and fails those who wait or come later. Final.
+  // Drops the elements, ends the pump's Push, and fails waiting and later calls.
   void Close() IPU_EXCLUDES(mutex_) {
     const int64_t unused = ready();
-    decltype(rows_.Clear()) dropped;  // Goes after the lock: elements may be large, or not ours alone.
+    decltype(rows_.Clear()) dropped;  // Destroyed after the lock: elements may be large or shared.
     {
       const Lock lock(mutex_);
       if (open_) dropped_ = unused;
@@ -196,14 +187,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                      IPU_REQUIRES(cache->mutex) { cached.push_back(cache->Clear()); });
   }
 
-  // Fails those who wait (see `interrupted`); the queue and its elements stay.
+  // Fails those who wait; the queue and its elements stay.
   void Interrupt() IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     waiters_.FailAll(Interrupted());
   }
 
-  // Brings all lanes to the row of the one that is furthest: after a run whose replicas ended at different places, the
-  // next starts with a whole row. No program may use the queue meanwhile.
+  // Advances all replicas to the row of the furthest one, so that the next run starts with a whole row. No program may
+  // use the queue meanwhile.
   void Align() IPU_EXCLUDES(mutex_) {
     int64_t furthest = 0;
     ForEachCache([&](int64_t lane, LaneCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
@@ -224,17 +215,15 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     });
   }
 
-  // Elements that were pushed and not yet taken, where lanes share them by all.
   int64_t ready() const IPU_EXCLUDES(mutex_) {
-    std::vector<int64_t> cached;  // By lane.
+    std::vector<int64_t> cached;
     ForEachCache([&](int64_t, const LaneCache<Element>* cache)
                      IPU_REQUIRES(cache->mutex) { cached.push_back(cache->count()); });
     const Lock lock(mutex_);
     return !open_ || cached.empty() ? rows_.held() : rows_.Unused(cached);
   }
 
-  // What programs took so far, and how long they waited for it. Two threads that close the queue and take from it may
-  // make an element count or not.
+  // What programs took, and how long they waited. A concurrent Close may miscount one element.
   Passed passed() const IPU_EXCLUDES(mutex_) {
     const int64_t unused = ready();
     const Lock lock(mutex_);
@@ -243,7 +232,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
             waiters_.waited().count() + spins_ns_};
   }
 
-  // Elements that it keeps ready at the most.
+  // The most elements that it keeps ready.
   int64_t depth() const IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     return capacity_.elements();
@@ -256,7 +245,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
  private:
-  // The lane's cache, or null and why the queue refuses the program.
   LaneCache<Element>* CacheOf(int64_t lane, int64_t lanes, Outcome* why) IPU_EXCLUDES(mutex_) {
     if (lanes_.load(std::memory_order_acquire) != lanes) {
       const Lock lock(mutex_);
@@ -266,7 +254,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return &caches_[lane];
   }
 
-  // Calls `visit(lane, cache)` for each, with its mutex held.
+  // Calls `visit(replica, cache)` with the cache's mutex held.
   template <typename Visit>
   void ForEachCache(Visit visit) const {
     const int64_t lanes = lanes_.load(std::memory_order_acquire);
@@ -291,7 +279,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     return Outcome::Cancelled("The run was interrupted while it used the infeed queue `" + name_ + "`.");
   }
 
-  // Why a program of so many replicas gets no element on this lane, or Ok. The first one to ask decides on the lanes.
+  // The first program that asks decides on the number of replicas.
   Outcome Refusal(int64_t lane, int64_t lanes) IPU_REQUIRES(mutex_) {
     if (Stopped()) return WhyStopped();
     if (lanes_ == 0) {
@@ -318,7 +306,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   bool Pop(int64_t lane, Element* element) IPU_REQUIRES(mutex_) {
     if (!rows_.Pop(lane, element)) return false;
     const int64_t left = rows_.held();
-    pump_.Left(left, left < rows_.width());  // From a row that is not whole nobody takes.
+    pump_.Left(left, left < rows_.width());  // Nobody takes from an incomplete row.
     return true;
   }
 
@@ -339,7 +327,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                                               "`feeds.set_wait_limit`."));
   }
 
-  // Gives the first who waits in this lane its element.
   void Serve(int64_t lane) IPU_REQUIRES(mutex_) {
     Element element;
     Pop(lane, &element);
@@ -349,25 +336,25 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   const std::string name_;
 
-  // Whoever holds the mutex of a lane's cache too has locked that first.
+  // The mutex of a cache is locked before this one.
   mutable Mutex mutex_;
   PumpSleep pump_ IPU_GUARDED_BY(mutex_);
   Capacity capacity_ IPU_GUARDED_BY(mutex_);
   LaneRows<Element> rows_ IPU_GUARDED_BY(mutex_);
   std::size_t bytes_ IPU_GUARDED_BY(mutex_) = 0;  // Of an element.
-  int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements that nobody had taken when it was closed.
+  int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements left when it was closed.
   std::optional<Outcome> end_ IPU_GUARDED_BY(mutex_);
   Waiters<Element> waiters_ IPU_GUARDED_BY(mutex_);
 
-  // Written under mutex_; read without it by those who spin.
+  // Written under mutex_; read without it while spinning.
   std::atomic<int64_t> pushed_{0};
   std::atomic<int64_t> spin_limit_ns_{kLongestSpin.count()};
-  std::atomic<int64_t> spins_{0};  // Waits that were over while the program spun, and their time.
+  std::atomic<int64_t> spins_{0};  // Waits that ended while the program spun.
   std::atomic<int64_t> spins_ns_{0};
-  std::atomic<int64_t> vain_spin_ns_{0};  // For how long the program has spun for the element that it waits for now.
+  std::atomic<int64_t> vain_spin_ns_{0};  // Time spun for the element that the program waits for now.
 
-  // Read with each Take: on a cache line that hardly changes. The caches are made before lanes_ is set, and never
-  // changed.
+  // Read by each Take, so on a cache line that hardly changes. The caches are made before the number of replicas is
+  // set, and stay.
   alignas(64) std::atomic<bool> open_{true};
   std::unique_ptr<LaneCache<Element>[]> caches_;
   std::atomic<int64_t> lanes_{0};  // 0 until a program takes.

@@ -1,4 +1,3 @@
-// What native threads would log: they may not call Python, which takes it when it next logs something itself.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_JOURNAL_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_JOURNAL_H_
 
@@ -13,11 +12,11 @@
 
 namespace tensorflow_ipu::core {
 
-// Thread-safe.
+// Log messages of native threads, which may not call Python. Python takes them when it logs. Thread-safe.
 class Journal {
  public:
   struct Line {
-    int64_t when;  // In nanoseconds of the monotonic clock.
+    int64_t when;
     std::string text;
   };
 
@@ -29,14 +28,13 @@ class Journal {
     return *journal;
   }
 
-  // Where nobody takes lines, the oldest make room.
+  // Drops the oldest line when full.
   void Note(std::string text) IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     if (lines_.size() == kKept) lines_.pop_front();
     lines_.push_back({std::chrono::steady_clock::now().time_since_epoch().count(), std::move(text)});
   }
 
-  // All lines since it was last asked, the oldest first.
   std::deque<Line> Take() IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     return std::exchange(lines_, {});

@@ -1,4 +1,3 @@
-// Which element of a dataset goes to which lane of an infeed.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_LANE_ROWS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_LANE_ROWS_H_
 
@@ -15,38 +14,28 @@
 
 namespace tensorflow_ipu::core {
 
-// Consecutive elements make up a row, of which each lane gets one: element t * lanes + r goes to lane r as its element
-// t. Lanes may share: then a row has an element a group, and all lanes of group g get the row's element g. A row is
-// ready once all its elements are, so that an incomplete last row reaches no lane, however the threads' times fall.
-// Elements stay until all that are to have them took them.
-//
-// Not thread-safe.
+// Consecutive elements make up a row with one element per replica, or with one per group of replicas that share. A row
+// is ready once it is complete, so that an incomplete last row reaches no replica. Not thread-safe.
 template <typename Element>
 class LaneRows {
  public:
-  // `sharing` says which lanes get the same elements. How many lanes there are may turn out later.
   explicit LaneRows(Grouping sharing) : sharing_(sharing) {}
 
   const Grouping& sharing() const { return sharing_; }
 
-  // Elements of a row; 0 until there are lanes.
   int64_t width() const { return width_; }
 
-  // Elements that came so far.
   int64_t pushed() const { return pushed_; }
 
-  // Elements that came and were not yet taken by all.
+  // Elements that were not yet taken by all.
   int64_t held() const { return pushed_ - taken_; }
 
-  // The number of the element that this lane gets next.
   int64_t NextOf(int64_t lane) const { return rows_[lane] * width_ + ColumnOf(lane); }
 
-  // The row that this lane is at: how many elements it took.
   int64_t RowOf(int64_t lane) const { return rows_[lane]; }
 
   bool IsReady(int64_t lane) const { return (rows_[lane] + 1) * width_ <= pushed_; }
 
-  // The grouping divides so many lanes.
   void SetLanes(int64_t lanes) {
     shares_ = sharing_.size == 0 ? lanes : sharing_.size;
     width_ = lanes / shares_;
@@ -54,7 +43,7 @@ class LaneRows {
     rows_.assign(lanes, 0);
   }
 
-  // Appends an element. In exchange `*element` becomes what a Pop has left in its place.
+  // Appends an element. `*element` gets the memory that a Pop left.
   void Push(Element* element) {
     slots_.MakePlace(taken_, pushed_);
     Slot& slot = slots_[pushed_++];
@@ -62,18 +51,15 @@ class LaneRows {
     slot.left = shares_;
   }
 
-  // Whether the element that came last was the last of its row.
   bool EndsRow() const { return width_ > 0 && pushed_ % width_ == 0; }
 
-  // Has the processor load the places of this lane's next elements, `most` at most, which were written on another core,
-  // while the program does something else.
+  // Loads the slots of the next elements, which another core wrote.
   void Prefetch(int64_t lane, std::size_t most) const {
     const int64_t begin = NextOf(lane);
     const int64_t end = std::min(pushed_, begin + static_cast<int64_t>(most) * width_);
     for (int64_t number = begin; number < end; number += width_) __builtin_prefetch(&slots_[number], /*rw=*/1);
   }
 
-  // Takes this lane's next element, if it is ready, and keeps what `*element` was. Returns whether it was.
   bool Pop(int64_t lane, Element* element) {
     if (!IsReady(lane)) return false;
     Slot& slot = slots_[NextOf(lane)];
@@ -87,16 +73,14 @@ class LaneRows {
     return true;
   }
 
-  // Drops all elements: returns them, and all memory.
   auto Clear() {
     taken_ = pushed_;
     return std::exchange(slots_, {});
   }
 
-  // Elements that were pushed and not yet used, where each lane has `ahead[lane]` elements that it took and did not
-  // use.
+  // Elements that were pushed and not yet used. `ahead[replica]` elements were taken and not used.
   int64_t Unused(const std::vector<int64_t>& ahead) const {
-    std::vector<int64_t> used(width_, pushed_);  // Of the elements of each column of the rows.
+    std::vector<int64_t> used(width_, pushed_);  // By column.
     for (std::size_t lane = 0; lane < ahead.size(); ++lane) {
       int64_t& column = used[ColumnOf(static_cast<int64_t>(lane))];
       column = std::min(column, rows_[lane] - ahead[lane]);
@@ -107,7 +91,7 @@ class LaneRows {
  private:
   struct Slot {
     Element element{};
-    int64_t left = 0;  // How many lanes have yet to take it.
+    int64_t left = 0;  // Replicas that have yet to take it.
   };
 
   int64_t ColumnOf(int64_t lane) const {
@@ -117,11 +101,11 @@ class LaneRows {
 
   const Grouping sharing_;
   Ring<Slot> slots_;   // Elements by number, from taken_ to pushed_.
-  int64_t taken_ = 0;  // Elements before this one are taken by all.
+  int64_t taken_ = 0;  // All took the elements before this one.
   int64_t pushed_ = 0;
-  int64_t shares_ = 1;         // Lanes that get the same element.
+  int64_t shares_ = 1;         // Replicas that get the same element.
   int64_t width_ = 0;          // Elements of a row.
-  std::vector<int64_t> rows_;  // A lane: how many elements it took.
+  std::vector<int64_t> rows_;  // By replica: how many elements it took.
 };
 
 }  // namespace tensorflow_ipu::core

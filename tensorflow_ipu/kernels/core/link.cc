@@ -14,7 +14,7 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// Longer keys no worker has: what comes is not a worker's.
+// No worker sends longer keys.
 constexpr std::size_t kLongestKey = 4096;
 
 std::string ErrorText(int error) { return std::strerror(error); }
@@ -118,7 +118,7 @@ void Link::Cancel(const Network::Calls* calls) {
       if (theirs) Queue({FrameHeader::kWithdraw, 0, wanted->first, 0});
       wanted = theirs ? awaited_.erase(wanted) : std::next(wanted);
     }
-    // A frame that has begun goes on, or the other worker would not understand the next one.
+    // A frame that has begun goes on, since the stream must stay intact.
     for (Frame& frame : frames_) {
       if (frame.calls.get() != calls || frame.done == nullptr) continue;
       end(frame.done);
@@ -129,12 +129,11 @@ void Link::Cancel(const Network::Calls* calls) {
   End(ended);
 }
 
-// Queues what is the answer.
 void Link::Answer(const Request& request, Offer offer, std::vector<Ended>& ended) {
   const std::size_t bytes = offer.message->bytes();
   if (bytes != request.bytes) {
     Queue({FrameHeader::kOtherSize, 0, request.number, bytes});
-    ended.push_back({std::move(offer.done), Outcome::Ok()});  // Whoever asked knows what is wrong.
+    ended.push_back({std::move(offer.done), Outcome::Ok()});  // The requester reports the error.
     return;
   }
   Queue({FrameHeader::kData, 0, request.number, bytes});
@@ -151,7 +150,7 @@ void Link::Queue(const FrameHeader& header, const std::string& key) {
   frame.head += key;
 }
 
-// Writes frames until there are none, or the system takes nothing more; one thread at a time.
+// Writes frames until the socket takes no more; one thread at a time.
 void Link::Flush() {
   std::vector<Ended> ended;
   {
@@ -171,7 +170,7 @@ void Link::Flush() {
         WatchForWriting(true);
         break;
       }
-      // Who is gone is for the reader to find: what came before is to be read.
+      // The reader reports a lost worker, after it has read what came before.
       const Outcome outcome = error == 0 ? Outcome::Ok() : Outcome::Unavailable(ErrorText(error));
       if (frame.done != nullptr) ended.push_back({std::move(frame.done), outcome});
       frames_.pop_front();
@@ -181,7 +180,7 @@ void Link::Flush() {
   End(ended);
 }
 
-// Returns 0 where all of it is written, else the error.
+// Returns 0 or the error.
 int Link::WriteSome(Frame& frame) const {
   while (frame.written < frame.bytes()) {
     const std::size_t head = frame.head.size();
@@ -243,7 +242,7 @@ bool Link::Read() {
   }
 }
 
-// Takes the frames that the buffer holds; returns whether they are such.
+// Returns whether the buffer holds valid frames.
 bool Link::Parse() {
   std::size_t at = 0;
   while (reading_ == 0 && filled_ - at >= sizeof(FrameHeader)) {
@@ -323,7 +322,6 @@ bool Link::Take(const FrameHeader& header, const std::string& key) {
   return true;
 }
 
-// The message that was being read is whole.
 void Link::Complete() {
   Done done;
   {
@@ -338,7 +336,7 @@ void Link::Complete() {
   if (done != nullptr) done(Outcome::Ok());
 }
 
-// All that is open ends, and what comes later. Returns false.
+// Fails all that is open and comes later. Returns false.
 bool Link::Lose(const std::string& why) {
   std::vector<Ended> ended;
   {

@@ -1,4 +1,4 @@
-// A connection to another worker, over which both ask each other for messages, and send what the other one asked for.
+// A connection to another worker.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_LINK_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_LINK_H_
 
@@ -18,7 +18,7 @@
 
 namespace tensorflow_ipu::core {
 
-// Calls of links that are cancelled together, and whether they were.
+// Calls that are cancelled together.
 class LinkCalls : public Network::Calls {
  public:
   bool cancelled() const { return cancelled_; }
@@ -27,15 +27,15 @@ class LinkCalls : public Network::Calls {
   std::atomic<bool> cancelled_{false};
 };
 
-// What begins each frame on the wire, in the byte order of the machine. A key may follow, or a message's bytes.
+// The head of a frame on the wire, in the machine's byte order. A key or a message's bytes may follow.
 struct FrameHeader {
   enum Kind : uint32_t {
-    kAsk = 1,        // A request for the message of `key`, of `bytes` bytes. What answers it has the same `number`.
-    kData = 2,       // Answers a request: the message follows.
-    kOtherSize = 3,  // Answers a request: the message has `bytes` bytes, and not as many as were asked for.
+    kAsk = 1,        // Requests the message `key` of `bytes` bytes. The reply has the same `number`.
+    kData = 2,       // The reply: the message follows.
+    kOtherSize = 3,  // The reply: the message has `bytes` bytes instead of the requested size.
     kWithdraw = 4,   // Cancels a request.
-    kPing = 5,       // Asks for a sign of life,
-    kPong = 6,       // which this is.
+    kPing = 5,       // Checks that the worker responds.
+    kPong = 6,       // The reply to kPing.
   };
   uint32_t kind;
   uint32_t key_bytes;
@@ -43,18 +43,16 @@ struct FrameHeader {
   uint64_t bytes;
 };
 
-// Messages are pulled: one leaves its worker when the other has requested it, and is read straight into the memory that
-// waits for it, so that nothing has to be buffered that comes too early. The thread that sends writes to the socket
-// itself, as many bytes as that takes at once. The rest is written, and all is read, by the poller's thread.
-//
-// Thread-safe, but for what says otherwise. Calls end as Network says, without locks.
+// The receiver pulls messages: one is sent once it was requested, and read straight into its memory, so that nothing is
+// buffered. The sending thread writes as much as the socket takes; the poller's thread writes the rest and reads
+// everything. Thread-safe, unless stated otherwise.
 class Link {
  public:
   using Calls = std::shared_ptr<LinkCalls>;
   using Done = Network::Done;
 
-  // `socket` is connected, and does not block; the link closes it. `poller`, of epoll, has it for reading, and gets
-  // asked for writing.
+  // `socket` is connected and non-blocking; the link closes it. The epoll instance `poller` already watches it for
+  // reading.
   Link(int socket, int poller) : socket_(socket), poller_(poller) {}
   ~Link();
 
@@ -68,31 +66,29 @@ class Link {
   void Receive(const Calls& calls, const std::string& key, std::shared_ptr<Message> message, Done done)
       IPU_EXCLUDES(mutex_);
 
-  // Asks for a sign of life, which may never come; the number is for Forget.
+  // Checks that the worker responds; the result is for Forget.
   uint64_t Ping(Done done) IPU_EXCLUDES(mutex_);
   void Forget(uint64_t ping, Outcome why) IPU_EXCLUDES(mutex_);
 
-  // Ends those of these calls that are open.
   void Cancel(const Network::Calls* calls) IPU_EXCLUDES(mutex_);
 
-  // For the poller's thread alone: the socket has something to read, or takes something again. `Read` returns whether
-  // more may come.
+  // For the poller's thread alone. `Read` returns whether more may come.
   bool Read() IPU_EXCLUDES(mutex_);
   void Write() IPU_EXCLUDES(mutex_);
 
  private:
-  // A message to send, which the other worker has not requested yet.
+  // A message that the other worker has not requested yet.
   struct Offer {
     Calls calls;
     std::shared_ptr<const Message> message;
     Done done;
   };
-  // A request of the other worker for a message that is not here yet.
+  // A request for a message that is not here yet.
   struct Request {
     uint64_t number;
     uint64_t bytes;
   };
-  // A request of this worker, which waits for its answer.
+  // A request of this worker.
   struct Awaited {
     Calls calls;
     std::shared_ptr<Message> message;
@@ -135,16 +131,16 @@ class Link {
   std::map<uint64_t, Awaited> awaited_ IPU_GUARDED_BY(mutex_);
   std::map<uint64_t, Done> pings_ IPU_GUARDED_BY(mutex_);
   uint64_t next_ IPU_GUARDED_BY(mutex_) = 1;
-  std::deque<Frame> frames_ IPU_GUARDED_BY(mutex_);  // The first is the writing thread's, if there is one.
+  std::deque<Frame> frames_ IPU_GUARDED_BY(mutex_);  // The first one belongs to the writing thread, if there is one.
   bool writing_ IPU_GUARDED_BY(mutex_) = false;
-  bool full_ IPU_GUARDED_BY(mutex_) = false;  // The system takes nothing more for now.
+  bool full_ IPU_GUARDED_BY(mutex_) = false;  // The socket takes no more for now.
   std::string lost_ IPU_GUARDED_BY(mutex_);   // Why the other worker is gone; empty while it is there.
 
-  // The poller's thread alone: what was read and not understood yet, and the message that is being read.
+  // Used by the poller's thread alone: unparsed bytes, and the message that is being read.
   std::array<std::byte, 16384> buffer_;
   std::size_t filled_ = 0;
-  uint64_t reading_ = 0;           // Its number; 0: none.
-  std::shared_ptr<Message> body_;  // Null where nobody waits for it any more.
+  uint64_t reading_ = 0;           // Its number, or 0.
+  std::shared_ptr<Message> body_;  // Null if it was cancelled.
   std::size_t body_bytes_ = 0;
   std::size_t body_read_ = 0;
 };

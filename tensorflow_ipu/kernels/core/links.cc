@@ -38,8 +38,8 @@ struct Links::Polled {
     return epoll_ctl(poller, EPOLL_CTL_ADD, descriptor, &event) == 0;
   }
 
-  // Tells who connects too late that it is. The socket is open until the other end closes: what is sent to a socket
-  // that is closed resets the connection, and the words are lost.
+  // The socket stays open until the other end closes: closing it first would reset the connection, and the text would
+  // be lost.
   void Refuse() {
     const int late = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (late < 0) return;
@@ -58,17 +58,16 @@ struct Links::Polled {
   }
 
   const int poller;
-  const int stop;                            // Readable once the thread is to end.
-  std::vector<std::unique_ptr<Link>> links;  // By worker; null for this process.
+  const int stop;
+  std::vector<std::unique_ptr<Link>> links;  // Null for this process.
   std::map<int, Link*> by_socket;
   const int listener;
   const std::string refusal;
-  std::set<int> refused;  // Of the polling thread.
+  std::set<int> refused;  // Used by the polling thread alone.
 };
 
 namespace {
 
-// A set of calls, with all links on which they may be.
 class CallsOfLinks : public LinkCalls {
  public:
   CallsOfLinks(std::shared_ptr<const void> owner, const std::vector<std::unique_ptr<Link>>& links)

@@ -1,4 +1,4 @@
-// Messages by connections of this process's own, one to each other worker.
+// A network of direct connections, one to each other worker.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_
 
@@ -12,12 +12,11 @@
 
 namespace tensorflow_ipu::core {
 
-// Thread-safe. One thread reads from all links, and lives until this object is gone.
+// One thread reads from all links as long as this object lives. Thread-safe.
 class Links : public Network {
  public:
-  // `sockets`: connected, by the number of the worker at their other end; -1 for this process itself. `listener`
-  // listens and does not block; who connects there is told `refusal`. -1: there is none. All are closed with the links,
-  // or at once where there is no thread for them: then `outcome` says so, and the result is null.
+  // `sockets` are connected, by worker; -1 for this process. Whoever connects to the non-blocking `listener` (-1: none)
+  // is sent `refusal`. The links close all of them; on an error the result is null and they are closed at once.
   static std::shared_ptr<Links> Make(const std::vector<int>& sockets, int listener, const std::string& refusal,
                                      Outcome* outcome);
   ~Links() override;
@@ -30,7 +29,6 @@ class Links : public Network {
   void Check(int64_t worker, std::chrono::nanoseconds limit, Done done) override;
 
  private:
-  // What the reading thread and the links share. Whoever is last closes the sockets.
   struct Polled;
 
   explicit Links(std::shared_ptr<Polled> polled) : polled_(std::move(polled)) {}

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
 
-// The number behind the word `name` of a file; none where the file or the word is not there.
+// The number after the word `name`.
 std::optional<std::size_t> NumberBehind(const char* path, const std::string& name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -22,7 +22,7 @@ std::optional<std::size_t> NumberBehind(const char* path, const std::string& nam
   return std::nullopt;
 }
 
-// The number that a file begins with; none where it has none, as in a container without a limit.
+// The first number of a file. A container without a limit has none.
 std::optional<std::size_t> NumberIn(const char* path) {
   std::ifstream file(path);
   std::size_t number;
@@ -40,7 +40,7 @@ std::size_t OfContainer() {
   const auto limit = NumberIn("/sys/fs/cgroup/memory.max");
   const auto used = NumberIn("/sys/fs/cgroup/memory.current");
   if (!limit.has_value() || !used.has_value()) return kUnknown;
-  // Copies of files, which the system gives up first.
+  // The page cache, which the system gives up first.
   const std::size_t files = NumberBehind("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0) +
                             NumberBehind("/sys/fs/cgroup/memory.stat", "active_file").value_or(0);
   const std::size_t swap = NumberIn("/sys/fs/cgroup/memory.swap.max").value_or(0);

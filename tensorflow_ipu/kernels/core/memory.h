@@ -1,4 +1,4 @@
-// How much memory is left.
+// The memory that is left.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_MEMORY_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_MEMORY_H_
 
@@ -6,8 +6,8 @@
 
 namespace tensorflow_ipu::core {
 
-// Bytes that the process can still use before the kernel's out-of-memory killer acts, on the machine or in the
-// container. Takes some ten microseconds.
+// Bytes that the process can use before the out-of-memory killer acts, on the machine or in the container. Takes about
+// 10 us.
 std::size_t AvailableMemory();
 
 }  // namespace tensorflow_ipu::core

@@ -1,4 +1,4 @@
-// What is counted and measured of a whole process. What a queue knows of itself, it tells itself: see Passed.
+// Counters and samples of the whole process. Queues have their own: see Passed.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
 
@@ -10,11 +10,11 @@
 
 namespace tensorflow_ipu::core {
 
-// Thread-safe. Counters that only grow; none is in the way of an element through a queue.
+// Thread-safe; counters only grow.
 struct Metrics {
-  std::atomic<int64_t> collectives{0};  // Meetings of a group.
+  std::atomic<int64_t> collectives{0};
   std::atomic<int64_t> collective_bytes{0};
-  std::atomic<int64_t> crossings{0};  // Meetings whose group spans workers.
+  std::atomic<int64_t> crossings{0};  // Collectives that span workers.
   std::atomic<int64_t> crossing_bytes{0};
   std::atomic<int64_t> executables_loaded{0};  // From disk.
   std::atomic<int64_t> executables_stored{0};
@@ -25,7 +25,7 @@ struct Metrics {
   std::atomic<int64_t> variable_writes{0};
   std::atomic<int64_t> variable_write_bytes{0};
   std::atomic<int64_t> failed_graph_runs{0};
-  Counters host_kernel_calls;  // By the type of op.
+  Counters host_kernel_calls;  // By type of op.
   Samples infeed_waits;
   Samples collective_waits;
   Samples graph_runs;  // Runs that Python does not see: those of sessions, and of programs in functions of the host.
@@ -37,14 +37,13 @@ struct Metrics {
   }
 };
 
-// Adds to a counter of a process.
 inline void Count(std::atomic<int64_t>* counter, int64_t by = 1) { counter->fetch_add(by, std::memory_order_relaxed); }
 
 // What has passed through a queue.
 struct Passed {
-  int64_t elements = 0;  // Of an infeed, those of its dataset that programs took; of an outfeed, those of each replica.
+  int64_t elements = 0;  // Taken from an infeed by programs, or enqueued in an outfeed by all replicas.
   int64_t bytes = 0;
-  int64_t waits = 0;  // How often a program, or a replica of it, had to wait for an element.
+  int64_t waits = 0;  // How often a replica had to wait for an element.
   int64_t wait_ns = 0;
 
   Passed& operator+=(const Passed& other) {

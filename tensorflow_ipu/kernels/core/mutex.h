@@ -1,4 +1,4 @@
-// Locks that clang's thread-safety analysis follows: `make lint` checks that what a lock guards is used with it alone.
+// Locks with annotations for clang's thread-safety analysis, which `make lint` runs.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-// What clang's manual calls these attributes: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+// https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #if defined(__clang__)
 #define IPU_ANNOTATION(attribute) __attribute__((attribute))
 #else
@@ -31,7 +31,7 @@ class IPU_CAPABILITY Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  // Tells the analysis that this is a mutex which the caller holds under another name.
+  // Tells the analysis that the caller holds this mutex under another name.
   void AssertHeld() const IPU_ASSERT_HELD(this) {}
 
  private:
@@ -40,7 +40,6 @@ class IPU_CAPABILITY Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex from its making to its end.
 class IPU_SCOPED_CAPABILITY Lock {
  public:
   explicit Lock(Mutex& mutex) IPU_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -58,7 +57,7 @@ class IPU_SCOPED_CAPABILITY Lock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// A condition variable. `holds` is a lambda that is annotated to require the mutex.
+// `holds` is a lambda that is annotated to require the mutex.
 class Condition {
  public:
   void NotifyOne() { condition_.notify_one(); }
@@ -71,7 +70,6 @@ class Condition {
     condition_.wait(lock.lock_, std::move(holds));
   }
 
-  // Returns whether it holds.
   template <typename Holds>
   bool WaitFor(Lock& lock, std::chrono::nanoseconds limit, Holds holds) {
     return condition_.wait_for(lock.lock_, limit, std::move(holds));

@@ -1,4 +1,4 @@
-// How the processes of several workers send each other messages: what the core needs of it, whoever carries them.
+// The messages that the processes of several workers send each other.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_NETWORK_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_NETWORK_H_
 
@@ -15,10 +15,9 @@
 
 namespace tensorflow_ipu::core {
 
-// The memory of one message. Whoever has it under way keeps it.
 class Message {
  public:
-  // As tensors are aligned.
+  // The alignment of tensors.
   static constexpr std::align_val_t kAlignment{64};
 
   explicit Message(std::size_t bytes)
@@ -36,11 +35,9 @@ class Message {
   std::byte* const data_;
 };
 
-// Messages have a sender, a receiver and a key, which no other message of the two has while it is under way. The
-// receiver asks for a message, and the sender keeps it until then.
-//
-// Thread-safe. `done` is called once for each call: on any thread, perhaps before the call returns, and must be short.
-// The caller holds no lock that `done` takes.
+// A key is unique among the messages in flight between two workers. The sender keeps a message until the receiver asks
+// for it. Thread-safe. `done` is called once per call, on any thread, and must be short; the caller holds no lock that
+// it takes.
 class Network {
  public:
   using Done = std::function<void(Outcome)>;
@@ -50,7 +47,7 @@ class Network {
    public:
     virtual ~Calls() = default;
 
-    // All that have not ended end as cancelled, and so do those that are still to come.
+    // Cancels open calls and later ones.
     virtual void Cancel() = 0;
   };
 
@@ -58,29 +55,27 @@ class Network {
 
   virtual std::shared_ptr<Calls> NewCalls() = 0;
 
-  // `done` comes when the worker has taken the message.
+  // Calls `done` when the worker has taken the message.
   virtual void Send(const std::shared_ptr<Calls>& calls, int64_t to, const std::string& key,
                     std::shared_ptr<const Message> message, Done done) = 0;
 
-  // `done` comes when the message has the worker's bytes. kUnavailable: the worker's process is gone. kInvalidArgument:
-  // what it sent has another size.
+  // Calls `done` when `message` is filled. kUnavailable: the process is gone. kInvalidArgument: the size differs.
   virtual void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const std::string& key,
                        std::shared_ptr<Message> message, Done done) = 0;
 
-  // Asks whether the process of a worker answers within `limit`.
+  // Checks that the worker's process responds within `limit`.
   virtual void Check(int64_t worker, std::chrono::nanoseconds limit, Done done) = 0;
 };
 
-// This process among those that run the same program. A plain value.
+// This process among those that run the same program.
 struct Workers {
   int64_t worker = 0;
-  std::vector<std::string> addresses;  // Of all, by number: host and port.
-  std::chrono::nanoseconds limit{0};   // For how long one waits for another.
+  std::vector<std::string> addresses;  // Host and port, by worker.
+  std::chrono::nanoseconds limit{0};   // For waits for other workers.
   std::shared_ptr<Network> network;
 
   int64_t count() const { return static_cast<int64_t>(addresses.size()); }
 
-  // For messages.
   std::string Name(int64_t number) const { return "worker " + std::to_string(number) + " (" + addresses[number] + ")"; }
 };
 

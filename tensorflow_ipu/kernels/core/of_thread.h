@@ -1,11 +1,11 @@
-// What a thread keeps for itself, found fast.
+// Thread-local objects, found fast.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_OF_THREAD_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_OF_THREAD_H_
 
 namespace tensorflow_ipu::core {
 
-// The calling thread's own object of a type, which lasts as long as the thread. A variable whose destructor has to run
-// asks at each use whether it was made, in memory of the thread that is looked up anew; a plain pointer is one look-up.
+// The calling thread's object of a type. A thread-local variable with a destructor checks its guard at each use; a
+// plain pointer is one look-up.
 template <typename T>
 T& OfThread() {
   static thread_local T* known = nullptr;

@@ -1,4 +1,4 @@
-// How a call on the core ended: fine, or a kind of failure with its words.
+// The status of a call on the core.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_OUTCOME_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_OUTCOME_H_
 
@@ -7,7 +7,7 @@
 
 namespace tensorflow_ipu::core {
 
-// The numbers are those of absl::StatusCode and of XLA's FFI, so that the layers above convert by a cast.
+// The numbers are those of absl::StatusCode and of XLA's FFI, so that a cast converts them.
 enum class Code : int {
   kOk = 0,
   kCancelled = 1,
@@ -22,7 +22,6 @@ enum class Code : int {
   kUnavailable = 14,
 };
 
-// A plain value.
 struct Outcome {
   Code code = Code::kOk;
   std::string message;

@@ -88,13 +88,13 @@ Rows* Outfeed::PieceWithRoom(Lane* lane) {
   return &lane->pieces.back();
 }
 
-// The kernel overcommits memory, and kills the process that uses it: too late for a message.
+// The kernel overcommits memory and then kills the process: too late for a message.
 bool Outfeed::HasMemoryFor(std::size_t bytes) {
   if (bytes <= until_check_) {
     until_check_ -= bytes;
     return true;
   }
-  // A short queue is not what fills the memory.
+  // A short queue does not fill the memory.
   if (Unread() >= kUncheckedBytes && AvailableMemory() < bytes + kSpareBytes) return false;
   until_check_ = kUncheckedBytes;
   return true;
@@ -142,7 +142,7 @@ Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
         from.pieces.pop_front();
         continue;
       }
-      // The memory is both's. What is appended comes behind the rows that go.
+      // Both share the memory; later rows follow these.
       Rows head = piece;
       head.capacity = head.end = piece.begin + rows;
       piece.begin += rows;
@@ -157,13 +157,13 @@ void Outfeed::PutBack(Taken taken) {
   const Lock lock(mutex_);
   if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != lanes_.size()) {
-    if (Holds()) return;  // Another program's elements, which cannot stand beside these, came meanwhile.
+    if (Holds()) return;  // Elements of another program came meanwhile.
     lanes_ = std::vector<Lane>(taken.pieces.size());
   }
   for (std::size_t lane = 0; lane < taken.pieces.size(); ++lane) {
     Lane& to = lanes_[lane];
     for (auto piece = taken.pieces[lane].rbegin(); piece != taken.pieces[lane].rend(); ++piece) {
-      piece->capacity = piece->end;  // Room behind its rows may have become another piece's.
+      piece->capacity = piece->end;  // Room after its rows may belong to another piece.
       to.pieces.push_front(std::move(*piece));
     }
     to.count += taken.count;
@@ -205,7 +205,7 @@ Passed Outfeed::passed() const {
 }
 
 bool Outfeed::Holds() const {
-  if (mode_ == Mode::kLast) return false;  // A new one takes the place of what is there.
+  if (mode_ == Mode::kLast) return false;
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.count > 0; });
 }
 

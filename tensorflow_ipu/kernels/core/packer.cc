@@ -42,7 +42,7 @@ int64_t Packer::PartLength(int64_t count) const { return (count + size_ - 1) / s
 std::vector<Chunk> Packer::Cut(std::size_t bytes) const {
   int64_t most = 0;
   for (const Share& share : shares_) most = std::max(most, share.count);
-  int64_t copies = 1;  // Of an element of a segment that a message has at most.
+  int64_t copies = 1;  // Of an element in a message at most.
   if (collective_.kind == Kind::kAllGather || collective_.kind == Kind::kReduceScatter) copies = most;
   if (collective_.kind == Kind::kAllToAll) copies = most * most;
   std::vector<Chunk> chunks;
@@ -94,7 +94,6 @@ void Packer::Pack(const Chunk& chunk, std::size_t to, std::byte* message) const 
   for (const Segment& segment : chunk) message = PackSegment(segment, shares_[to], message);
 }
 
-// Returns where the next segment goes.
 std::byte* Packer::PackSegment(const Segment& segment, const Share& to, std::byte* at) const {
   const int64_t length = segment.end - segment.begin;
   const std::size_t each = TravellingBytes(segment);
@@ -131,7 +130,7 @@ std::byte* Packer::PackSegment(const Segment& segment, const Share& to, std::byt
   return at;
 }
 
-// What the own replicas have of a segment that begins `offset` elements further on, and zeros beyond the operand's end.
+// Elements beyond the operand's end are 0.
 void Packer::PackReduced(const Segment& segment, int64_t offset, std::byte* at) const {
   const Operand& first = First(segment);
   const int64_t begin = std::min(first.count, segment.begin + offset);
@@ -155,7 +154,6 @@ void Packer::CopyToReplicas(const Segment& segment) const {
   }
 }
 
-// What kLocal leaves each replica: what it brought, or its part of that.
 void Packer::KeepOwn(const Chunk& chunk) const {
   for (const Segment& segment : chunk) {
     const int64_t count = First(segment).count;

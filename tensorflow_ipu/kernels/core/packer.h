@@ -1,4 +1,4 @@
-// What the workers of a group send each other in a collective: cut into chunks, packed, and taken apart.
+// Cuts, packs and unpacks the data that workers send each other in a collective.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_
 
@@ -11,8 +11,7 @@
 
 namespace tensorflow_ipu::core {
 
-// Elements `begin` to `end` of one operand: of each of its parts where the collective hands out parts, else of its
-// whole.
+// A range of one operand, or of each of its parts where the collective has parts.
 struct Segment {
   std::size_t operand;
   int64_t begin;
@@ -36,37 +35,35 @@ using Chunk = std::vector<Segment>;
 // Not thread-safe for one chunk; different chunks touch different outputs.
 class Packer {
  public:
-  // `local` has one contribution for each replica of share `own`, in the order of their ranks; all match.
+  // `local` has the contributions of share `own`, by rank; all match.
   Packer(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares, std::size_t own);
 
-  // Cut so that no message has many more bytes than this, alike on all workers.
+  // Cut alike on all workers, so that no message has many more bytes than this.
   std::vector<Chunk> Cut(std::size_t bytes) const;
 
   std::size_t shares() const { return shares_.size(); }
   std::size_t own() const { return own_; }
   int64_t worker(std::size_t share) const { return shares_[share].worker; }
 
-  // What one share sends another one of a chunk, in bytes; 0: nothing.
+  // The bytes that one share sends another one.
   std::size_t Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const;
 
-  // Whether all others are sent the same.
   bool SameForAll() const;
 
   void Pack(const Chunk& chunk, std::size_t to, std::byte* message) const;
 
-  // Writes the results of the chunk. `messages`: of each share what it sent here, null where that is nothing; of the
-  // own share what Pack made for itself, for reductions alone.
+  // Writes the results of the chunk. `messages` has what each share sent (or null), and for reductions what Pack made
+  // for the own share.
   void Unpack(const Chunk& chunk, const std::vector<const std::byte*>& messages) const;
 
-  // Whether it can be done in two halves.
   bool InHalves() const { return collective_.kind == Kind::kAllReduce; }
 
-  // An all-reduce of a large chunk in two halves: each worker first reduces a part of each segment, which it gets from
-  // all others, and then sends that to all. The first half is from what Pack made.
+  // An all-reduce of a large chunk has two halves: each worker first reduces a part of each segment from all workers,
+  // and then sends the result to all.
   std::size_t PartBytes(const Chunk& chunk, std::size_t part) const;
   void PackPart(const Chunk& chunk, std::size_t part, const std::byte* packed, std::byte* message) const;
 
-  // Reduces the own part, of which `messages` has one of each share, to what the others are sent.
+  // Reduces the own part from one message of each share.
   std::size_t ReducedBytes(const Chunk& chunk, std::size_t part) const;
   void ReducePart(const Chunk& chunk, const std::vector<const std::byte*>& messages, std::byte* message) const;
 
@@ -81,7 +78,7 @@ class Packer {
   std::size_t TravellingBytes(const Segment& segment) const;  // Of one element.
   int64_t PartLength(int64_t count) const;
   Segment PartOf(const Segment& segment, std::size_t part) const;
-  void CopyToReplicas(const Segment& segment) const;  // From the first one's output.
+  void CopyToReplicas(const Segment& segment) const;  // From the output of the first one.
 
   std::byte* PackSegment(const Segment& segment, const Share& to, std::byte* at) const;
   void PackReduced(const Segment& segment, int64_t offset, std::byte* at) const;

@@ -1,4 +1,4 @@
-// A tile of a product, in blocks of 16 products: the inner loop of `partials.cc`, for each set of instructions.
+// The inner loop of `partials.cc` for each set of instructions.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_PARTIAL_TILE_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_PARTIAL_TILE_H_
 
@@ -19,20 +19,20 @@
 
 namespace tensorflow_ipu::core {
 
-// A tile has so many rows at most, and columns.
+// The size of a tile at most.
 constexpr int64_t kTileRows = 6;
 constexpr int64_t kTileColumns = 16;
-// How far apart its rows are in the memory of the partial sums, and of the left operand.
+// The strides of the partial sums and of the left operand.
 constexpr int64_t kSumsStride = 128;
 constexpr int64_t kDepth = 256;
 constexpr float kLargestHalf = 65504.0f;
 
-// Adds `depth` products to each partial sum of `rows` x kTileColumns. `left` has rows, `right` has for each product a
-// row of kTileColumns, aligned to 64 bytes as `sums`. `half` says that partial sums are rounded to half precision.
-// `overflow` is for those that are.
+// Adds `depth` products to each partial sum of `rows` x kTileColumns. `right` has a row of kTileColumns for each
+// product; it and `sums` are aligned to 64 bytes. With `half`, partial sums are rounded to half precision, and
+// `overflow` applies.
 //
-// A product of two halves is a float without rounding, so that it is all the same whether it is fused with the sum. No
-// sum of such products is a subnormal float, so that it does not matter either whether the thread flushes those.
+// The product of two halves is exact in float, so fused and separate sums agree. No sum of such products is subnormal,
+// so flushing them changes nothing.
 using TileOf = void (*)(const float* left, const float* right, int64_t depth, int64_t rows, bool half,
                         Overflow overflow, float* sums);
 
@@ -126,11 +126,11 @@ IPU_AVX512 inline void Avx512Rows(const float* left, const float* right, int64_t
       float* const partials = sums + row * kSumsStride;
       const __m512 sum = _mm512_add_ps(_mm512_load_ps(partials), block[row]);
       if (half) {
-        // The forms with a mask: GCC 12 takes the others for uses of variables without a value.
+        // GCC 12 warns of uninitialized variables in the forms without a mask.
         constexpr __mmask16 kAll = 0xffff;
         const __m256i half_sum = _mm512_maskz_cvtps_ph(kAll, sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         __m512 rounded = _mm512_maskz_cvtph_ps(kAll, half_sum);
-        if (overflow == Overflow::kLargest) {  // A NaN is the second operand, and stays.
+        if (overflow == Overflow::kLargest) {
           rounded = _mm512_maskz_min_ps(kAll, _mm512_set1_ps(kLargestHalf), rounded);
           rounded = _mm512_maskz_max_ps(kAll, _mm512_set1_ps(-kLargestHalf), rounded);
         } else if (overflow == Overflow::kNan) {

@@ -14,10 +14,10 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// A part: so many rows of the result, by so many columns. What a part needs at a time stays in the second cache.
+// The size of a part, which stays in the second-level cache.
 constexpr int64_t kPartRows = 48;
 constexpr int64_t kPartColumns = kSumsStride;
-// With fewer features than this, the rows and columns change places, so that a vector has rows in it.
+// With fewer features, rows and columns are swapped, so that a vector has rows in it.
 constexpr int64_t kFewFeatures = 8;
 
 static_assert(kPartRows % kTileRows == 0 && kPartColumns % kTileColumns == 0 && kDepth % kBlockOfProducts == 0);
@@ -40,9 +40,8 @@ TileOf TileFor(Instructions instructions) {
   return PlainTile;
 }
 
-// Elements side by side, as floats.
 void Widen(const uint16_t* from, int64_t count, float* to) {
-  for (; count >= 8; count -= 8, from += 8, to += 8) {  // A fixed length, which GCC vectorizes.
+  for (; count >= 8; count -= 8, from += 8, to += 8) {  // GCC vectorizes loops of a fixed length.
     for (int i = 0; i < 8; ++i) to[i] = F16::Load(from[i]);
   }
   for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
@@ -60,7 +59,7 @@ IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to)
 }
 #endif
 
-// Random bits below those that a half has: one of its neighbours is `1 << kDropped` of them away.
+// The bits that a float has more than a half.
 constexpr int kDropped = 13;
 constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
 
@@ -76,8 +75,7 @@ uint32_t BitsOf(float value) {
   return bits;
 }
 
-// A neighbour of a value in half precision, by `random` of kDropped bits; as `RoundStochastically` of precision/ has
-// it.
+// Like `RoundStochastically` of precision/: `random` has kDropped bits.
 float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return value;
@@ -85,7 +83,7 @@ float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
   if (magnitude < kSmallestNormalHalf) {
     const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
     rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
-  } else if (magnitude <= kLargestHalf + 32) {  // What is above overflows in any case.
+  } else if (magnitude <= kLargestHalf + 32) {  // Larger ones overflow in any case.
     rounded = FloatOf((BitsOf(value) + random) & ~((1u << kDropped) - 1));
   }
   if (std::fabs(rounded) <= kLargestHalf) return rounded;
@@ -93,7 +91,7 @@ float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
   return std::copysign(overflow == Overflow::kLargest ? kLargestHalf : std::numeric_limits<float>::infinity(), value);
 }
 
-// Random bits of a partial sum: each step is one to one, and mixes what is above into what is below.
+// Each step is a bijection that mixes high bits into low ones.
 uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
   uint32_t x = place * 0x9e3779b9u + key[0];
   x = (x ^ (x >> 16)) * 0x7feb352du + key[1];
@@ -103,21 +101,19 @@ uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
   return x >> (32 - kDropped);
 }
 
-// What lies side by side in the order of the sum: `count` channels from `channel` on of one place of the filter.
+// Adjacent channels of one place of the filter, in the order of the sum.
 struct Run {
-  BlockedProducts::Space spread;  // How far the place reaches into the input, with its gaps.
+  BlockedProducts::Space spread;  // The offset of the place in the input, with its gaps.
   int64_t row;                    // Of the right operand.
-  int64_t channel, begin, count;  // Where in the depth of now it begins.
+  int64_t channel, begin, count;
 };
 
-// Memory of a part: 64 bytes aligned, as the widest vectors want it.
 struct alignas(64) Scratch {
   float sums[kPartRows * kPartColumns];
   float rows[kPartColumns * kDepth];     // kDepth of each.
   float columns[kPartColumns * kDepth];  // kTileColumns of each, for each product.
 };
 
-// Parts of one product.
 template <typename T>
 class Worker {
  public:
@@ -166,7 +162,6 @@ class Worker {
   }
 
  private:
-  // Rounds a tile of partial sums behind a block; the first is at `place` of the result.
   void RoundAtRandom(int64_t place, int64_t down_step, int64_t across_step, int64_t rows, int64_t block, float* sums) {
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < kTileColumns; ++column) {
@@ -177,7 +172,6 @@ class Worker {
     }
   }
 
-  // The runs of `depth` products of a sum, from `first` on.
   void FindRuns(int64_t first, int64_t depth) {
     runs_count_ = 0;
     for (int64_t k = first; k < first + depth;) {
@@ -198,7 +192,7 @@ class Worker {
     }
   }
 
-  // Where the channels of a run are for a place of the result, whose window begins at `corner`; null for 0s.
+  // Null where the input is 0.
   const T* At(const T* image, const BlockedProducts::Space& corner, const Run& run) const {
     int64_t at = 0;
     for (int i = 0; i < 3; ++i) {
@@ -257,7 +251,7 @@ class Worker {
     if (!swapped) Clear(columns);
   }
 
-  // What a last, short panel lacks is computed along and not kept; as 0, for what is left there may be slow to compute.
+  // Zeros in a short last panel: leftovers may be slow to compute.
   void Clear(int64_t across) {
     const int64_t rest = across % kTileColumns;
     if (rest == 0) return;
@@ -302,7 +296,7 @@ class Worker {
   const bool by_group_;
   const std::unique_ptr<Scratch> scratch_{new Scratch};
   float line_[kDepth];
-  Run runs_[kDepth];  // At least a product each.
+  Run runs_[kDepth];  // Of one product at least.
   int64_t runs_count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Products of matrices and convolutions of half-precision numbers, summed up as the machine's multiplier does it.
+// Matrix products and convolutions of half-precision numbers, accumulated like the machine's multiplier does.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_PARTIALS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_PARTIALS_H_
 
@@ -7,17 +7,16 @@
 
 namespace tensorflow_ipu::core {
 
-// How many products the machine's multiplier adds up before it adds them to a partial sum in memory.
+// Products that the multiplier adds up before it adds them to a partial sum in memory.
 constexpr int64_t kBlockOfProducts = 16;
 
-// In which type the partial sums are kept.
+// The type of the partial sums.
 enum class Partials { kHalf, kFloat };
 
-// What a half partial sum becomes that is beyond the largest number: infinite, that number, or a NaN.
+// What a half partial sum beyond the largest number becomes.
 enum class Overflow { kInfinite, kLargest, kNan };
 
-// The type of elements in memory. Floats have to be the values of halves: what was widened, and what is to be rounded
-// by somebody else.
+// The type in memory. Floats have to be values of halves.
 enum class Element { kHalf, kFloat };
 
 // A convolution of three dimensions in groups, or what is one: a convolution of fewer, or a product of matrices, which
@@ -51,28 +50,26 @@ struct BlockedProducts {
   Element operands, result;
   const uint32_t* key = nullptr;  // Two words; null where partial sums are rounded to nearest.
 
-  // All of it as numbers but how it is computed, for those who write it down, and back.
+  // Serialization of the geometry alone.
   static constexpr int64_t kNumbers = 31;
   void ToNumbers(int64_t* numbers) const;
   static BlockedProducts FromNumbers(const int64_t* numbers);
 
-  // Into how many parts the work is divided, which may be done in any order, and at once.
+  // The work has so many independent parts.
   int64_t Parts() const;
 
-  // About how many cycles a part takes.
+  // An estimate.
   int64_t CyclesOfPart() const;
 
-  // Does the parts from `first` to before `last`.
   void Compute(const void* left, const void* right, void* result, int64_t first, int64_t last) const;
 };
 
-// The instructions that Compute may use. Results do not depend on them.
+// Results do not depend on the instructions.
 enum class Instructions { kPlain, kAvx2, kAvx512 };
 
-// The most that this processor has.
 Instructions BestInstructions();
 
-// Has all products use these, which the processor has; for tests. Not thread-safe.
+// For tests: the processor must have these instructions. Not thread-safe.
 void UseInstructions(Instructions instructions);
 
 }  // namespace tensorflow_ipu::core

@@ -1,4 +1,4 @@
-// The state by which a program names what it uses of the process: a feed, the site of a collective, random streams.
+// The state of a program's use of a feed, a call site or random streams.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_PROGRAM_STATE_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_PROGRAM_STATE_H_
 
@@ -10,32 +10,29 @@
 
 namespace tensorflow_ipu::core {
 
-// The elements of the int64 vector behind `IpuFeedState`, a variable that the program reads and assigns at each use. A
-// plain value.
+// The int64 vector in an `IpuFeedState` variable, which the program reads and assigns at each use.
 struct ProgramState {
-  int64_t number;  // In a Registry; below 0, the state is the order of a program (see OrderedState).
-  int64_t lane;    // Which replica the program is.
-  int64_t lanes;   // How many replicas there are.
-  int64_t count;   // How many uses there were: what makes each use depend on the one before.
+  int64_t number;  // Of a Registry; below 0 it is the order of a program (see OrderedState).
+  int64_t lane;
+  int64_t lanes;
+  int64_t count;  // Uses so far: makes each use depend on the one before.
 
-  // The name of the variable that holds this before its first use. It says all but the count, which is 0 then, so that
-  // the variable can be written again.
+  // The name of the variable that holds this state before its first use, from which it can be restored.
   std::string VariableName() const;
 
-  // What the variable of this name holds before its first use; nothing for a variable that is no state.
+  // Nothing for a variable that is no state.
   static std::optional<ProgramState> OfVariable(const std::string& name);
 };
 
 constexpr int64_t kProgramStateSize = sizeof(ProgramState) / sizeof(int64_t);
 
-// Reads the numbers one by one: a load of two of them would wait until the count that the use before has stored is
-// through with its way to memory.
+// Reads single numbers: a load of two would wait for the store of the count by the use before.
 [[gnu::always_inline]] inline ProgramState StateAt(const void* data) {
   const auto* const numbers = static_cast<const int64_t*>(data);
   return {numbers[0], numbers[1], numbers[2], numbers[3]};
 }
 
-// Writes to `next` the state after the use of which `at` is the state before. Both may be the same memory.
+// Writes the state after a use to `next`, which may be `at`.
 inline void Advance(const void* at, void* next) {
   constexpr std::size_t kCountAt = offsetof(ProgramState, count) / sizeof(int64_t);
   const auto* const from = static_cast<const int64_t*>(at);
@@ -44,14 +41,13 @@ inline void Advance(const void* at, void* next) {
   to[kCountAt] = from[kCountAt] + 1;
 }
 
-// What a use is called with ahead of its values: its state, or the order of the program and its state.
+// The state that a use begins with, perhaps after the order of the program.
 struct OrderedState {
-  const void* advanced;  // The memory of the first of the two, which is what the use advances.
-  ProgramState used;     // A copy.
-  int64_t states;        // How many there are, 1 or 2: where the values begin.
+  const void* advanced;  // The first of the states, which the use advances.
+  ProgramState used;
+  int64_t states;  // 1 or 2: where the values begin.
 };
 
-// `state(i)` is the memory of argument i.
 template <typename StateOf>
 [[gnu::always_inline]] inline OrderedState OrderedStateAt(StateOf state) {
   const void* const first = state(0);

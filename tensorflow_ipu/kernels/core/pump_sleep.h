@@ -1,4 +1,3 @@
-// How the thread that fills a queue sleeps while there is no room, and who wakes it.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_PUMP_SLEEP_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_PUMP_SLEEP_H_
 
@@ -9,12 +8,11 @@
 
 namespace tensorflow_ipu::core {
 
-// One wake serves half a queue: to wake the pump takes a program longer than ten small elements do.
-//
-// Used with the queue's lock held.
+// Puts the pump to sleep while a queue is full. One wake serves half a queue, since a wake takes longer than ten small
+// elements. Used with the queue's lock held.
 class PumpSleep {
  public:
-  // The pump's: sleeps until `has_room` returns true of a full queue that keeps so many elements.
+  // Sleeps until `has_room()` of a queue of so many elements.
   template <typename HasRoom>
   void AwaitRoom(Lock& lock, int64_t kept, HasRoom has_room) {
     sleeps_ = true;
@@ -23,16 +21,15 @@ class PumpSleep {
     sleeps_ = false;
   }
 
-  // The pump's: sleeps until `holds` returns true, which is looked at after each Wake.
   template <typename Holds>
   void Await(Lock& lock, Holds holds) {
     wake_.Wait(lock, holds);
   }
 
-  // A program took elements, and so many are left. `in_any_case`: it will take no more before others come.
+  // A program took elements. With `in_any_case`, it takes no more before others come.
   void Left(int64_t elements, bool in_any_case) {
     if (!sleeps_ || (elements > woken_at_ && !in_any_case)) return;
-    sleeps_ = false;  // One wake is enough.
+    sleeps_ = false;
     wake_.NotifyOne();
   }
 
@@ -41,7 +38,7 @@ class PumpSleep {
  private:
   Condition wake_;
   bool sleeps_ = false;
-  int64_t woken_at_ = 0;  // How many elements are left when a pump that sleeps is to be woken.
+  int64_t woken_at_ = 0;  // The number of elements at which the pump is woken.
 };
 
 }  // namespace tensorflow_ipu::core

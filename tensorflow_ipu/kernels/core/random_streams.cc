@@ -11,8 +11,7 @@ uint64_t Entropy() {
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
-// The finalizer of SplitMix64: neighbouring numbers become unrelated ones (Steele, Lea, Flood: Fast Splittable
-// Pseudorandom Number Generators, OOPSLA 2014).
+// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 uint64_t Mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -20,7 +19,7 @@ uint64_t Mixed(uint64_t x) {
 }
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
-constexpr uint64_t kRounding = 0x726f756e64696e67ull;  // Tells keys of roundings from those of streams.
+constexpr uint64_t kRounding = 0x726f756e64696e67ull;  // Separates the keys of roundings from those of streams.
 
 }  // namespace
 

@@ -16,12 +16,12 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// Elements at a time: what accumulates stays in the first cache. The inner loops have a fixed length, since GCC
-// vectorizes no other kind at -O2; the small one is for scalars and the like.
+// Elements of a block, whose accumulators stay in the first-level cache. The inner loops have a fixed length, since GCC
+// vectorizes no other kind at -O2; the small block is for scalars.
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kSmallBlock = 16;
 
-// How elements of a type are stored, and what they accumulate in. Without branches, so that loops over them vectorize.
+// How elements are stored, and what they accumulate in. Without branches, so that loops vectorize.
 
 template <typename T>
 struct Plain {
@@ -52,7 +52,7 @@ struct BF16 {
   }
 };
 
-// Sums of signed integers may overflow, and unsigned ones do it in a defined way.
+// Overflow is defined for unsigned integers alone.
 template <typename T>
 T Wrapped(T a, T b, bool product) {
   if constexpr (std::is_integral_v<T>) {
@@ -78,7 +78,7 @@ struct Product {
   }
 };
 
-// A `b` that is NaN wins, since it is less than nothing; an `a` that is NaN does not equal itself.
+// A NaN `b` wins, since comparisons are false; a NaN `a` does not equal itself.
 struct Min {
   template <typename T>
   static T Of(T a, T b) {
@@ -107,8 +107,7 @@ struct Or {
   }
 };
 
-// A block of an input: where it is, or if it is short or lies askew, a copy. What a short one lacks is computed along
-// and not kept.
+// A copy where the input is short or unaligned. The surplus of a short one is computed and dropped.
 template <typename Stored, int64_t size>
 const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[size]) {
   if (bytes == sizeof(copy) && reinterpret_cast<std::uintptr_t>(input) % alignof(Stored) == 0) {
@@ -119,7 +118,7 @@ const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[si
   return copy;
 }
 
-// From is how the inputs are stored, To how the output is; both are held alike. A divisor of 0 divides by nothing.
+// A divisor of 0 means no division.
 template <typename From, typename To, typename Operation, int64_t size>
 void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int64_t count, int64_t divisor,
                  std::byte* out) {
@@ -158,10 +157,9 @@ void ReduceAll(const std::vector<const std::byte*>& inputs, int64_t count, int64
   }
 }
 
-// Where in the reduction of a group these inputs are: all of it, the part of one worker, or the parts of all workers.
+// All inputs of a group, those of one worker, or the parts of all workers.
 enum class Stage { kWhole, kPart, kParts };
 
-// What a stage reduces: values of the type, or values as they accumulate.
 struct Step {
   Stage stage;
   int64_t divisor;  // Of a mean, at its end.
@@ -180,7 +178,7 @@ void ReduceStage(const Step& step, const std::vector<const std::byte*>& inputs, 
   }
 }
 
-// Type is how the elements accumulate, WideType how they do it for a mean.
+// WideType accumulates means.
 template <typename Type, typename WideType = Type>
 void ReduceNumbers(Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
                    std::byte* out) {
@@ -212,12 +210,12 @@ void ReduceBooleans(Reduction reduction, const Step& step, const std::vector<con
   ReduceStage<Plain<uint8_t>, Or>(step, inputs, count, out);
 }
 
-// TensorFlow's threads flush subnormal numbers to zero and others do not, and a collective is computed on whatever
-// thread comes last: so that the result does not depend on the thread, all compute as IEEE 754 says.
+// TensorFlow's threads flush subnormal numbers and others do not. All compute as IEEE 754 says, so that the result does
+// not depend on the thread.
 class FloatsByTheBook {
  public:
 #if defined(__SSE2__)
-  // MXCSR alone: `fesetenv` also loads the x87 unit's state, which takes as long as the rest of a small reduction.
+  // `fesetenv` also loads the x87 state, which takes as long as the rest of a small reduction.
   FloatsByTheBook() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
   ~FloatsByTheBook() { _mm_setcsr(before_); }
 #else

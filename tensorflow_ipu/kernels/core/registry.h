@@ -1,4 +1,4 @@
-// Objects by number, so that a program can name one by a value.
+// Objects by number, so that programs can refer to them.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_
 
@@ -14,11 +14,10 @@
 
 namespace tensorflow_ipu::core {
 
-// No number is used twice in a process, whatever the kind of the object, so a stale or wrong number finds nothing
-// instead of a stranger.
+// Numbers are unique in a process, so a stale number finds nothing.
 inline std::atomic<int64_t> last_number{0};
 
-// Counts objects that were removed, here or by whoever keeps something in the place of another: see LookupCache.
+// Counts removals of objects; invalidates each LookupCache.
 inline std::atomic<int64_t> removals{0};
 
 // Thread-safe.
@@ -32,14 +31,12 @@ class Registry {
     return number;
   }
 
-  // Null where there is none (any more).
   std::shared_ptr<T> Find(int64_t number) const {
     const Lock lock(mutex_);
     const auto found = objects_.find(number);
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  // Returns what was there; null where there was none.
   std::shared_ptr<T> Remove(int64_t number) {
     const Lock lock(mutex_);
     const auto found = objects_.find(number);
@@ -50,7 +47,7 @@ class Registry {
     return object;
   }
 
-  // All objects with their numbers, in the order of these.
+  // In the order of numbers.
   std::vector<std::pair<int64_t, std::shared_ptr<T>>> Entries() const {
     std::vector<std::pair<int64_t, std::shared_ptr<T>>> entries;
     {
@@ -74,14 +71,10 @@ class Registry {
   std::unordered_map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
 };
 
-// A cache of one entry for look-ups in a registry: a program asks for the same object thousands of times on end. Keeps
-// the object until another one is looked up, or anything after a removal.
-//
-// One thread's.
+// Caches the last look-up of a thread until an object is removed: programs ask for the same object thousands of times.
 template <typename T>
 class LookupCache {
  public:
-  // The object of this number: the cached one, or what `find` returns. Null where there is none.
   template <typename Lookup>
   T* Find(int64_t number, Lookup look_up) {
     const int64_t removed = removals.load(std::memory_order_acquire);

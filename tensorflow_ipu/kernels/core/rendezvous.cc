@@ -1,4 +1,4 @@
-// The replicas of a run, and the ends of what they wait for.
+// The replicas of a run, and how their waits end.
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace tensorflow_ipu::core {
 namespace {
 
-// The process computes as long as it uses this part of a processor's time.
+// The process is busy if it uses this part of a processor's time.
 constexpr double kBusy = 0.05;
 
 }  // namespace
@@ -52,7 +52,7 @@ void ReplicaGroup::Leave(int64_t replica) {
     }
   }
   for (const auto& pending : lost) {
-    pending->site->replica_group_->mutex_.AssertHeld();  // It is this one.
+    pending->site->replica_group_->mutex_.AssertHeld();
     Fail(pending, pending->site->NeverComplete(pending->group, pending->Replicas(true)));
   }
 }
@@ -81,7 +81,7 @@ void ReplicaGroup::Close(PendingCollective& pending) {
   for (int64_t place = 0; place < pending.places(); ++place) {
     if (pending.HasArrived(place)) --waits_[pending.Replica(place) - first_];
   }
-  pending.site->replica_group_->mutex_.AssertHeld();  // It is this one.
+  pending.site->replica_group_->mutex_.AssertHeld();
   pending.site->pending_[pending.group.number] = nullptr;
   std::swap(open_[*pending.at], open_.back());
   open_[*pending.at]->at = pending.at;
@@ -98,7 +98,6 @@ void ReplicaGroup::FailAll(const Outcome& why) {
   while (!open_.empty()) Fail(std::shared_ptr<PendingCollective>(open_.back()), why);
 }
 
-// Of this process, with the replica whose group it is.
 Share ReplicaGroup::ShareOf(const Group& group) const {
   if (Local() == all_) return {0, 0, group.size};
   return core::ShareOf(group, Local(), group.rank);
@@ -147,7 +146,7 @@ void ReplicaGroup::Watch() {
   seen_arrivals_ = arrivals_;
   seen_clock_ = clock;
   seen_at_ = now;
-  // Twice in a row: a process that was stopped, by a debugger say, seems idle when it goes on.
+  // Twice in a row: a process that was stopped by a debugger seems idle when it continues.
   if (idle_looks_ == 2) {
     std::string words = "The replicas wait for each other without end:";
     for (const auto& pending : open_) {

@@ -1,4 +1,4 @@
-// Where the replicas of a run meet in collectives: nobody blocks, and everyone who waits gets an answer.
+// Where the replicas of a run meet in collectives.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_RENDEZVOUS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_RENDEZVOUS_H_
 
@@ -26,48 +26,40 @@ namespace tensorflow_ipu::core {
 
 class CallSite;
 
-// The replicas of one device, and the run that they are in.
+// The replicas of one device, and their current run.
 //
-// Why no run deadlocks. Arrive never blocks a thread, and what it may run for other replicas (see answers.h) returns
-// where their programs wait again. Each wait is ended by one of these: the last arrival of the group; the Leave of a
-// replica that is waited for, which the runner calls for every replica whose program ends, however it ends; Abort; the
-// limit for waits. What remains is a cycle of replicas that wait for each other.
+// No run deadlocks: Arrive never blocks a thread, and resumed programs return at their next wait. A wait ends with the
+// last arrival of the group, with the Leave of a replica that is waited for, with Abort, or after the limit for waits.
+// Replicas that take the same branches run one executable, whose data dependencies order its collectives partially, so
+// all arrive at the first open one. Replicas that take different branches can wait for each other. A watchdog fails the
+// run once all of its replicas wait, none arrives, none waits for a feed, and no thread of the process is runnable.
 //
-// Replicas that take the same branches make no cycle: they run one executable, whose data dependencies put its
-// collectives into one partial order on all of them. The first collective in that order which some replica has still to
-// pass depends on nothing that is outstanding, so all replicas arrive there. Replicas that take different branches can
-// wait at different call sites. A watchdog finds these: the run fails once all of its replicas wait, none arrives, none
-// waits for a feed, and no thread of the process computes or is runnable.
-//
-// Workers. Where processes run a program together, replicas are numbered over all of them, and each process has those
-// of one replica group. In a group of several workers' replicas, those of one process meet first, as above, and then
-// one cross-host collective exchanges what they have with the others (see distributed_run.h). They do not wait in the
-// replica group meanwhile: the distributed run has a limit of its own, and ends all of its collectives.
+// Each worker has the replicas of one group, numbered over all workers. In a group that spans workers, the replicas of
+// a process meet first, and then one cross-host collective exchanges their data. The distributed run has a limit of its
+// own.
 //
 // Thread-safe; lives in a shared_ptr.
 class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
-  // `device` is for messages. `others_wait` says whether a program waits for something else, such as data. Replicas
-  // that wait for each other are found after two to three times `watch`.
+  // `others_wait` says whether a program waits for something else, such as data. A deadlock is found after two to three
+  // times `watch`.
   explicit ReplicaGroup(std::string device, std::function<bool()> others_wait = nullptr,
                         std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
 
   ReplicaGroup(const ReplicaGroup&) = delete;
   ReplicaGroup& operator=(const ReplicaGroup&) = delete;
 
-  // Starts a run of so many replicas. What still waits in a run before is failed, and all of it forgotten.
-  //
-  // With `workers` above 1, this process has the replicas from worker * replicas on. `distributed_run` is null for a
-  // program that has no collectives of several workers' replicas; else `sites` are the call sites of those, in the
-  // order of the trace.
+  // Starts a run; waits of the run before fail. This process has the replicas from worker * replicas on.
+  // `distributed_run` is null if no collective spans workers; else `sites` are the call sites that do, in the order of
+  // the trace.
   void Begin(int64_t replicas, int64_t worker = 0, int64_t workers = 1,
              std::shared_ptr<DistributedRun> distributed_run = nullptr,
              const std::vector<std::shared_ptr<CallSite>>& sites = {}) IPU_EXCLUDES(mutex_);
 
-  // The program of a replica of this process has ended: it arrives nowhere any more. `replica` counts all workers'.
+  // The program of a replica has ended. `replica` is numbered over all workers.
   void Leave(int64_t replica) IPU_EXCLUDES(mutex_);
 
-  // Fails what waits, and what arrives later in this run. Only the first of several counts.
+  // Fails waiting and later arrivals of this run; the first status counts.
   void Abort(Outcome why) IPU_EXCLUDES(mutex_);
 
   // Arrivals that wait.
@@ -93,18 +85,18 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   const std::function<bool()> others_wait_;
   const std::chrono::nanoseconds watch_;
 
-  mutable Mutex mutex_;                       // Guards what pending collectives hold too.
-  int64_t run_ IPU_GUARDED_BY(mutex_) = 0;    // Counts the runs.
+  mutable Mutex mutex_;  // Also guards the pending collectives.
+  int64_t run_ IPU_GUARDED_BY(mutex_) = 0;
   int64_t first_ IPU_GUARDED_BY(mutex_) = 0;  // The first replica of this process.
   int64_t all_ IPU_GUARDED_BY(mutex_) = 0;    // Replicas of all workers.
   std::shared_ptr<DistributedRun> distributed_run_ IPU_GUARDED_BY(mutex_);
-  std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // A replica of this process: whether its program runs.
-  std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // Likewise: how many of its arrivals wait.
+  std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // By replica of this process: whether its program runs.
+  std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // By replica: how many of its arrivals wait.
   std::optional<Outcome> aborted_ IPU_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<PendingCollective>> open_ IPU_GUARDED_BY(mutex_);  // In no order: each knows where it is.
+  std::vector<std::shared_ptr<PendingCollective>> open_ IPU_GUARDED_BY(mutex_);
   int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
 
-  // What the watchdog saw when it looked last.
+  // What the watchdog saw last.
   bool watching_ IPU_GUARDED_BY(mutex_) = false;
   int64_t seen_arrivals_ IPU_GUARDED_BY(mutex_) = 0;
   std::clock_t seen_clock_ IPU_GUARDED_BY(mutex_) = 0;
@@ -112,15 +104,11 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   int idle_looks_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
-// A call site of a program: what a replica's program calls there for the k-th time in a run meets what those of its
-// group call there for the k-th time. A replica's uses of one site come one after the other (each needs the value that
-// the one before returned), so a group has one pending collective at most.
-//
-// Thread-safe; lives in a shared_ptr.
+// A call site of a program. The k-th use by a replica meets the k-th uses by its group. A replica's uses depend on each
+// other, so a group has at most one pending collective. Thread-safe; lives in a shared_ptr.
 class CallSite : public std::enable_shared_from_this<CallSite> {
  public:
-  // `what` says in words what is done here, for other workers to compare; nothing where no data is exchanged.
-  // `grouping` is that of all uses.
+  // `what` describes the collective for other workers; empty where no data is exchanged.
   CallSite(std::string name, std::shared_ptr<ReplicaGroup> replica_group, std::string what = "",
            const Grouping& grouping = {})
       : name_(std::move(name)), replica_group_(std::move(replica_group)), what_(std::move(what)), grouping_(grouping) {}
@@ -131,19 +119,16 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   const std::string& name() const { return name_; }
   const std::string& what() const { return what_; }
 
-  // Whether replicas of several workers meet here.
   bool SpansWorkers(int64_t local, int64_t workers) const {
     return !what_.empty() && core::SpansWorkers(grouping_, local, workers);
   }
 
-  // One of `replicas` arrives, with its part of the collective. The buffers must stay until it has its answer: the
-  // value returned, or where there is none, what `deliver` gets, perhaps before this returns.
-  //
-  // A single replica meets nobody, and needs no run.
+  // A replica arrives with its contribution. The buffers must stay until the status is returned or, if none is,
+  // `callback` is called. A single replica needs no run.
   std::optional<Outcome> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
                                 Contribution contribution, Deliver deliver);
 
-  // Fails what waits here: the program that has the site is gone.
+  // Fails all waits: the program is gone.
   void Close();
 
  private:
@@ -154,7 +139,7 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   std::string Called() const;
   Outcome Interrupted() const;
 
-  // Why such a replica may not come here at all, or not to this pending collective of its group: the open one, or null.
+  // Why a replica may not arrive here, or not in its group's pending collective (which may be null).
   Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(replica_group_->mutex_);
   Outcome Refusal(const Group& group, const Share& share, const PendingCollective* pending,
                   const Collective& collective, const Contribution& contribution) IPU_REQUIRES(replica_group_->mutex_);
@@ -163,11 +148,10 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   void Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
              const Collective& collective, PendingCollective& pending, int64_t local);
 
-  // Why pending collectives of a group that a replica has left cannot be. The first words hold for all that come later:
-  // by then more replicas may have left, on account of the failure.
+  // Why a group can never meet again after a replica has left. The first message is kept: later more replicas may have
+  // left because of the failure.
   Outcome NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(replica_group_->mutex_);
 
-  // Has what waits here fail, and what comes later in this run.
   Outcome Fail(Outcome why) IPU_REQUIRES(replica_group_->mutex_);
 
   const std::string name_;
@@ -176,14 +160,14 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   const Grouping grouping_;
   const std::shared_ptr<RunningMedian> run_time_ = std::make_shared<RunningMedian>();
 
-  // Void once the replica group has another run.
+  // Reset for each run of the replica group.
   int64_t run_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;
   std::optional<Collective> collective_ IPU_GUARDED_BY(replica_group_->mutex_);  // Of the first arrival.
-  std::optional<Outcome> failure_ IPU_GUARDED_BY(replica_group_->mutex_);        // Why all later arrivals fail.
+  std::optional<Outcome> failure_ IPU_GUARDED_BY(replica_group_->mutex_);
   std::vector<std::shared_ptr<PendingCollective>> pending_
-      IPU_GUARDED_BY(replica_group_->mutex_);                               // A group: its open one, or null.
-  std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(replica_group_->mutex_);  // A group: why it meets no more.
-  std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(replica_group_->mutex_);  // A group: how often it crossed.
+      IPU_GUARDED_BY(replica_group_->mutex_);                               // The open one of each group, or null.
+  std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(replica_group_->mutex_);  // By group.
+  std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(replica_group_->mutex_);  // By group: how many spanned workers.
   int64_t ordinal_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;              // Among the sites of a distributed run.
 };
 

@@ -32,7 +32,7 @@ Program Program::OfText(const std::string& text) {
   return program;
 }
 
-// FNV-1a, of 64 bits.
+// FNV-1a.
 uint64_t Program::Digest() const {
   Program nameless = *this;
   nameless.name.clear();

@@ -1,4 +1,4 @@
-// What workers tell each other of their runs: what they run, and how it ended.
+// What workers tell each other of their runs.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_REPORTS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_REPORTS_H_
 
@@ -14,35 +14,33 @@
 
 namespace tensorflow_ipu::core {
 
-// A program, as far as its workers have to agree. A plain value.
+// A program, as far as its workers have to agree.
 struct Program {
   std::string name;
-  std::vector<std::string> collectives;  // Those that span workers, in words, in the order of the trace.
-  int64_t replicas = 0;                  // Of this worker; 0: an exchange of the host, which is the one collective.
+  std::vector<std::string> collectives;  // Those that span workers, in the order of the trace.
+  int64_t replicas = 0;                  // Of this worker; 0: an exchange of the host.
   int64_t chunk_bytes = 0;
 
   static Program OfExchange(const std::string& words, int64_t chunk_bytes) { return {"", {words}, 0, chunk_bytes}; }
   bool IsExchange() const { return replicas == 0; }
 
-  // Without line breaks in words.
   std::string Text() const;
   static Program OfText(const std::string& text);
 
-  // A number that programs on which workers agree have in common, and others do not. The name is left out: two workers
-  // may have traced a function unequally often.
+  // Equal for programs on which workers agree. Without the name: workers may have traced a function unequally often.
   uint64_t Digest() const;
 };
 
-// What differs, where `theirs` is the program of the worker of this name; nothing where they agree.
+// How the programs differ, if they do.
 std::optional<std::string> Difference(const Program& ours, const Program& theirs, const std::string& worker);
 
-// The first message, of a size that all know: the digest, and the size of the text.
+// The first message.
 struct Greeting {
   uint64_t digest;
   uint64_t text_bytes;
 };
 
-// How a worker's part of a run ended, in a message of a size that all know.
+// How a worker's part of a run ended.
 struct Report {
   static constexpr std::size_t kWords = 1000;
 
@@ -53,7 +51,7 @@ struct Report {
   static Report Of(const Outcome& how, int64_t crossed);
 };
 
-// What a worker exchanges with all others outside of programs, in a message of a size that all know.
+// What a worker exchanges with all others outside of programs.
 struct ExchangeNotice {
   static constexpr std::size_t kWords = 400;
 
@@ -61,12 +59,11 @@ struct ExchangeNotice {
 
   static ExchangeNotice Of(const std::string& words);
 
-  // The key of the message to a worker in the run of this name: exchanges of the host count from 1, and the `number`th
-  // is the same one on all workers. With the name, no message goes to a run that has ended.
+  // Exchanges of the host are numbered alike on all workers. The name of the run keeps messages from a run that has
+  // ended.
   static std::string Key(const std::string& run, int64_t number);
 };
 
-// A message that holds a plain value.
 template <typename T>
 std::shared_ptr<Message> MessageOf(const T& value);
 template <typename T>

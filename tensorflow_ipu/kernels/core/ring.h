@@ -1,4 +1,3 @@
-// A ring buffer that grows.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_RING_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_RING_H_
 
@@ -10,15 +9,14 @@
 
 namespace tensorflow_ipu::core {
 
-// Elements have consecutive numbers. Those from `begin` to `end` are in use, which the owner keeps track of.
+// A growing ring buffer of numbered elements. The owner keeps track of those in use, from `begin` to `end`.
 template <typename T>
 class Ring {
  public:
-  // The element of number `index`. Its place still holds what it held under an earlier number.
+  // A reused slot still has its old content.
   T& operator[](int64_t index) { return places_[static_cast<std::size_t>(index) & (places_.size() - 1)]; }
   const T& operator[](int64_t index) const { return const_cast<Ring&>(*this)[index]; }
 
-  // Grows the buffer if it has no place for number `end`.
   void MakePlace(int64_t begin, int64_t end) {
     if (end - begin < static_cast<int64_t>(places_.size())) return;
     Ring larger;
@@ -30,7 +28,7 @@ class Ring {
  private:
   static constexpr std::size_t kSmallest = 16;
 
-  std::vector<T> places_;  // As many as a power of two.
+  std::vector<T> places_;  // A power of two.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -1,4 +1,3 @@
-// The running median of times.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_RUNNING_MEDIAN_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_RUNNING_MEDIAN_H_
 
@@ -9,13 +8,11 @@
 
 namespace tensorflow_ipu::core {
 
-// An estimate that each time moves by at most an eighth, in its direction: it settles where as many times are above as
-// below. A mean would follow single long times, which come from a thread that lost its core.
-//
-// Thread-safe. Times that are noted at once may count as one.
+// A running median of times. Each time moves it by at most an eighth, so that single long times (of a thread that lost
+// its core) do not count. Thread-safe; concurrent notes may count once.
 class RunningMedian {
  public:
-  // In nanoseconds; the largest number before the first time.
+  // The largest number before the first time.
   int64_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
 
   void Note(int64_t nanoseconds) {

@@ -1,4 +1,4 @@
-// Measured times of one kind: how many there were, what they add up to, and the latest of them.
+// Measured times of one kind.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_SAMPLES_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_SAMPLES_H_
 
@@ -14,12 +14,12 @@
 
 namespace tensorflow_ipu::core {
 
-// Thread-safe. It takes a lock that a few threads share, so it is for what has waited anyway.
+// Thread-safe. Threads share its locks, so it is for code that has waited anyway.
 class Samples {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // All in nanoseconds.
+  // In nanoseconds.
   struct Sample {
     int64_t end;  // Of the monotonic clock.
     int64_t duration;
@@ -27,26 +27,23 @@ class Samples {
   struct Summary {
     int64_t count = 0;
     int64_t total = 0;
-    std::vector<Sample> latest;  // kKept at most, the latest last.
+    std::vector<Sample> latest;  // The latest last.
   };
 
   static constexpr std::size_t kKept = 16384;
 
-  // Notes a time that ended then.
   void Add(Clock::time_point end, std::chrono::nanoseconds duration) {
     Part& own = parts_[OfThread()];
     const Lock lock(own.mutex);
     Note(own, {end.time_since_epoch().count(), duration.count()});
   }
 
-  // Notes times that began at these moments, and all ended then.
   void AddAll(Clock::time_point end, const std::vector<Clock::time_point>& begins) {
     Part& own = parts_[OfThread()];
     const Lock lock(own.mutex);
     for (const Clock::time_point begin : begins) Note(own, {end.time_since_epoch().count(), (end - begin).count()});
   }
 
-  // With so many of the latest at most.
   Summary Read(int64_t most = kKept) const {
     Summary all;
     for (const Part& part : parts_) {
@@ -63,10 +60,10 @@ class Samples {
   }
 
  private:
-  // What some of the threads noted: programs of many queues, whose threads end many waits, do not meet at one lock.
+  // Threads are spread over parts, so that they do not contend for one lock.
   struct alignas(64) Part {
     mutable Mutex mutex;
-    Summary noted IPU_GUARDED_BY(mutex);  // Its latest are a ring, once it is full.
+    Summary noted IPU_GUARDED_BY(mutex);  // `latest` is a ring once it is full.
   };
   static constexpr std::size_t kParts = 16;
 
@@ -80,7 +77,6 @@ class Samples {
     part.noted.total += sample.duration;
   }
 
-  // The part of this thread: threads take them in turn.
   static std::size_t OfThread() {
     static std::atomic<std::size_t> threads{0};
     static thread_local const std::size_t own = threads.fetch_add(1, std::memory_order_relaxed) % kParts;

@@ -7,12 +7,10 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-// The inner loop has a fixed length, since GCC vectorizes no other kind at -O2. A block ends the search where it finds
-// something, which is rare: what is looked at is nearly always in order.
+// The inner loop has a fixed length, since GCC vectorizes no other kind at -O2. Blocks end the search early.
 constexpr int64_t kBlock = 256;
 
-// The largest magnitude of so many words, whose bits are those of a signed integer without its sign. By the largest,
-// and not by comparisons, since every processor has it for vectors of either width.
+// The largest magnitude: every processor has a vector maximum, but not every comparison.
 template <typename Signed, typename Word>
 [[gnu::always_inline]] inline bool Has(Word limit, const Word* words, int64_t count) {
   constexpr Signed kMagnitude = std::numeric_limits<Signed>::max();

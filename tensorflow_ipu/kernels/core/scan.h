@@ -1,4 +1,3 @@
-// Whether a tensor has numbers beyond a limit: one pass over its bits.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_
 
@@ -6,7 +5,7 @@
 
 namespace tensorflow_ipu::core {
 
-// Whether the magnitude of an element has bits from `limit` on. Infinities and NaNs have larger bits than numbers.
+// Whether the magnitude of an element has bits of at least `limit`. Those of infinities and NaNs are the largest.
 bool HasHalvesFrom(uint16_t limit, const uint16_t* halves, int64_t count);
 bool HasFloatsFrom(uint32_t limit, const uint32_t* floats, int64_t count);
 

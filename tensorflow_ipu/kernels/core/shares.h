@@ -10,19 +10,18 @@
 
 namespace tensorflow_ipu::core {
 
-// Each worker has `local` replicas: worker w those from w * local on. So the ranks of a group that one worker has are
-// neighbours. A plain value.
+// Worker w has `local` replicas from w * local on, so its ranks in a group are consecutive.
 struct Share {
   int64_t worker;
   int64_t first;  // The first rank.
-  int64_t count;  // Of ranks.
+  int64_t count;
 
   bool operator==(const Share& other) const {
     return worker == other.worker && first == other.first && count == other.count;
   }
 };
 
-// The shares of all workers that have replicas of the group, in the order of workers.
+// Of all workers that have replicas of the group.
 inline std::vector<Share> SharesOf(const Group& group, int64_t local) {
   std::vector<Share> shares;
   for (int64_t rank = 0; rank < group.size;) {
@@ -35,7 +34,7 @@ inline std::vector<Share> SharesOf(const Group& group, int64_t local) {
   return shares;
 }
 
-// The share of the worker that has rank `of` of the group.
+// The share of the worker that has this rank.
 inline Share ShareOf(const Group& group, int64_t local, int64_t of) {
   const int64_t worker = group.Replica(of) / local;
   const int64_t start = group.Replica(0);
@@ -45,7 +44,7 @@ inline Share ShareOf(const Group& group, int64_t local, int64_t of) {
   return {worker, first, last - first};
 }
 
-// Whether replicas of several workers meet in some group.
+// Whether a group has replicas of several workers.
 inline bool SpansWorkers(const Grouping& grouping, int64_t local, int64_t workers) {
   if (workers == 1 || grouping.size == 1) return false;
   return grouping.size == 0 || grouping.orthogonal || local % grouping.size != 0;

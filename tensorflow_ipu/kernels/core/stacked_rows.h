@@ -1,4 +1,3 @@
-// Rows that were taken of an outfeed, as one tensor for each leaf.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_STACKED_ROWS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_STACKED_ROWS_H_
 
@@ -9,8 +8,7 @@
 
 namespace tensorflow_ipu::core {
 
-// Copies one leaf of every row to `to`, which has the replicas of a row side by side. The leaf has `bytes` of the
-// `row_bytes` of an element, from `offset` on.
+// Copies one leaf of every row to `to`, with the replicas of a row side by side.
 inline void StackLeaf(const Outfeed::Taken& taken, std::size_t row_bytes, std::size_t offset, std::size_t bytes,
                       std::byte* to) {
   const std::size_t lanes = taken.pieces.size();

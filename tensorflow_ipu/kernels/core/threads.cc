@@ -25,7 +25,7 @@ Outcome NoThread(const char* name, const std::system_error& error) {
 Outcome StartThread(const char* name, std::function<void()> work) {
   try {
     std::thread([name, work = std::move(work)]() mutable {
-      pthread_setname_np(pthread_self(), name);  // Else it bears the name of the thread that started it.
+      pthread_setname_np(pthread_self(), name);  // Else it has the name of the thread that started it.
       work();
       work = nullptr;
     }).detach();

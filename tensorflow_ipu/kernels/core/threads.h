@@ -1,4 +1,4 @@
-// Starts threads, and says in words where the process may have no more.
+// Starts threads, and reports where the system has no more.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_THREADS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_THREADS_H_
 
@@ -8,12 +8,10 @@
 
 namespace tensorflow_ipu::core {
 
-// Runs `work` on a thread of its own, of this name (15 letters at most), which nobody waits for. Where the system gives
-// no thread, `work` never runs, and the outcome is kResourceExhausted.
+// Runs `work` on a detached thread of this name (15 letters at most). kResourceExhausted: the system has no thread.
 Outcome StartThread(const char* name, std::function<void()> work);
 
-// Whether the system would give the process `count` threads more at once: starts them, named so, and waits for their
-// ends. For code that is about to call what aborts the process where it gets no thread. An answer is for the moment.
+// Whether the process can start `count` more threads now, for code that would abort without them.
 Outcome TryThreads(const char* name, int count);
 
 }  // namespace tensorflow_ipu::core

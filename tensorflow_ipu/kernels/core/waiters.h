@@ -1,4 +1,3 @@
-// Programs that wait for an element of an infeed.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_WAITERS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_WAITERS_H_
 
@@ -17,33 +16,30 @@
 
 namespace tensorflow_ipu::core {
 
-// A line of waiters a lane. Each gets an element, or why there is none, on a thread of the executor, since what it does
-// then may be the rest of a whole program.
-//
-// Not thread-safe.
+// Programs that wait for an element, in a line for each replica. They get it on a thread of the executor, since a
+// callback may run the rest of a program. Not thread-safe.
 template <typename Element>
 class Waiters {
  public:
-  // Gets the element, or why there is none (then the element is empty).
+  // On an error the element is empty.
   using Deliver = std::function<void(Outcome, Element)>;
 
   void SetLanes(int64_t lanes) { lines_.resize(lanes); }
 
   bool Any(int64_t lane) const { return !lines_[lane].empty(); }
 
-  // Of all lanes.
+  // Of all replicas.
   int64_t count() const {
     int64_t count = 0;
     for (const auto& line : lines_) count += static_cast<int64_t>(line.size());
     return count;
   }
 
-  // Waits that are over, and how long they were.
+  // Of finished waits.
   int64_t waits() const { return waits_; }
   std::chrono::nanoseconds waited() const { return waited_; }
 
-  // Appends a waiter, who has waited for so long already, to a lane's line. With a limit above 0, `late(number)` is
-  // called when it is over.
+  // Appends a program that has waited for `already`. `late(number)` is called after a limit above 0.
   template <typename Late>
   void Add(int64_t lane, Deliver deliver, std::chrono::nanoseconds already, std::chrono::nanoseconds limit, Late late) {
     Waiter waiter{next_number_++, std::move(deliver), Deadlines::Clock::now() - already, std::nullopt};
@@ -54,25 +50,22 @@ class Waiters {
     lines_[lane].push_back(std::move(waiter));
   }
 
-  // Gives the first of the line its element. Returns how long it has waited.
+  // Returns how long it has waited.
   std::chrono::nanoseconds Serve(int64_t lane, Element element) {
     Waiter waiter = std::move(lines_[lane].front());
     lines_[lane].pop_front();
     return HandOver(std::move(waiter), Outcome::Ok(), std::move(element));
   }
 
-  // Fails all of the line.
   void Fail(int64_t lane, const Outcome& why) {
     for (Waiter& waiter : lines_[lane]) HandOver(std::move(waiter), why, Element());
     lines_[lane].clear();
   }
 
-  // Fails all of all lines.
   void FailAll(const Outcome& why) {
     for (std::size_t lane = 0; lane < lines_.size(); ++lane) Fail(static_cast<int64_t>(lane), why);
   }
 
-  // Fails the waiter of this number, whose limit is over, if it still waits.
   void GiveUp(int64_t lane, int64_t number, const Outcome& why) {
     if (lane >= static_cast<int64_t>(lines_.size())) return;
     auto& line = lines_[lane];
@@ -93,7 +86,6 @@ class Waiters {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  // Returns how long it has waited.
   std::chrono::nanoseconds HandOver(Waiter waiter, Outcome why, Element element) {
     const auto now = Deadlines::Clock::now();
     const std::chrono::nanoseconds waited = now - waiter.since;
@@ -108,7 +100,7 @@ class Waiters {
     return waited;
   }
 
-  std::vector<std::deque<Waiter>> lines_;  // By lane.
+  std::vector<std::deque<Waiter>> lines_;  // By replica.
   int64_t next_number_ = 0;
   int64_t waits_ = 0;
   std::chrono::nanoseconds waited_{0};

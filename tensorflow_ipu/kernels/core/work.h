@@ -1,4 +1,3 @@
-// The work of a collective all of whose replicas are of this process, from the last arrival to the answers.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_WORK_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_WORK_H_
 
@@ -12,17 +11,15 @@
 
 namespace tensorflow_ipu::core {
 
-// Performed once.
+// The work of a collective all of whose replicas are of this process.
 class Work {
  public:
-  // Contributions and answers by rank; all contributions match.
+  // By rank; all contributions match.
   Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Deliver> delivers,
        std::shared_ptr<RunningMedian> run_time);
 
-  // Performs the collective. Returns whether it is done; if not, other threads are at it, and answer the caller too.
-  //
-  // The last to arrive does the work, while the data that it has just written is in its cache. Where there is much,
-  // idle threads help: all take the next piece until there is none, so nobody waits for a helper that wakes up late.
+  // Returns whether the collective is done; if not, other threads do it and call the caller's callback too. The last to
+  // arrive does the work, while its data is in its cache; idle threads help with large data.
   static bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank);
 
  private:

@@ -1,4 +1,3 @@
-// One element of a dataset on its way from the pump to a program.
 #ifndef TENSORFLOW_IPU_KERNELS_FEEDS_ELEMENT_H_
 #define TENSORFLOW_IPU_KERNELS_FEEDS_ELEMENT_H_
 
@@ -10,12 +9,10 @@
 
 namespace tensorflow_ipu {
 
-// Its tensors, by reference; of a small element, a copy of their bytes. The program is on another processor than the
-// pump, and to follow references there, to count them down and to free what the pump allocated takes longer than the
-// bytes of a small element do. The copy's memory stays with the object, which the queue hands back to the pump.
+// An element of a dataset: its tensors, or a copy of their bytes if it is small. To release tensors on another
+// processor than the pump's takes longer than such a copy. Its memory goes back to the pump.
 class InfeedElement {
  public:
-  // Takes the tensors over, and leaves none.
   void Hold(std::vector<tensorflow::Tensor>* tensors) {
     copy_.clear();
     tensors_.swap(*tensors);
@@ -31,7 +28,7 @@ class InfeedElement {
     }
   }
 
-  // Calls `visit(data, bytes)` for each piece of memory that the element is in.
+  // Calls `visit(data, bytes)` for each piece of memory of the element.
   template <typename Visit>
   void ForEachPiece(Visit visit) const {
     for (const tensorflow::Tensor& tensor : tensors_) visit(tensor.data(), tensor.TotalBytes());
@@ -48,12 +45,10 @@ class InfeedElement {
     }
   }
 
-  // Has the processor bring the copy into its cache, while it does something else.
   void Prefetch() const {
     for (std::size_t at = 0; at < copy_.size(); at += 64) __builtin_prefetch(copy_.data() + at);
   }
 
-  // Lets the tensors go.
   void Drop() { tensors_.clear(); }
 
  private:

@@ -44,7 +44,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
     ++core::removals;
   }
   if (pump != nullptr) pump->Stop();
-  if (queue != nullptr) queue->Close();  // A start that failed midway left no pump to do it.
+  if (queue != nullptr) queue->Close();  // A failed start left no pump to do it.
   if (pump != nullptr && patience.count() > 0) pump->Await(patience);
   return queue != nullptr;
 }

@@ -1,4 +1,4 @@
-// The infeeds of this process: a number for each, and behind it the queue and pump of the pass that is under way.
+// The infeeds of this process, each with the queue and the pump of its current pass.
 #ifndef TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
 #define TENSORFLOW_IPU_KERNELS_FEEDS_INFEEDS_H_
 
@@ -20,10 +20,9 @@
 
 namespace tensorflow_ipu {
 
-// The queue of one pass. All its elements are alike: the pump sees to it.
+// The queue of one pass, whose elements have the same sizes.
 class InfeedQueue : public core::Infeed<InfeedElement> {
  public:
-  // `sizes` are the bytes of each tensor of an element.
   InfeedQueue(std::string name, int64_t depth, core::Grouping sharing, std::vector<std::size_t> sizes)
       : core::Infeed<InfeedElement>(std::move(name), depth, sharing),
         sizes_(std::move(sizes)),
@@ -44,13 +43,10 @@ class InfeedQueue : public core::Infeed<InfeedElement> {
 
 class Pump;
 
-// An infeed outlives the passes over its dataset: each start makes a new queue, so that what an old pump or an old wait
-// still does reaches the old queue alone.
-//
+// Each pass over the dataset has a new queue, so that an old pump or an old wait reaches the old queue alone.
 // Thread-safe.
 class Infeed {
  public:
-  // `sharing` says which replicas get the same elements.
   Infeed(std::string name, int64_t depth, core::Grouping sharing = {1, false})
       : name_(std::move(name)), depth_(depth), sharing_(sharing) {}
 
@@ -61,25 +57,23 @@ class Infeed {
 
   const std::string& name() const { return name_; }
 
-  // Ends the pass under way, if any, and returns the empty queue of the next one, whose elements have tensors of these
-  // sizes in bytes.
+  // Ends the current pass, and returns the empty queue of the next one.
   std::shared_ptr<InfeedQueue> Restart(std::vector<std::size_t> sizes);
 
-  // Hands the pass of `queue` the pump that fills it. Stops the pump where that pass is over already.
+  // Sets the pump of the pass of `queue`. Stops the pump if that pass is over.
   void Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);
 
-  // Ends the pass under way, and waits at most so long until its pump has let the dataset go, so that no element is
-  // read later. Returns whether there was one.
+  // Ends the current pass, and waits up to `timeout` until its pump has released the dataset. Returns whether there was
+  // one.
   bool Stop(std::chrono::nanoseconds patience = std::chrono::nanoseconds::zero());
 
-  // The queue of the pass under way; null where the infeed was not started, or was stopped.
+  // Null where no pass is under way.
   std::shared_ptr<InfeedQueue> queue() const;
 
-  // What passed in this pass and those before.
+  // In all passes.
   core::Passed passed() const;
 
  private:
-  // Puts the next pass, if any, in the place of the one under way, and ends that as Stop does.
   bool Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience);
 
   const std::string name_;
@@ -89,12 +83,11 @@ class Infeed {
   mutable core::Mutex mutex_;
   std::shared_ptr<InfeedQueue> queue_ IPU_GUARDED_BY(mutex_);
   std::shared_ptr<Pump> pump_ IPU_GUARDED_BY(mutex_);
-  core::Passed before_ IPU_GUARDED_BY(mutex_);  // In passes that are over.
+  core::Passed before_ IPU_GUARDED_BY(mutex_);  // In earlier passes.
 };
 
 core::Registry<Infeed>& Infeeds();
 
-// The words for a program that uses an infeed which has no pass under way.
 core::Outcome NotStarted(const std::string& name);
 
 }  // namespace tensorflow_ipu

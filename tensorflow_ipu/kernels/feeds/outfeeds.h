@@ -1,4 +1,3 @@
-// The outfeeds of this process: a number for each.
 #ifndef TENSORFLOW_IPU_KERNELS_FEEDS_OUTFEEDS_H_
 #define TENSORFLOW_IPU_KERNELS_FEEDS_OUTFEEDS_H_
 

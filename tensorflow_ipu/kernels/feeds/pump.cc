@@ -20,9 +20,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Counts the pumps that run, for whoever must outwait them.
-//
-// Thread-safe; never destroyed.
+// Counts the pumps that run. Thread-safe; never destroyed.
 class Running {
  public:
   static Running& Global() {
@@ -47,13 +45,11 @@ class Running {
   int count_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
-// How long the end of a session or context waits for its pumps. It is a courtesy to the user's code in datasets, which
-// seldom expects to run later; nothing depends on it.
+// How long the end of a session waits for its pumps, since user code in datasets seldom expects to run later.
 constexpr std::chrono::seconds kCourtesy{1};
 
-// TensorFlow aborts the process where a dataset gets no thread. An iteration begins with a pool of as many threads as
-// its options say, and has one for its autotuner, unless they say that it has none, one for a buffer, and the pump; the
-// last is to spare.
+// TensorFlow aborts the process where a dataset gets no thread. An iteration needs a pool, an autotuner unless it is
+// disabled, a buffer, the pump, and one to spare.
 absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
   constexpr int kOthers = 3;
   const tf::data::AutotuneOptions& tuning = dataset.options().autotune_options();
@@ -95,7 +91,6 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
 
 absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
                                                                    tf::data::DatasetBase* dataset) {
-  // Once for all that follows: each `fit` begins an iteration, and waits for these threads to come and go.
   if (absl::Status status = CheckThreads(*dataset); !status.ok()) return status;
   std::unique_ptr<DatasetReader> reader(new DatasetReader());
   if (absl::Status status = reader->MakeLibrary(context); !status.ok()) return status;
@@ -105,7 +100,7 @@ absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelC
   absl::Status status = tf::data::FinalizeDataset(context, dataset, &finalized);
   if (!status.ok()) return status;
   reader->finalized_.reset(finalized);
-  // None of what the op's context refers to may be left here: it goes with the op, or with the session.
+  // The reader outlives the op and its session, so it may keep nothing of the op's context.
   tf::FunctionLibraryRuntime* const library = reader->process_library_->GetFLR(context->device()->name());
   tf::Device* const device = library->device();
   tf::data::IteratorContext::Params params(context);
@@ -140,7 +135,7 @@ absl::Status DatasetReader::MakeIterator() {
 
 DatasetReader::DatasetReader() : threads_(tf::Env::Default(), "ipu_dataset") {}
 
-// The dataset's own threads end before what they use goes.
+// The dataset's own threads end before what they use.
 DatasetReader::~DatasetReader() { Cancel(); }
 
 Pump::Pump(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec)
@@ -171,7 +166,7 @@ void Pump::Stop() {
 }
 
 void Pump::Release() {
-  std::unique_ptr<DatasetReader> released;  // Goes after the lock.
+  std::unique_ptr<DatasetReader> released;  // Destroyed after the lock.
   const core::Lock lock(mutex_);
   released.swap(reader_);
 }

@@ -1,4 +1,4 @@
-// The thread that reads a dataset into an infeed queue, away from Python and its lock.
+// The thread that reads a dataset into an infeed queue, without Python's lock.
 #ifndef TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_
 #define TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_
 
@@ -31,7 +31,7 @@ struct ElementSpec {
   tensorflow::DataTypeVector types;
   std::vector<tensorflow::TensorShape> shapes;
 
-  // The bytes of each tensor.
+  // Of each tensor, in bytes.
   std::vector<std::size_t> sizes() const;
 };
 
@@ -53,7 +53,7 @@ struct ElementSpec {
 // GetNext and Begin are for one thread; Cancel for any.
 class DatasetReader {
  public:
-  // Begins. `context` is that of an op on the host that was given `dataset`.
+  // `context` is that of an op on the host that was given `dataset`.
   static absl::StatusOr<std::unique_ptr<DatasetReader>> Make(tensorflow::OpKernelContext* context,
                                                              tensorflow::data::DatasetBase* dataset);
   ~DatasetReader();
@@ -62,22 +62,20 @@ class DatasetReader {
     return iterator_->GetNext(context_.get(), element, end);
   }
 
-  // Begins anew, with the dataset's first element. Fails where the process may have no more threads.
+  // Starts anew with the first element.
   absl::Status Begin();
 
-  // Ends a GetNext that waits, and all later ones.
+  // Ends a waiting GetNext and all later ones.
   void Cancel() { cancellation_.StartCancel(); }
 
  private:
   DatasetReader();
 
-  // Sets up all that functions need: devices_, definitions_, process_library_, functions_.
   absl::Status MakeLibrary(tensorflow::OpKernelContext* context);
 
-  // Has the iteration begin; the process has the threads for it.
   absl::Status MakeIterator();
 
-  // A reference, of which the functions of a dataset hang, as in TracedFunctions.
+  // Releasing a dataset releases its functions; see TracedFunctions.
   struct Unref {
     void operator()(tensorflow::data::DatasetBase* dataset) const {
       BeforePythonEnds([dataset] { dataset->Unref(); });
@@ -85,38 +83,35 @@ class DatasetReader {
   };
   using Dataset = std::unique_ptr<tensorflow::data::DatasetBase, Unref>;
 
-  // What comes later uses what comes earlier.
+  // Later members use earlier ones.
   TracedFunctions definitions_;
   std::shared_ptr<const tensorflow::DeviceMgr> devices_;
   Dataset dataset_;
-  Dataset finalized_;  // With the dataset's options at work.
+  Dataset finalized_;  // With the dataset's options applied.
   std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime> process_library_;
   std::unique_ptr<tensorflow::FunctionHandleCache> functions_;
   tensorflow::ResourceMgr resources_;
   tensorflow::CancellationManager cancellation_;
   tensorflow::data::UnboundedThreadPool threads_;
-  // One for the whole iteration: TensorFlow's own iterators make one a call, at about the price of a small element.
+  // One for the whole iteration: making one takes as long as a small element.
   std::unique_ptr<tensorflow::data::IteratorContext> context_;
   std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
 };
 
-// Starts with its making; ends with the dataset, with the dataset's error, with the queue, or when stopped. Its thread
-// keeps what it works on alive, so nobody has to wait for a dataset that is stuck in the user's code.
-//
-// Thread-safe.
+// Runs from Start until the dataset ends or fails, the queue is closed, or Stop. Its thread owns what it uses, so
+// nobody waits for a dataset that is stuck in the user's code. Thread-safe.
 class Pump {
  public:
-  // Fails where the process may have no more threads.
   static absl::StatusOr<std::shared_ptr<Pump>> Start(std::unique_ptr<DatasetReader> reader,
                                                      std::shared_ptr<InfeedQueue> queue, ElementSpec spec);
 
   // Asks the thread to end, and closes the queue. Does not wait.
   void Stop();
 
-  // Waits until the thread has let the dataset go, at most so long.
+  // Waits until the thread has released the dataset.
   void Await(std::chrono::nanoseconds limit) { done_.WaitForNotificationWithTimeout(absl::FromChrono(limit)); }
 
-  // Waits until no pump of the process runs, at most so long. Returns whether none does.
+  // Waits until no pump runs. Returns false after `limit`.
   static bool AwaitAll(std::chrono::nanoseconds limit);
 
   Pump(std::unique_ptr<DatasetReader> reader, std::shared_ptr<InfeedQueue> queue, ElementSpec spec);
@@ -124,17 +119,16 @@ class Pump {
  private:
   void Run();
 
-  // Has Python log something of this pump; what a queue's end makes known is to be noted before that.
+  // Logs before the end of the queue is visible.
   void Note(const std::string& text) const;
 
-  // Reads the first element. A dataset that needs what is not there yet, a table that is not initialized for one, gets
-  // another chance when a program asks for the element: TensorFlow's own iterators read nothing earlier.
+  // If the first read fails, for instance as a table is not initialized, tries again when a program asks for the
+  // element, which is when TensorFlow's iterators read.
   absl::Status GetFirst(std::vector<tensorflow::Tensor>* element, bool* end);
 
-  // Lets the dataset go, with its threads and its memory: others may keep the pump itself.
+  // Releases the dataset, since others may keep the pump.
   void Release();
 
-  // Why the element does not fit, or Ok.
   core::Outcome Check(const std::vector<tensorflow::Tensor>& element) const;
 
   core::Mutex mutex_;
@@ -144,11 +138,10 @@ class Pump {
   absl::Notification done_;
 };
 
-// Stops its pumps when it goes: it is one of the resources of the device whose session or context started them, and
-// goes when these are cleared. Nothing breaks where a pump goes on for a while (see DatasetReader); but it should not.
+// Stops its pumps when the resources of the device whose session started them are cleared.
 class PumpAnchor : public tensorflow::ResourceBase {
  public:
-  // That of the device of an op.
+  // Of the device of an op.
   static absl::StatusOr<tensorflow::core::RefCountPtr<PumpAnchor>> Of(tensorflow::OpKernelContext* context);
 
   ~PumpAnchor() override;

@@ -22,7 +22,7 @@ absl::StatusOr<Tensors> Call(tf::OpKernel* kernel, absl::Span<const tf::Tensor> 
                              std::size_t lent) {
   absl::InlinedVector<tf::TensorValue, 4> values;
   values.reserve(inputs.size());
-  // A kernel writes its result over an input at most where that owns its memory, which a program's does not.
+  // A kernel reuses an input that owns its memory alone, which a program's does not.
   for (const tf::Tensor& input : inputs) values.emplace_back(const_cast<tf::Tensor*>(&input));
   const absl::InlinedVector<tf::AllocatorAttributes, 4> input_attributes(inputs.size());
   absl::InlinedVector<tf::AllocatorAttributes, 4> output_attributes(kernel->num_outputs());

@@ -1,4 +1,4 @@
-// One call of a kernel of TensorFlow's.
+// A call of one of TensorFlow's kernels.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_CALL_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_CALL_H_
 
@@ -17,11 +17,10 @@ namespace tensorflow_ipu {
 
 using Tensors = absl::InlinedVector<tensorflow::Tensor, 4>;
 
-// The kernel that TensorFlow has for a node on the CPU. The node has all of its attributes.
+// The node has all of its attributes.
 absl::StatusOr<std::unique_ptr<tensorflow::OpKernel>> CreateKernel(const tensorflow::NodeDef& node);
 
-// What the kernel gives for these inputs. The first `lent` of the results are to lie in memory that was lent to the
-// device for them.
+// The first `lent` results use memory that was lent to the device.
 absl::StatusOr<Tensors> Call(tensorflow::OpKernel* kernel, absl::Span<const tensorflow::Tensor> inputs,
                              KernelDevice* device, std::size_t lent);
 

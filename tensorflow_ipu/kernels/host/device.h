@@ -1,4 +1,4 @@
-// The device that a kernel of the host believes to run on: it hands out a program's memory for the kernel's results.
+// The device of a host kernel: it hands out a program's memory for the kernel's results.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
 
@@ -17,12 +17,10 @@
 
 namespace tensorflow_ipu {
 
-// Gives one piece of memory to the first that asks for as much, and TensorFlow's own to others.
-//
-// Thread-safe, but for Lend.
+// Gives its memory to the first allocation of that size, and TensorFlow's memory to others. Thread-safe, but for Lend.
 class LentMemory : public tensorflow::Allocator {
  public:
-  // What was allocated has been freed by then.
+  // The memory lent before is free by then.
   void Lend(void* data, std::size_t bytes);
 
   std::string Name() override { return "ipu_program"; }
@@ -35,18 +33,16 @@ class LentMemory : public tensorflow::Allocator {
   std::atomic<bool> free_{false};
 };
 
-// A device serves one call of a kernel at a time. The kernel may ask it from several threads.
+// Serves one call at a time, from several threads of its kernel.
 class KernelDevice : public tensorflow::DeviceBase {
  public:
   KernelDevice();
 
-  // The number of results for which the device can hand out a program's memory.
   static constexpr std::size_t kLendable = 255;
 
-  // Begins a call: `threads` is what the kernel may use.
   void Begin(const HostThreads& threads) { threads_ = &threads; }
 
-  // Has the next tensor that is allocated with the attributes `OfResult(i)` lie in this memory.
+  // The next tensor that is allocated with `OfResult(result)` uses this memory.
   void Lend(std::size_t result, void* data, std::size_t bytes);
   static tensorflow::AllocatorAttributes OfResult(std::size_t result);
 

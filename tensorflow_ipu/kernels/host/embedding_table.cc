@@ -45,7 +45,7 @@ core::Outcome EmbeddingTable::Update(const int32_t* indices, int64_t count, cons
     }
     return core::Outcome::Ok();
   }
-  std::shared_ptr<Accumulated> accumulated;  // Held, since whoever closes the table drops it.
+  std::shared_ptr<Accumulated> accumulated;  // Held, since closing the table drops it.
   {
     const core::Lock lock(mutex_);
     std::shared_ptr<Accumulated>& found = accumulated_[{how.replica, how.site}];

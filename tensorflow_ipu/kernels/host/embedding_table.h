@@ -1,4 +1,4 @@
-// The tables of embeddings that stay on the host: programs look rows up in them, and change these.
+// Embedding tables on the host, in which programs look up and update rows.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_EMBEDDING_TABLE_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_EMBEDDING_TABLE_H_
 
@@ -16,12 +16,12 @@
 
 namespace tensorflow_ipu {
 
-// What programs have asked of all tables so far.
+// What programs have asked of all tables.
 struct EmbeddingTraffic {
   std::atomic<int64_t> lookups{0};
   std::atomic<int64_t> rows_read{0};
   std::atomic<int64_t> updates{0};
-  std::atomic<int64_t> rows_updated{0};  // As they were given: with accumulation, they change the table later.
+  std::atomic<int64_t> rows_updated{0};  // As given: with accumulation they change the table later.
 
   // Never destroyed: threads of programs may outlive static destructors.
   static EmbeddingTraffic& Global() {
@@ -30,38 +30,32 @@ struct EmbeddingTraffic {
   }
 };
 
-// How the gradients of a lookup change the table.
 struct EmbeddingUpdate {
   float learning_rate;
-  int64_t batches;  // So many mini-batches make an update of a replica.
+  int64_t batches;  // Mini-batches per update of a replica.
   int64_t site;     // The lookup that the gradients are of.
   int64_t replica;
 };
 
-// Does not own its memory: who opened the table keeps that, and reads and writes it between runs.
-//
-// Thread-safe, but for the memory: a row is read and written under a lock that it shares with others.
+// The memory belongs to whoever opened the table, and is theirs between runs. Thread-safe: several rows share a lock.
 class EmbeddingTable {
  public:
-  // `half`: the rows are float16, and else float32.
   EmbeddingTable(void* data, int64_t rows, int64_t width, bool half)
       : data_(static_cast<char*>(data)), rows_(rows), width_(width), half_(half) {}
 
   int64_t width() const { return width_; }
   bool half() const { return half_; }
 
-  // Programs can use an open table. What was accumulated and not applied is gone when it is closed.
+  // Programs can use an open table. Closing it drops accumulated gradients.
   void SetOpen(bool open);
 
-  // Copies rows to `values`, [count, width].
   core::Outcome Look(const int32_t* indices, int64_t count, void* values);
 
-  // Takes the gradients of rows, [count, width], off these by stochastic gradient descent, or accumulates them.
+  // Applies gradients by stochastic gradient descent, or accumulates them.
   core::Outcome Update(const int32_t* indices, int64_t count, const void* gradients, const EmbeddingUpdate& how);
 
  private:
-  // Of one lookup on one replica: the sum for each row so far. Programs of several devices may have lookups of one
-  // number.
+  // The sums of one lookup on one replica. Lookups of several devices may share a number.
   struct Accumulated {
     core::Mutex mutex;
     int64_t batches IPU_GUARDED_BY(mutex) = 0;

@@ -1,4 +1,3 @@
-// The threads of a device, as a program sees them that is to use but some of them.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_FEWER_THREADS_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_FEWER_THREADS_H_
 
@@ -12,10 +11,8 @@
 
 namespace tensorflow_ipu {
 
-// XLA and the libraries that it calls divide a large operation among as many threads as a pool says that it has, and
-// hand the parts to the pool. This one says that it has fewer than it has: for one thread they make no parts.
-//
-// Thread-safe. Must not outlive the pool.
+// A pool that says it has fewer threads than it has: XLA and its libraries divide an operation among as many threads as
+// the pool says. Thread-safe. Must not outlive the pool.
 class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
  public:
   FewerThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(pool), count_(count), device_(this, count) {}
@@ -27,7 +24,7 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
   int NumThreads() const override { return count_; }
   int CurrentThreadId() const override {
     const int id = pool_->CurrentThreadId();
-    return id < count_ ? id : -1;  // Whoever asks has no place for more.
+    return id < count_ ? id : -1;  // Callers have no room for more.
   }
 
   const Eigen::ThreadPoolDevice* device() const { return &device_; }

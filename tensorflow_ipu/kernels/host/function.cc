@@ -19,7 +19,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The replica's number, and how many there are.
+// The replica index and the number of replicas.
 constexpr std::size_t kOwnArguments = 2;
 
 tf::Tensor CopyOf(tf::DataType type, const HostBuffer& buffer) {
@@ -42,14 +42,12 @@ absl::Status Deliver(absl::Span<const tf::Tensor> given, absl::Span<const HostRe
   return absl::OkStatus();
 }
 
-// What a run points to for as long as it lasts.
 struct Step {
   Step(int64_t id, tf::ResourceMgr* resources)
       : container(id, [resources](const std::string& name) { resources->Cleanup(name).IgnoreError(); }) {}
 
   tf::ScopedStepContainer container;
-  // Kernels run one after the other on the thread of the run; what they hand on runs on threads that nobody waits for
-  // in a queue. On TensorFlow's own threads it could wait behind the very programs that wait for it.
+  // Work that kernels hand on must not queue behind the programs that wait for it, as on TensorFlow's threads.
   std::function<void(std::function<void()>)> runner = [](std::function<void()> call) {
     core::Executor::Global().Run([call = std::move(call)](const core::Outcome&) { call(); });
   };
@@ -69,7 +67,7 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
   if (!status.ok()) return status;
   tf::FunctionLibraryRuntime::InstantiateOptions options;
   options.target = body->library_->device()->name();
-  // Operations run where the tables and variables are that they use, and all others on the host.
+  // Operations run on the devices of their tables and variables, and all others on the host.
   options.is_multi_device_function = true;
   options.allow_soft_placement = true;
   options.config_proto.set_allow_soft_placement(true);
@@ -141,7 +139,7 @@ void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer>
       const core::Lock lock(self->mutex_);
       self->running_.erase(cancellation.get());
     }
-    // What fails cancels the rest of itself, too.
+    // A failure also cancels the rest of the function.
     const bool interrupted = cancellation->IsCancelled() && core::interrupted.load(std::memory_order_relaxed);
     done(interrupted ? absl::CancelledError("The run was interrupted while its host worked.") : status);
   };

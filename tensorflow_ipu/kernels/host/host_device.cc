@@ -21,8 +21,8 @@ namespace tf = tensorflow;
 
 namespace {
 
-// TensorFlow clears the resources of all devices before it destroys the first of them, since what goes may look others
-// up. It reaches those alone that it made itself; this one is among them, and passes it on.
+// TensorFlow clears the resources of all devices that it made before it destroys the first device. This one passes that
+// on.
 class Clearing : public tf::ResourceBase {
  public:
   explicit Clearing(std::shared_ptr<tf::ResourceMgr> resources) : resources_(std::move(resources)) {}
@@ -39,9 +39,8 @@ bool CallsPython(const tf::OpKernel& kernel) {
   return type == "PyFunc" || type == "PyFuncStateless" || type == "EagerPyFunc";
 }
 
-// Python ends a thread that comes back to it when the interpreter has gone: by `pthread_exit`, which unwinds the stack.
-// There are functions on it that must not be unwound, and a process that unwinds them aborts. So the thread stays here
-// (as Python's own threads do from release 3.14 on), until the process is gone too.
+// Python ends a thread that comes back after the interpreter by `pthread_exit`, which unwinds the stack and aborts in
+// functions that must not be unwound. So the thread stays here, as in Python 3.14, until the process ends.
 void ComputeInPython(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   try {
     kernel->Compute(context);
@@ -50,7 +49,7 @@ void ComputeInPython(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   }
 }
 
-// In the place of TensorFlow's own, and with the same devices otherwise.
+// Replaces TensorFlow's factory; the devices are the same otherwise.
 class HostDeviceFactory : public tf::DeviceFactory {
  public:
   absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override {
@@ -77,7 +76,7 @@ class HostDeviceFactory : public tf::DeviceFactory {
   }
 };
 
-// TensorFlow's own has 60, and 70 where it was built for GPUs too; the devices that are preferred to a CPU have 200.
+// Above TensorFlow's factories (60, or 70 with GPUs), and below those of preferred devices (200).
 REGISTER_LOCAL_DEVICE_FACTORY("CPU", HostDeviceFactory, 80);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A device that runs the host's kernels, with resources that can outlive it.
+// A device for the host's kernels, with resources that can outlive it.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_HOST_DEVICE_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_HOST_DEVICE_H_
 
@@ -11,11 +11,9 @@
 
 namespace tensorflow_ipu {
 
-// TensorFlow's devices go with their session, and take their resources with them. What a dataset is made of refers to
-// both by plain pointers: the caches and shuffles of TensorFlow 1 delete a resource of the device when they go, and a
-// kernel looks variables and tables up there. So whoever goes on with a dataset when the session has gone needs a
-// device of its own, and the resources by reference. Both come from here: all CPU devices of the process are of this
-// class, and the IPU devices too.
+// TensorFlow's devices end with their session, with their resources. A dataset refers to both by plain pointers: it
+// deletes and looks up resources there. So whoever reads a dataset after the session needs a device of its own that
+// shares the resources. All CPU and IPU devices of the process are of this class.
 class HostDevice : public tensorflow::ThreadPoolDevice {
  public:
   HostDevice(const tensorflow::SessionOptions& options, const std::string& name, tensorflow::Bytes memory,
@@ -25,12 +23,10 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
 
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
 
-  // The same device once more: of this name, with these resources, with threads and memory of the process. It depends
-  // on nothing of this one, and may outlive it.
+  // A device of this name with the same resources, which may outlive this one.
   virtual std::unique_ptr<HostDevice> Twin(const std::string& name);
 
  protected:
-  // A twin of `original`.
   HostDevice(HostDevice& original, const std::string& name);
 
  private:

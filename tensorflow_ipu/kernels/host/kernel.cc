@@ -22,7 +22,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Memory of a program, for as long as a kernel runs. It owns nothing, so that no kernel writes its result there.
+// Does not own its memory, so that no kernel reuses it for a result.
 class Borrowed : public tf::TensorBuffer {
  public:
   explicit Borrowed(const HostBuffer& buffer) : TensorBuffer(buffer.data), bytes_(buffer.bytes) {}
@@ -46,7 +46,6 @@ tf::Tensor InputOf(tf::DataType type, const HostBuffer& buffer) {
   return copy;
 }
 
-// Puts what a kernel gave into the program's memory, where it is not there already.
 absl::Status Deliver(const Tensors& given, absl::Span<const HostBuffer> results) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostBuffer& result = results[i];
@@ -66,7 +65,7 @@ std::size_t BytesOf(absl::Span<const HostBuffer> buffers) {
   return bytes;
 }
 
-// A device for a call of a kernel on this thread. Kept from call to call, since most threads make many.
+// Kept from call to call of a thread.
 class DeviceOfCall {
  public:
   explicit DeviceOfCall(const HostThreads& threads) {
@@ -107,9 +106,8 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) 
   return std::make_shared<const HostKernel>(*std::move(own), Twin::Of(*op, node));
 }
 
-// For less, what oneDNN does before it computes takes longer than the rest, but of types narrower than float32, of
-// which TensorFlow's own kernels take many times as long. And to wake another thread takes as long as what it would do,
-// or on busy cores, many times as long.
+// For smaller tensors oneDNN's setup takes longer than the rest, except for narrow types, which TensorFlow's kernels
+// compute many times as slowly. Nor is another thread worth its wake.
 constexpr std::size_t kLittle = 256 << 10;
 
 bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf::DT_HALF; }
@@ -132,7 +130,7 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::stri
 
 absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
                              const HostThreads& threads) const {
-  // As TensorFlow's executor has them.
+  // As in TensorFlow's executor.
   const tf::port::ScopedFlushDenormal flush;
   const tf::port::ScopedSetRound round(FE_TONEAREST);
   const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
@@ -147,7 +145,7 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   if (twin_ != nullptr && (always_twin_ || !little)) {
     const absl::StatusOr<Tensors> given = twin_->Compute(inputs, device.get(), lent);
     if (given.ok()) return Deliver(*given, results);
-    // TensorFlow's own computes what oneDNN does not take, or says what is wrong with it.
+    // TensorFlow's kernel computes what oneDNN refuses, or reports the error.
   }
   const absl::StatusOr<Tensors> given = Call(own_.get(), inputs, device.get(), lent);
   return given.ok() ? Deliver(*given, results) : given.status();

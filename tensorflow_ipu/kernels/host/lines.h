@@ -1,7 +1,5 @@
-// The lines of the user's code that made the nodes whose kernels programs call.
-//
-// They are no part of a program: XLA's cache on disk would miss it once a line has moved. Each process that runs a
-// program has lowered it, though it may have been compiled by another, and so knows the lines.
+// The user's lines that made the nodes whose kernels programs call. They are no part of a program, so that XLA's cache
+// on disk hits when a line has moved. Each process that runs a program has lowered it, and so knows the lines.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_LINES_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_LINES_H_
 
@@ -10,11 +8,11 @@
 
 namespace tensorflow_ipu {
 
-// Notes that a node was made there; `name` is what messages call it. Thread-safe.
+// `name` is what messages call the node. Thread-safe.
 void NoteLine(std::string_view node, std::string_view name, const std::string& line);
 
-// Where the node was made, in brackets and after a space; empty if that is not known. Programs may have nodes that
-// differ in nothing else: then it is one line or the other. Thread-safe.
+// Where the node was made, with a space and in brackets; empty if that is not known. Identical nodes have several
+// lines. Thread-safe.
 std::string LinesOf(std::string_view node, std::string_view name);
 
 }  // namespace tensorflow_ipu

@@ -10,7 +10,7 @@ struct Python {
   core::Mutex mutex;
   core::Condition unused;
   bool ended IPU_GUARDED_BY(mutex) = false;
-  int uses IPU_GUARDED_BY(mutex) = 0;  // Calls that keep it.
+  int uses IPU_GUARDED_BY(mutex) = 0;
 };
 
 // Never destroyed: threads may outlive static destructors.
@@ -34,7 +34,7 @@ bool PythonHasEnded() {
   return python.ended;
 }
 
-// Without the mutex while it calls: what wants Python's lock must not hold another one that a holder of that may want.
+// Calls without the mutex, since `call` takes Python's lock.
 bool BeforePythonEnds(const std::function<void()>& call) {
   Python& python = ThePython();
   {

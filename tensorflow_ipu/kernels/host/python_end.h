@@ -1,4 +1,4 @@
-// The end of Python, which threads of ours may outlive: a dataset cannot be stopped in the midst of an operation.
+// The end of Python, which native threads may outlive.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_PYTHON_END_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_PYTHON_END_H_
 
@@ -9,24 +9,23 @@
 
 namespace tensorflow_ipu {
 
-// The process ends, and with it Python: from now on threads of ours leave alone what is Python's. Waits for a call of
-// BeforePythonEnds that is under way, so the caller must not hold Python's lock.
+// From now on threads leave Python alone. Waits for calls of BeforePythonEnds, so the caller must not hold Python's
+// lock.
 void EndPython();
 
 bool PythonHasEnded();
 
-// Calls `call`, which may need Python, and keeps Python from ending meanwhile. Returns whether it called: not where
-// Python has ended. Thread-safe.
+// Calls `call` and keeps Python alive meanwhile. Returns false, without a call, if Python has ended. Thread-safe.
 bool BeforePythonEnds(const std::function<void()>& call);
 
-// Functions know by which lines of Python their operations were made, and take Python's lock when they let go of that.
+// Functions hold Python's stack traces, and take Python's lock to free them.
 struct DropBeforePythonEnds {
   void operator()(const tensorflow::FunctionLibraryDefinition* functions) const {
-    BeforePythonEnds([functions] { delete functions; });  // Else the process takes them along.
+    BeforePythonEnds([functions] { delete functions; });  // Else they leak.
   }
 };
 
-// Has to go last of all that uses these functions or parts of them: then what goes before leaves Python alone.
+// Has to be destroyed after everything that uses these functions.
 using TracedFunctions = std::unique_ptr<tensorflow::FunctionLibraryDefinition, DropBeforePythonEnds>;
 
 }  // namespace tensorflow_ipu

@@ -13,7 +13,6 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Twins of all of `devices` that have one. Fails where `needed`, which is among them, has none.
 absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> Twins(const std::vector<tf::Device*>& devices,
                                                      const tf::DeviceBase& needed) {
   std::vector<std::unique_ptr<tf::Device>> twins;
@@ -52,7 +51,7 @@ absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionTwins::Of(tf::OpKern
 absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionTwins::Get(tf::OpKernelContext* context) {
   std::vector<tf::Device*> devices = context->function_library()->device_mgr()->ListDevices();
   const core::Lock lock(mutex_);
-  // TensorFlow may give a context other devices: where it joins a cluster, for one.
+  // A context that joins a cluster gets other devices.
   if (twins_ == nullptr || devices != originals_) {
     absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> twins = Twins(devices, *context->device());
     if (!twins.ok()) return twins.status();

@@ -1,4 +1,3 @@
-// Twins of all devices of a session, for what goes on when the session has gone.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_SESSION_TWINS_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_SESSION_TWINS_H_
 
@@ -14,15 +13,11 @@
 
 namespace tensorflow_ipu {
 
-// The twins (see host_device.h) of a session's or context's devices. They are made once, and not for each dataset that
-// is read: there is one for each IPU, and each epoch of a `fit` begins a read.
-//
-// It is one of the resources of the session's device that asks first, and goes when these are cleared.
-//
-// Thread-safe.
+// Copies of a session's devices (see host_device.h), for whoever reads a dataset after the session. They are made once:
+// each epoch of a `fit` on each IPU begins a read. A resource of the session's first device that asks. Thread-safe.
 class SessionTwins : public tensorflow::ResourceBase {
  public:
-  // Those for the session of an op on the host. They have a twin of the op's device. Who holds them may keep them.
+  // Of the session of an op on the host, among them one of the op's device.
   static absl::StatusOr<std::shared_ptr<const tensorflow::DeviceMgr>> Of(tensorflow::OpKernelContext* context);
 
   std::string DebugString() const override { return "The twins of a session's devices"; }
@@ -32,7 +27,7 @@ class SessionTwins : public tensorflow::ResourceBase {
 
   core::Mutex mutex_;
   std::vector<tensorflow::Device*> originals_ IPU_GUARDED_BY(mutex_);
-  std::shared_ptr<const tensorflow::DeviceMgr> twins_ IPU_GUARDED_BY(mutex_);  // Of originals_; null before the first.
+  std::shared_ptr<const tensorflow::DeviceMgr> twins_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

@@ -1,4 +1,4 @@
-// How calls on the core ended, in TensorFlow's words, and the other way round.
+// Conversion between the core's status and TensorFlow's.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_
 

@@ -11,7 +11,6 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The entry of n - 1 is for n threads.
 const std::vector<const HostThreads*>& ByCount() {
   static const auto* const all = [] {
     auto* const made = new std::vector<const HostThreads*>();

@@ -1,4 +1,3 @@
-// The threads among which kernels of the host divide their work.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_
 
@@ -10,18 +9,15 @@
 
 namespace tensorflow_ipu {
 
-// What a kernel gets that may use so many threads.
+// The threads that a kernel of the host may use.
 //
-// A kernel runs on a thread of XLA's, hands parts of its work to a pool, and waits for them on that thread. On XLA's
-// own pool they could wait for ever: a few kernels in flight would hold all of its threads, and their parts would find
-// none. So the parts have a pool of their own, on whose threads nothing else runs. A part computes and waits for
-// nobody, as it does on the pool that TensorFlow itself gives its kernels. So every part comes to its end, with it
-// every kernel, and no run can wait for itself, however many are in flight.
+// A kernel runs on a thread of XLA and waits there for parts of its work. On XLA's own pool a few kernels would hold
+// all threads and wait for ever. So the parts have a pool of their own; a part waits for nobody, so every kernel ends.
 //
 // Thread-safe, and never destroyed.
 class HostThreads {
  public:
-  // For a kernel that may use `count` threads; all that there are where it is 0 or more than that.
+  // 0 or too many: all threads.
   static const HostThreads& Of(int64_t count);
 
   explicit HostThreads(tensorflow::thread::ThreadPool* pool);

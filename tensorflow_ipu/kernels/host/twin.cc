@@ -23,7 +23,7 @@ const tf::OpDef* Find(const std::string& op) {
   return tf::OpRegistry::Global()->LookUpOpDef(op, &found).ok() ? found : nullptr;
 }
 
-// The kernel of an op that has those attributes of the node that it knows; null where there is none.
+// With those attributes of the node that the op has; null without a kernel.
 std::unique_ptr<tf::OpKernel> KernelOf(const tf::OpDef& op, const tf::NodeDef& node) {
   tf::NodeDef mine;
   mine.set_op(op.name());
@@ -40,8 +40,8 @@ std::unique_ptr<tf::OpKernel> KernelOf(const tf::OpDef& op, const tf::NodeDef& n
   return kernel.ok() ? *std::move(kernel) : nullptr;
 }
 
-// Whether a small gradient of a convolution comes to an end. TensorFlow tells types by the processor alone, and writes
-// an error to the log for some; but `ONEDNN_MAX_CPU_ISA` may have oneDNN know less.
+// Runs a small gradient of a convolution: TensorFlow checks the processor alone, but `ONEDNN_MAX_CPU_ISA` may restrict
+// oneDNN.
 bool Tried(tf::DataType type) {
   const tf::OpDef* const op = Find(absl::StrCat(kPrefix, "Conv2DBackpropFilter"));
   if (op == nullptr) return false;
@@ -65,7 +65,7 @@ bool Tried(tf::DataType type) {
 
 bool OneDnnComputes(tf::DataType type) {
   static const bool computes_float = Tried(tf::DT_FLOAT), computes_bfloat16 = Tried(tf::DT_BFLOAT16);
-  // On processors that know float16, its gradients of filters take 70 times as long as XLA's.
+  // With float16, its gradients of filters take 70 times as long as XLA's.
   return type == tf::DT_FLOAT ? computes_float : type == tf::DT_BFLOAT16 && computes_bfloat16;
 }
 
@@ -92,7 +92,7 @@ std::unique_ptr<const Twin> Twin::Of(const tf::OpDef& op, const tf::NodeDef& nod
 absl::StatusOr<Tensors> Twin::Compute(absl::Span<const tf::Tensor> inputs, KernelDevice* device,
                                       std::size_t lent) const {
   if (forward_ == nullptr) return Call(kernel_.get(), inputs, device, lent);
-  // It takes a fraction of the time of TensorFlow's own gradient, which looks for the maxima too.
+  // This takes a fraction of the time of TensorFlow's gradient, which searches for the maxima too.
   absl::StatusOr<Tensors> before = Call(forward_.get(), inputs.subspan(0, 1), device, 0);
   if (!before.ok()) return before.status();
   Tensors all(inputs.begin(), inputs.end());

@@ -1,4 +1,4 @@
-// oneDNN's kernels for a node of TensorFlow's.
+// oneDNN's kernels for a node.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_TWIN_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_TWIN_H_
 
@@ -15,28 +15,26 @@
 
 namespace tensorflow_ipu {
 
-// Whether oneDNN computes layers of this type, forward and gradients, on this processor, in code that was made for it.
+// Whether oneDNN has native code for layers of this type on this processor.
 bool OneDnnComputes(tensorflow::DataType type);
 
-// The kernel that TensorFlow puts in the place of its own where it uses oneDNN. TensorFlow does so on processors with
-// AVX-512 alone, or as `TF_ENABLE_ONEDNN_OPTS` says; but oneDNN's are faster on those without as well.
-//
-// Thread-safe.
+// TensorFlow uses these kernels with AVX-512 or `TF_ENABLE_ONEDNN_OPTS` alone, but they are faster on other processors
+// as well. Thread-safe.
 class Twin {
  public:
-  // Null where oneDNN has nothing for the node, or not for its type on this processor.
+  // Null where oneDNN has no kernel for the node or its type on this processor.
   static std::unique_ptr<const Twin> Of(const tensorflow::OpDef& op, const tensorflow::NodeDef& node);
 
   Twin(std::unique_ptr<tensorflow::OpKernel> kernel, std::unique_ptr<tensorflow::OpKernel> forward)
       : kernel_(std::move(kernel)), forward_(std::move(forward)) {}
 
-  // What it gives for the inputs of the node: the node's results first. It refuses some of what TensorFlow's own takes.
+  // The node's results come first. Fails for some inputs that TensorFlow's kernel takes.
   absl::StatusOr<Tensors> Compute(absl::Span<const tensorflow::Tensor> inputs, KernelDevice* device,
                                   std::size_t lent) const;
 
  private:
   const std::unique_ptr<tensorflow::OpKernel> kernel_;
-  // What computes the workspace of a gradient: the places of the maxima, which TensorFlow's own has as no result.
+  // Computes the workspace of a gradient: the places of the maxima.
   const std::unique_ptr<tensorflow::OpKernel> forward_;
 };
 

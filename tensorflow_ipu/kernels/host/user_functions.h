@@ -1,4 +1,3 @@
-// C++ functions that users load from libraries of their own, for programs to call.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_USER_FUNCTIONS_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_USER_FUNCTIONS_H_
 
@@ -10,8 +9,7 @@
 
 namespace tensorflow_ipu {
 
-// What programs of the machine call so as well: the inputs, how many elements each has, the outputs, the attributes of
-// the call, and its name.
+// The interface of C++ functions that users load: inputs, their sizes in elements, outputs, attributes and name.
 using UserFunction = void (*)(const std::vector<const void*>& data, const std::vector<uint32_t>& number_of_elements,
                               const std::vector<void*>& outputs, const std::string& attributes,
                               const std::string& name);

@@ -60,8 +60,8 @@ absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value)
       source = tsl::core::GetNewRef(found->second.copies[replica - 1].variable.get());
     }
   }
-  // A program that runs holds it to its end, and may wait for a host that writes another variable, which takes the
-  // mutex.
+  // Without the mutex: a program holds the variable to its end, and may wait for a host that takes the mutex to write
+  // another one.
   tf::tf_shared_lock reading(*source->mu());
   if (!source->is_initialized) return absl::FailedPreconditionError("The variable has no value yet.");
   *value = *source->tensor();
@@ -78,7 +78,7 @@ absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_
     if (entry->stale) Refresh(variable, entry);
     if (replica > 0) target = tsl::core::GetNewRef(entry->copies[replica - 1].variable.get());
   }
-  tf::mutex_lock writing(*target->mu());  // Not with the mutex held: see Read.
+  tf::mutex_lock writing(*target->mu());
   *target->tensor() = value;
   target->is_initialized = true;
   return absl::OkStatus();
@@ -121,7 +121,7 @@ absl::Status Copies::Add(tf::Var* variable, Entry* entry) {
   while (!free.empty()) {
     Copy copy = std::move(free.back());
     free.pop_back();
-    // Another manager may have come to stand where that of a closed session stood.
+    // A new manager may have the address of a closed session's.
     tf::Var* found = nullptr;
     const bool known = entry->resources->Lookup(entry->container, copy.name, &found).ok();
     const tf::core::RefCountPtr<tf::Var> reference(found);

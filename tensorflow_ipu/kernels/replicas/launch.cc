@@ -29,11 +29,10 @@ namespace tf = tensorflow;
 
 namespace {
 
-// How often the waits of a run that has failed are ended: a replica may come to wait at any time until its program
-// ends.
+// A replica of a failed run may begin to wait at any time until its program ends.
 constexpr std::chrono::milliseconds kEndWaitsEvery{20};
 
-// After a failure: replicas that ran ahead of the others in a feed are no longer.
+// After a failure, replicas may be at different elements of a feed.
 void Align(int64_t feed) {
   if (const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(feed)) outfeed->Align();
   const std::shared_ptr<Infeed> infeed = Infeeds().Find(feed);
@@ -79,7 +78,7 @@ void Launch::Start(bool may_block) {
   core::Executor::Global().Run([self = shared_from_this()](const core::Outcome& started) { self->Run(0, started); });
 }
 
-// A run of one replica alone needs no replica group: it meets nobody.
+// A single replica needs no replica group.
 void Launch::BeginRun() {
   if (count_ * worker_count_ == 1) return;
   std::vector<std::shared_ptr<core::CallSite>> sites;
@@ -96,8 +95,7 @@ void Launch::BeginRun() {
   replica_group_->Begin(count_, worker_, worker_count_, distributed_run_, sites);
 }
 
-// A replica's parameters are those of the op, field by field, where a replica shares them. A TensorFlow that has
-// another field needs a look at whether replicas do.
+// If TensorFlow adds a field, see whether replicas share it.
 static_assert(sizeof(tf::OpKernelContext::Params) == 424, "OpKernelContext::Params has other fields: see Prepare.");
 
 absl::Status Launch::Prepare() {
@@ -162,7 +160,7 @@ absl::Status Launch::PrepareResource(int input) {
   return absl::OkStatus();
 }
 
-// A feed has a lane a replica of this process; all else that a program names counts the replicas of all workers.
+// Feeds count the replicas of this process; everything else counts those of all workers.
 bool Launch::CountsAllWorkers(int64_t number) const {
   return worker_count_ > 1 && number >= 0 && Infeeds().Find(number) == nullptr && Outfeeds().Find(number) == nullptr;
 }
@@ -190,8 +188,7 @@ void Launch::Run(int64_t replica, const core::Outcome& started) {
     replicas_[replica].context->SetStatus(ToStatus(started));
     return Ended(replica);
   }
-  // A large product of a program that is alone is divided among all cores. Replicas would each have theirs divided
-  // among the same ones, at the price of many hand-overs: so they share out the cores.
+  // Replicas share out the cores: dividing each product among all of them would cost many hand-overs.
   const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));
   tf::OpKernelContext* const context = replicas_[replica].context.get();
   if (tf::AsyncOpKernel* const async = program_.kernel->AsAsync()) {
@@ -255,7 +252,7 @@ void Launch::EndWaits() {
 }
 
 void Launch::Finish() {
-  // Waits for a call that is under way: one that came later would end the next run of the device.
+  // Waits for a call in progress: a later one would end the device's next run.
   if (cancellable_) context_->cancellation_manager()->DeregisterCallback(cancellation_token_);
   absl::Status failure;
   {
@@ -277,7 +274,7 @@ void Launch::Finish() {
     for (const int64_t feed : feeds_) Align(feed);
     context_->SetStatus(failure);
   }
-  replicas_.clear();  // Before the op's end: they refer to its context.
+  replicas_.clear();  // They refer to the op's context.
   done_();
 }
 

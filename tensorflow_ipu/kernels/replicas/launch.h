@@ -1,4 +1,4 @@
-// One run of a program on all replicas of a device at once.
+// One run of a program on all replicas of a device.
 #ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
 #define TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
 
@@ -17,39 +17,31 @@
 
 namespace tensorflow_ipu {
 
-// Runs `program`, the kernel of a compiled program, once a replica, each on a thread of its own, with the inputs of the
-// op behind `context`. Of these, what names a feed or the site of a collective becomes the replica's own lane, and a
-// variable becomes the replica's own copy. Replica 0's results are the op's.
+// Runs the kernel of a compiled program once for each replica, with the inputs of the op behind `context`, but with a
+// state and copies of variables for each replica. Replica 0's results are the op's.
 //
-// Why each has a thread: the kernel of a compiled program holds its thread until the program ends, and TensorFlow has
-// as many threads as the machine has cores. Replicas that wait for each other in collectives have to be on their way
-// all at once.
+// Each replica has its own thread: a compiled program holds its thread until it ends, and replicas that wait for each
+// other have to run all at once. With several workers, replicas are numbered over all of them.
 //
-// Where several workers run programs together, replicas and what names a collective to them are numbered over all.
-//
-// The first failure ends the run: the others' collectives and waits for data fail, and its error is the run's. So does
-// whoever cancels the op, such as a session whose time is up.
+// The first failure, or a cancellation of the op, ends the run.
 class Launch : public std::enable_shared_from_this<Launch> {
  public:
-  // The kernel, and the library whose functions it calls.
   struct Program {
     tensorflow::OpKernel* kernel = nullptr;
     tensorflow::FunctionLibraryRuntime* library = nullptr;
   };
 
-  // `name` is the program's, for messages.
   Launch(tensorflow::OpKernelContext* context, Program program, std::string name, int64_t ordinal, int64_t replicas,
          std::function<void()> done);
 
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  // `done` is called when all replicas have ended, or at once on failure; the context has the outcome by then. One
-  // launch a device at a time. With `may_block`, a replica that is alone runs on this thread, and has ended on return.
+  // Calls `done` when all replicas have ended, with the status in the context. One launch per device at a time. With
+  // `may_block`, a single replica runs on this thread.
   void Start(bool may_block);
 
  private:
-  // A context and what it points to.
   struct Replica {
     std::vector<tensorflow::Tensor> inputs;
     std::vector<tensorflow::TensorValue> values;
@@ -63,7 +55,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   bool CountsAllWorkers(int64_t number) const;
   tensorflow::Tensor StateOf(int64_t number, int64_t replica) const;
   void BeginRun();
-  void NoteWrite(int input);  // The variable is a single replica's to write; others of other programs have copies.
+  void NoteWrite(int input);  // Other programs may have copies of a variable that a single replica writes.
   void Run(int64_t replica, const core::Outcome& started);
   void Ended(int64_t replica);
   void Fail(const absl::Status& status);
@@ -78,17 +70,17 @@ class Launch : public std::enable_shared_from_this<Launch> {
   const int64_t count_;  // Of this process.
   const std::function<void()> done_;
   const std::shared_ptr<core::ReplicaGroup> replica_group_;
-  const std::shared_ptr<const core::Workers> workers_;  // Null where this process is alone.
+  const std::shared_ptr<const core::Workers> workers_;  // Null without other workers.
   const int64_t worker_;
   const int64_t worker_count_;
-  const std::shared_ptr<const core::RandomStreams> streams_;  // By which a program names the device.
+  const std::shared_ptr<const core::RandomStreams> streams_;
 
   // Written by Start, before the replicas run.
   std::vector<tensorflow::AllocatorAttributes> input_attributes_;
   std::vector<tensorflow::AllocatorAttributes> output_attributes_;
   std::vector<Replica> replicas_;
-  std::vector<int64_t> feeds_;                             // The numbers of feeds and sites that the program uses.
-  std::shared_ptr<core::DistributedRun> distributed_run_;  // Null where no other worker takes part.
+  std::vector<int64_t> feeds_;                             // The feeds and sites that the program uses.
+  std::shared_ptr<core::DistributedRun> distributed_run_;  // Null if no other worker takes part.
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
 

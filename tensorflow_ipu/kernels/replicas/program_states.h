@@ -10,10 +10,8 @@ namespace tensorflow_ipu {
 
 tensorflow::Tensor TensorOf(const core::ProgramState& state);
 
-// Writes the first values of those inputs of a kernel that are states: after a compiled program failed midway, XLA may
-// have used the memory of what the program was to assign for something else.
-//
-// Never waits for another run that holds a state: that run began after the failed one, and restores it if it fails too.
+// Restores the states of a compiled program that failed: XLA may have reused the memory of the values to assign. Skips
+// states that a later run holds, which restores them if it fails too.
 void RestoreStates(tensorflow::OpKernelContext* context);
 
 }  // namespace tensorflow_ipu

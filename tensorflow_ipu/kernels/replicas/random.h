@@ -1,4 +1,4 @@
-// The random streams of this process: those of a device, and a number for programs to name them by.
+// The random streams of the devices.
 #ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_RANDOM_H_
 #define TENSORFLOW_IPU_KERNELS_REPLICAS_RANDOM_H_
 
@@ -14,13 +14,11 @@ namespace tensorflow_ipu {
 
 core::Registry<core::RandomStreams>& RandomStreams();
 
-// The streams of /device:IPU:<device>, made at their first use.
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 
-// The error of a program that draws from streams that are no more.
+// For a program whose streams were deleted.
 core::Outcome RandomStreamsGone();
 
-// Starts the streams of all devices anew.
 void ForgetSeeds();
 
 }  // namespace tensorflow_ipu
