@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAN = 0x80
 
 
-# By this attribute `kernels/precision/quarter.h` knows what of a conversion rounds, and what is beyond its format.
+# By this attribute `kernels/precision/rounding.h` knows what of a conversion rounds, and what is beyond its format.
 _ATTRIBUTE = "ipu_f8"
 
 

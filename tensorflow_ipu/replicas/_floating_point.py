@@ -51,7 +51,7 @@ class FloatingPoint(NamedTuple):
         return unstable if unstable.are_plain else self._replace(inv=False, div0=False, oflo=False)
 
     def text(self) -> str:
-        """The same as the program has it; see `kernels/precision/options.h`."""
+        """The same as the program has it; see `kernels/precision/rounding.h`."""
         return " ".join(
             f"{name}={int(value) if isinstance(value, bool) else value}"
             for name, value in self._asdict().items()

@@ -122,7 +122,7 @@ def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
 
     TensorFlow's bridge to XLA copies attributes to the instructions of most operations, but not of those that it lowers
     by MLIR: `Einsum` and others. Nor do operations inside of a loop or a called function get the
-    attributes of the call. `kernels/precision/options.h` reads the entries.
+    attributes of the call. `kernels/precision/rounding.h` reads the entries.
     """
     found: dict[str, Mapping[str, str]] = {}
     for name, said in _operations(graph, "", {}):

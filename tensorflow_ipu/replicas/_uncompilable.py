@@ -250,7 +250,7 @@ def _layers(found: _Found) -> str | None:
     return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(found.operation, found.scope)) or None
 
 
-# How `ffi/precision_check.cc` begins, up to the name of the operation.
+# How `ffi/precision_handlers.cc` begins, up to the name of the operation.
 _FAULT = re.compile(
     r"Floating point exception: (?P<operation>\w* `(?P<name>[^`]*)`)(?P<rest>.*?)(?: \[Op:.*)?$", re.DOTALL
 )

@@ -9,20 +9,24 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/control/metrics.h"
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/journal.h"
 #include "tensorflow_ipu/kernels/core/links.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/samples.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
-#include "tensorflow_ipu/kernels/device/configured.h"
+#include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/feeds/infeeds.h"
 #include "tensorflow_ipu/kernels/feeds/outfeeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
@@ -31,8 +35,7 @@
 #include "tensorflow_ipu/kernels/host/python_end.h"
 #include "tensorflow_ipu/kernels/host/twin.h"
 #include "tensorflow_ipu/kernels/host/user_functions.h"
-#include "tensorflow_ipu/kernels/lowering/executable_cache.h"
-#include "tensorflow_ipu/kernels/lowering/host_layers.h"
+#include "tensorflow_ipu/kernels/lowering/compile.h"
 #include "tensorflow_ipu/kernels/replicas/random.h"
 
 namespace tensorflow_ipu {
@@ -69,79 +72,78 @@ void Watch(int signals) {
   }
 }
 
-}  // namespace
-}  // namespace tensorflow_ipu
+core::Mutex gone_mutex;
+core::Passed gone_infeeds IPU_GUARDED_BY(gone_mutex);
+core::Passed gone_outfeeds IPU_GUARDED_BY(gone_mutex);
 
-using tensorflow_ipu::Infeeds;
-using tensorflow_ipu::Outfeeds;
-namespace core = tensorflow_ipu::core;
+void Write(std::ostream& text, const core::Passed& passed) {
+  text << passed.elements << ' ' << passed.bytes << ' ' << passed.waits << ' ' << passed.wait_ns;
+}
+
+void Write(std::ostream& text, const char* name, const core::Samples& samples, int64_t most) {
+  const core::Samples::Summary summary = samples.Read(most);
+  text << "metric " << name << ' ' << summary.count << ' ' << summary.total << '\n';
+  for (const core::Samples::Sample& sample : summary.latest) {
+    text << "sample " << name << ' ' << sample.end << ' ' << sample.duration << '\n';
+  }
+}
+
+// Adds the totals of a queue that is deleted.
+void AddPassed(const core::Passed& passed, core::Passed* totals) {
+  const core::Lock lock(gone_mutex);
+  *totals += passed;
+}
+
+}  // namespace
 
 extern "C" {
 
 // The system has devices /device:IPU:0 to /device:IPU:<count - 1> with these IPUs and connections.
 void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int32_t count) {
-  std::vector<tensorflow_ipu::Configured> devices;
+  std::vector<Configured> devices;
   for (int32_t i = 0; i < count; ++i) {
-    devices.push_back({ipus[i], static_cast<tensorflow_ipu::Connection>(connections[i])});
+    devices.push_back({ipus[i], static_cast<Connection>(connections[i])});
   }
-  tensorflow_ipu::ConfigureDevices(std::move(devices));
+  ConfigureDevices(std::move(devices));
 }
-
-// Programs that are compiled from now on are stored in this folder and loaded from it; see executable_cache.h.
-void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char* key) {
-  tensorflow_ipu::SetExecutableCache(folder, max_bytes, key);
-}
-
-// Programs are loaded from this folder as well.
-void ipu_add_executables(const char* folder, const char* key) { tensorflow_ipu::AddExecutables(folder, key); }
-
-// The ops that host kernels may compute, by line.
-const char* ipu_host_layers() { return tensorflow_ipu::HostLayers().c_str(); }
 
 // Whether oneDNN computes this type, a `tf.DType.as_datatype_enum`, on this processor.
-int32_t ipu_one_dnn_computes(int32_t type) {
-  return tensorflow_ipu::OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0;
-}
+int32_t ipu_one_dnn_computes(int32_t type) { return OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0; }
 
 // A new host function, without a body yet.
-int64_t ipu_host_function_new() {
-  return tensorflow_ipu::HostFunctions().Add(std::make_shared<tensorflow_ipu::HostFunction>());
-}
+int64_t ipu_host_function_new() { return HostFunctions().Add(std::make_shared<HostFunction>()); }
 
-void ipu_host_function_drop(int64_t number) { tensorflow_ipu::HostFunctions().Remove(number); }
+void ipu_host_function_drop(int64_t number) { HostFunctions().Remove(number); }
 
 // A user's function of a loaded library; programs call it by its number.
 int64_t ipu_user_function_new(void* function) {
-  return tensorflow_ipu::UserFunctions().Add(
-      std::make_shared<tensorflow_ipu::UserFunction>(reinterpret_cast<tensorflow_ipu::UserFunction>(function)));
+  return UserFunctions().Add(std::make_shared<UserFunction>(reinterpret_cast<UserFunction>(function)));
 }
 
-void ipu_user_function_drop(int64_t number) { tensorflow_ipu::UserFunctions().Remove(number); }
+void ipu_user_function_drop(int64_t number) { UserFunctions().Remove(number); }
 
 // A table of rows at `data`, which the caller keeps alive; of float16 if `half`, else of float32.
 int64_t ipu_embedding_new(void* data, int64_t rows, int64_t width, int32_t half) {
-  return tensorflow_ipu::EmbeddingTables().Add(
-      std::make_shared<tensorflow_ipu::EmbeddingTable>(data, rows, width, half != 0));
+  return EmbeddingTables().Add(std::make_shared<EmbeddingTable>(data, rows, width, half != 0));
 }
 
 // Whether programs may use a table.
 void ipu_embedding_open(int64_t number, int32_t open) {
-  if (const auto table = tensorflow_ipu::EmbeddingTables().Find(number)) table->SetOpen(open != 0);
+  if (const auto table = EmbeddingTables().Find(number)) table->SetOpen(open != 0);
 }
 
-void ipu_embedding_drop(int64_t number) { tensorflow_ipu::EmbeddingTables().Remove(number); }
+void ipu_embedding_drop(int64_t number) { EmbeddingTables().Remove(number); }
 
 // A new infeed, not started yet, that keeps `depth` elements a replica ready. Groups of `group_size` replicas (0: all)
 // share each element: neighbours, or with `orthogonal`, replicas as far apart as there are groups.
 int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal) {
-  return Infeeds().Add(
-      std::make_shared<tensorflow_ipu::Infeed>(name, depth, core::Grouping{group_size, orthogonal != 0}));
+  return Infeeds().Add(std::make_shared<Infeed>(name, depth, core::Grouping{group_size, orthogonal != 0}));
 }
 
 void ipu_infeed_drop(int64_t number) {
   if (const auto infeed = Infeeds().Remove(number)) {
     infeed->Stop();
-    tensorflow_ipu::NoteGone(infeed->passed(), tensorflow_ipu::Queue::kInfeed);
+    AddPassed(infeed->passed(), &gone_infeeds);
   }
 }
 
@@ -169,7 +171,7 @@ int64_t ipu_outfeed_new(const char* name, int32_t last) {
 int32_t ipu_outfeed_drop(int64_t number) {
   const auto outfeed = Outfeeds().Remove(number);
   if (outfeed == nullptr) return 0;
-  tensorflow_ipu::NoteGone(outfeed->passed(), tensorflow_ipu::Queue::kOutfeed);
+  AddPassed(outfeed->passed(), &gone_outfeeds);
   return 1;
 }
 
@@ -199,31 +201,29 @@ int64_t ipu_outfeed_woken_ns(int64_t number) {
 // A new call site of a collective in programs of a device. `what` describes the operation, for workers to compare; it
 // is empty if no data are exchanged. Groups are of `group_size` replicas (0: all).
 int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t group_size, int32_t orthogonal) {
-  return tensorflow_ipu::CallSites().Add(std::make_shared<core::CallSite>(
-      name, tensorflow_ipu::ReplicaGroupOf(device), what, core::Grouping{group_size, orthogonal != 0}));
+  return CallSites().Add(std::make_shared<core::CallSite>(name, ReplicaGroupOf(device), what,
+                                                          core::Grouping{group_size, orthogonal != 0}));
 }
 
 // The maximum size of the chunks that cross to other workers; 0: the default.
 void ipu_set_chunk_bytes(int64_t bytes) { core::SetChunkBytes(static_cast<std::size_t>(bytes)); }
 
 void ipu_site_drop(int64_t number) {
-  if (const auto site = tensorflow_ipu::CallSites().Remove(number)) site->Close();
+  if (const auto site = CallSites().Remove(number)) site->Close();
 }
 
 // A number by which programs name the random streams of a device.
-int64_t ipu_random_new(int64_t device) {
-  return tensorflow_ipu::RandomStreams().Add(tensorflow_ipu::RandomStreamsOf(device));
-}
+int64_t ipu_random_new(int64_t device) { return RandomStreams().Add(RandomStreamsOf(device)); }
 
-void ipu_random_drop(int64_t number) { tensorflow_ipu::RandomStreams().Remove(number); }
+void ipu_random_drop(int64_t number) { RandomStreams().Remove(number); }
 
 // Restarts the random streams of a device from a seed; with `identical`, all replicas draw the same.
 void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
-  tensorflow_ipu::RandomStreamsOf(device)->Reset(seed, identical != 0);
+  RandomStreamsOf(device)->Reset(seed, identical != 0);
 }
 
 // Restarts the random streams of all devices from random seeds.
-void ipu_random_forget() { tensorflow_ipu::ForgetSeeds(); }
+void ipu_random_forget() { ForgetSeeds(); }
 
 // This process becomes `worker`. `addresses` has a line for each worker; `limit` is how many seconds one waits for
 // another. `sockets` are the connections by worker, with -1 for this one. The library owns them and `listener`, where
@@ -238,7 +238,7 @@ int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit,
   workers->network =
       core::Links::Make(std::vector<int>(sockets, sockets + workers->count()), listener, refusal, &outcome);
   if (!outcome.ok()) return 0;
-  tensorflow_ipu::SetWorkers(std::move(workers));
+  SetWorkers(std::move(workers));
   return 1;
 }
 
@@ -248,28 +248,28 @@ void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds
 // Starts the thread that turns Ctrl-C into the end of waits. `signals` is the reading end of Python's wake-up pipe.
 // Returns 0 if the system gives no thread.
 int32_t ipu_interrupt_watch(int32_t signals) {
-  return core::StartThread("ipu-signals", [signals] { tensorflow_ipu::Watch(signals); }).ok();
+  return core::StartThread("ipu-signals", [signals] { Watch(signals); }).ok();
 }
 
 // From now on Ctrl-C ends waits on infeeds, and feeds refuse use. Signals are forwarded to `forward`, unless it is -1.
 void ipu_interrupt_arm(int32_t forward) {
-  const core::Lock lock(tensorflow_ipu::arming);
-  tensorflow_ipu::armed = true;
-  tensorflow_ipu::core::main_thread_runs = true;
-  tensorflow_ipu::forward_to = forward;
+  const core::Lock lock(arming);
+  armed = true;
+  core::main_thread_runs = true;
+  forward_to = forward;
 }
 
 // Interrupts the run as Ctrl-C does, if there is one.
 void ipu_interrupt_now() {
-  const core::Lock lock(tensorflow_ipu::arming);
-  if (tensorflow_ipu::armed) tensorflow_ipu::Interrupt();
+  const core::Lock lock(arming);
+  if (armed) Interrupt();
 }
 
 // Ends what `ipu_interrupt_arm` began, and lets feeds be used again.
 void ipu_interrupt_disarm() {
-  const core::Lock lock(tensorflow_ipu::arming);
-  tensorflow_ipu::armed = false;
-  tensorflow_ipu::core::main_thread_runs = false;
+  const core::Lock lock(arming);
+  armed = false;
+  core::main_thread_runs = false;
   core::interrupted = false;
 }
 
@@ -278,14 +278,14 @@ void ipu_interrupt_disarm() {
 int32_t ipu_shut_down(int64_t nanoseconds) {
   const std::chrono::nanoseconds limit(nanoseconds);
   for (const auto& infeed : Infeeds().All()) infeed->Stop();
-  const bool pumps = tensorflow_ipu::Pump::AwaitAll(limit);
+  const bool pumps = Pump::AwaitAll(limit);
   return core::Executor::Global().AwaitIdle(limit) && pumps;
 }
 
 // The process ends while threads of ours run. They must not call Python, nor use objects that static destructors
 // destroy; so the process exits, with its exit code, before those run.
 void ipu_end_process() {
-  tensorflow_ipu::EndPython();
+  EndPython();
   on_exit(
       [](int code, void*) {
         std::fflush(nullptr);
@@ -295,4 +295,83 @@ void ipu_end_process() {
       nullptr);
 }
 
+// All metrics, a line each, of words with blanks between them; times in nanoseconds:
+//
+//   counter <name> <value>
+//   metric <name> <count> <total>, with the latest, so many at most: sample <name> <end> <duration>
+//   gone infeed|outfeed <elements> <bytes> <waits> <waited>
+//   infeed|outfeed <number> <elements> <bytes> <waits> <waited> <ready> <depth> <name, to the end of the line>
+//
+// The text is the calling thread's until it asks again.
+const char* ipu_metrics(int64_t samples) {
+  static thread_local std::string kept;
+  core::Metrics& metrics = core::Metrics::Global();
+  std::ostringstream text;
+  const auto counter = [&](const char* name, const std::atomic<int64_t>& value) {
+    text << "counter " << name << ' ' << value.load(std::memory_order_relaxed) << '\n';
+  };
+  counter("Collectives", metrics.collectives);
+  counter("CollectiveBytes", metrics.collective_bytes);
+  counter("Crossings", metrics.crossings);
+  counter("CrossingBytes", metrics.crossing_bytes);
+  const EmbeddingTraffic& embeddings = EmbeddingTraffic::Global();
+  counter("EmbeddingLookups", embeddings.lookups);
+  counter("EmbeddingRowsRead", embeddings.rows_read);
+  counter("EmbeddingUpdates", embeddings.updates);
+  counter("EmbeddingRowsUpdated", embeddings.rows_updated);
+  counter("ExecutablesLoaded", metrics.executables_loaded);
+  counter("ExecutablesStored", metrics.executables_stored);
+  for (const auto& [type, calls] : metrics.host_kernel_calls.Read()) {
+    text << "counter HostKernelCalls:" << type << ' ' << calls << '\n';
+  }
+  counter("HostFunctionCalls", metrics.host_function_calls);
+  counter("UserOperationCalls", metrics.user_operation_calls);
+  counter("VariableReads", metrics.variable_reads);
+  counter("VariableReadBytes", metrics.variable_read_bytes);
+  counter("VariableWrites", metrics.variable_writes);
+  counter("VariableWriteBytes", metrics.variable_write_bytes);
+  counter("FailedGraphRuns", metrics.failed_graph_runs);
+  Write(text, "InfeedWaitTime", metrics.infeed_waits, samples);
+  Write(text, "CollectiveWaitTime", metrics.collective_waits, samples);
+  Write(text, "GraphRunTime", metrics.graph_runs, samples);
+  Write(text, "CompileTime", CompileTimes(), samples);
+  {
+    const core::Lock lock(gone_mutex);
+    text << "gone infeed ";
+    Write(text, gone_infeeds);
+    text << "\ngone outfeed ";
+    Write(text, gone_outfeeds);
+    text << '\n';
+  }
+  for (const auto& [number, infeed] : Infeeds().Entries()) {
+    const auto queue = infeed->queue();
+    text << "infeed " << number << ' ';
+    Write(text, infeed->passed());
+    text << ' ' << (queue == nullptr ? 0 : queue->ready()) << ' ' << (queue == nullptr ? 0 : queue->depth()) << ' '
+         << infeed->name() << '\n';
+  }
+  for (const auto& [number, outfeed] : Outfeeds().Entries()) {
+    text << "outfeed " << number << ' ';
+    Write(text, outfeed->passed());
+    text << ' ' << outfeed->ready() << " 0 " << outfeed->name() << '\n';
+  }
+  kept = text.str();
+  return kept.c_str();
+}
+
+// Takes the messages of native threads for Python to log: a line each, of the time in nanoseconds of the monotonic
+// clock, a blank and the text. The text is valid until the calling thread asks again.
+const char* ipu_journal() {
+  static thread_local std::string kept;
+  std::ostringstream text;
+  for (const auto& line : core::Journal::Global().Take()) {
+    text << line.when << ' ';
+    for (const char letter : line.text) text << (letter == '\n' ? ' ' : letter);
+    text << '\n';
+  }
+  kept = text.str();
+  return kept.c_str();
+}
+
 }  // extern "C"
+}  // namespace tensorflow_ipu

@@ -135,13 +135,11 @@ bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* 
 }
 
 }  // namespace
-}  // namespace tensorflow_ipu
 
 // Allocates the tensors of an element of `lanes` replicas, which the caller owns, and returns where each leaf's values
 // belong. Returns 0 if there is no memory.
-extern "C" int32_t ipu_outfeed_place(const tensorflow_ipu::ElementLayout* layout, int64_t lanes,
-                                     DLManagedTensor** tensors, void** values) {
-  using namespace tensorflow_ipu;
+extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t lanes, DLManagedTensor** tensors,
+                                     void** values) {
   std::vector<OwnedTensor> element = NewElement(*layout, lanes);
   if (element.size() != static_cast<std::size_t>(layout->leaves)) return 0;
   for (OwnedTensor& tensor : element) {
@@ -155,9 +153,8 @@ extern "C" int32_t ipu_outfeed_place(const tensorflow_ipu::ElementLayout* layout
 // the first element goes there, to tensors for `lanes` replicas; for each other one, `tensors` gets a tensor a leaf,
 // which the caller owns. Returns the number of elements, or a `Refusal`, which a dequeue operation explains; then all
 // elements stay.
-extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const tensorflow_ipu::ElementLayout* layout,
-                                    int64_t most, int64_t lanes, void* const* first, DLManagedTensor** tensors) {
-  using namespace tensorflow_ipu;
+extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
+                                    int64_t lanes, void* const* first, DLManagedTensor** tensors) {
   const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
   if (outfeed == nullptr) return kGone;
   core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
@@ -177,9 +174,8 @@ extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const t
 
 // As `ipu_outfeed_rows`, with all elements of a leaf in one tensor of shape [elements] + [replicas, if several] + the
 // leaf's own.
-extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, const tensorflow_ipu::ElementLayout* layout,
-                                       int64_t most, DLManagedTensor** tensors) {
-  using namespace tensorflow_ipu;
+extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
+                                       DLManagedTensor** tensors) {
   const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
   if (outfeed == nullptr) return kGone;
   core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
@@ -201,3 +197,5 @@ extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, cons
   for (OwnedTensor& tensor : stacked) *tensors++ = tensor.release();
   return taken.count;
 }
+
+}  // namespace tensorflow_ipu

@@ -1,22 +1,24 @@
 // The TensorFlow devices /device:IPU:<n>: the host's kernels and memory under the IPU's name.
+#include "tensorflow_ipu/kernels/device/ipu_device.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/device/configured.h"
-#include "tensorflow_ipu/kernels/device/program_compiler.h"
 #include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/fewer_threads.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
@@ -28,6 +30,17 @@ namespace {
 
 namespace tf = tensorflow;
 
+// Never destroyed: threads of programs may outlive static destructors.
+struct System {
+  core::Mutex mutex;
+  std::vector<Configured> devices IPU_GUARDED_BY(mutex) = {{1, Connection::kAlways}};
+};
+
+System& TheSystem() {
+  static auto* const system = new System();
+  return *system;
+}
+
 constexpr int kDefaultDevices = 8;  // As in _environment.py.
 
 bool IsCompiled(const tf::OpKernel& kernel) { return kernel.def().attr().count("_XlaMustCompile") > 0; }
@@ -35,52 +48,22 @@ bool IsCompiled(const tf::OpKernel& kernel) { return kernel.def().attr().count("
 // Ops that take a variable and do not write it: they read it, pass it on, or call functions, whose ops are seen one by
 // one unless they are compiled.
 bool OnlyReads(const tf::OpKernel& kernel) {
-  static const auto* const readers = new absl::flat_hash_set<std::string>{"Case",
-                                                                          "DestroyResourceOp",
-                                                                          "DisableCopyOnRead",
-                                                                          "Enter",
-                                                                          "Exit",
-                                                                          "Identity",
-                                                                          "IdentityN",
-                                                                          "If",
-                                                                          "IpuReplicaRead",
-                                                                          "IpuReplicaWrite",
-                                                                          "IpuReplicatedRun",
-                                                                          "Merge",
-                                                                          "NextIteration",
-                                                                          "PartitionedCall",
-                                                                          "ReadVariableOp",
-                                                                          "ResourceGather",
-                                                                          "ResourceGatherNd",
-                                                                          "StatefulPartitionedCall",
-                                                                          "StatelessIf",
-                                                                          "StatelessWhile",
-                                                                          "Switch",
-                                                                          "VarIsInitializedOp",
-                                                                          "VariableShape",
-                                                                          "While",
-                                                                          "_ReadVariablesOp",
-                                                                          "_Retval",
-                                                                          "_SwitchN"};
+  constexpr char kReaders[] =
+      "Case DestroyResourceOp DisableCopyOnRead Enter Exit Identity IdentityN If IpuReplicaRead IpuReplicaWrite "
+      "IpuReplicatedRun Merge NextIteration PartitionedCall ReadVariableOp ResourceGather ResourceGatherNd "
+      "StatefulPartitionedCall StatelessIf StatelessWhile Switch VarIsInitializedOp VariableShape While "
+      "_ReadVariablesOp _Retval _SwitchN";
+  static const auto* const readers = new absl::flat_hash_set<std::string>(absl::StrSplit(kReaders, ' '));
   return readers->contains(kernel.type_string()) && !IsCompiled(kernel);
 }
 
 // Ops that create and destroy variables or move their values. They run on devices that are not configured, since
 // programs for several devices are often built first.
 bool IsVariablesLife(const tf::OpKernel& kernel) {
-  static const auto* const ops = new absl::flat_hash_set<std::string>{"AssignVariableOp",
-                                                                      "Const",
-                                                                      "DestroyResourceOp",
-                                                                      "Fill",
-                                                                      "VarHandleOp",
-                                                                      "VarIsInitializedOp",
-                                                                      "_Arg",
-                                                                      "_EagerConst",
-                                                                      "_HostRecv",
-                                                                      "_HostSend",
-                                                                      "_Recv",
-                                                                      "_Retval",
-                                                                      "_Send"};
+  constexpr char kVariableOps[] =
+      "AssignVariableOp Const DestroyResourceOp Fill VarHandleOp VarIsInitializedOp _Arg _EagerConst _HostRecv "
+      "_HostSend _Recv _Retval _Send";
+  static const auto* const ops = new absl::flat_hash_set<std::string>(absl::StrSplit(kVariableOps, ' '));
   return ops->contains(kernel.type_string());
 }
 
@@ -230,4 +213,19 @@ class IpuDeviceFactory : public tf::DeviceFactory {
 REGISTER_LOCAL_DEVICE_FACTORY("IPU", IpuDeviceFactory, 200);
 
 }  // namespace
+
+void ConfigureDevices(std::vector<Configured> devices) {
+  System& system = TheSystem();
+  const core::Lock lock(system.mutex);
+  configured_devices = static_cast<int32_t>(devices.size());
+  system.devices = std::move(devices);
+}
+
+Configured ConfiguredAt(int64_t ordinal) {
+  System& system = TheSystem();
+  const core::Lock lock(system.mutex);
+  const std::vector<Configured>& devices = system.devices;
+  return ordinal >= 0 && ordinal < static_cast<int64_t>(devices.size()) ? devices[ordinal] : Configured{};
+}
+
 }  // namespace tensorflow_ipu

@@ -1,25 +1,259 @@
+// Compiles programs, with a cache of executables on disk.
 #include "tensorflow_ipu/kernels/lowering/compile.h"
 
+#include <chrono>
+#include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/lowering/device_compiler.h"  // First: others include what it replaces.
+// TensorFlow's compiler of a device includes headers of PjRt and through them MLIR's, which TensorFlow's wheel lacks.
+// The PjRt names that it uses are declared here instead; none of them is called.
+#ifndef XLA_PJRT_PJRT_CLIENT_H_
+#define XLA_PJRT_PJRT_CLIENT_H_
+namespace xla {
+struct ExecuteOptions;
+class PjRtBuffer;
+class PjRtClient;
+class PjRtDevice;
+class PjRtLoadedExecutable {
+ public:
+  int64_t SizeOfGeneratedCodeInBytes() const;
+};
+}  // namespace xla
+#endif  // XLA_PJRT_PJRT_CLIENT_H_
 
+#ifndef TENSORFLOW_CORE_TFRT_COMMON_ASYNC_VALUE_TENSOR_H_
+#define TENSORFLOW_CORE_TFRT_COMMON_ASYNC_VALUE_TENSOR_H_
+namespace tensorflow {
+class AsyncValueAllocator;
+}  // namespace tensorflow
+#endif  // TENSORFLOW_CORE_TFRT_COMMON_ASYNC_VALUE_TENSOR_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/jit/compilability_check_util.h"
 #include "tensorflow/compiler/jit/device_compilation_profiler.h"
+#include "tensorflow/compiler/jit/device_compiler.h"
+#include "tensorflow/compiler/jit/flags.h"
 #include "tensorflow/compiler/jit/variable_info.h"
 #include "tensorflow/compiler/jit/variable_info_util.h"
+#include "tensorflow/compiler/jit/xla_activity_listener.h"
 #include "tensorflow/compiler/jit/xla_compiler_options_util.h"
+#include "tensorflow/compiler/jit/xla_device_compiler_client.h"
 #include "tensorflow/compiler/jit/xla_launch_util.h"
 #include "tensorflow/compiler/jit/xla_platform_info.h"
+#include "tensorflow/core/lib/strings/proto_serialization.h"
+#include "tensorflow/core/platform/fingerprint.h"
 #include "tensorflow_ipu/kernels/core/file_cache.h"
-#include "tensorflow_ipu/kernels/lowering/compiler_client.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/device/ipu_device.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
+#include "tensorflow_ipu/kernels/precision/rewrite.h"
+#include "xla/client/client_library.h"
+#include "xla/service/cpu/executable.pb.h"
+#include "xla/service/hlo.pb.h"
+#include "xla/service/platform_util.h"
 
 namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
+using DeviceCompiler = tf::DeviceCompiler<xla::LocalExecutable, xla::LocalClient>;
+
+namespace {
+
+core::Samples& Times() {
+  static auto* const times = new core::Samples();
+  return *times;
+}
+
+class Listener : public tf::XlaActivityListener {
+ public:
+  absl::Status Listen(const tf::XlaAutoClusteringActivity&) override { return absl::OkStatus(); }
+
+  absl::Status Listen(const tf::XlaJitCompilationActivity& done) override {
+    Times().Add(core::Samples::Clock::now(), std::chrono::microseconds(done.compile_time_us()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Listen(const tf::XlaOptimizationRemark&) override { return absl::OkStatus(); }
+};
+
+const bool listening = [] {
+  tf::RegisterXlaActivityListener(std::make_unique<Listener>());
+  return true;
+}();
+
+// A folder of executables, and a key for what they depend on besides the program.
+struct Executables {
+  std::shared_ptr<const core::FileCache> files;
+  std::string key;
+};
+
+// TensorFlow's client, which looks into the caches before it compiles. Thread-safe.
+class CompilerClient : public tf::XlaDeviceCompilerClient {
+ public:
+  // Without a cache of its own, it uses those that are set for the process.
+  explicit CompilerClient(xla::LocalClient* client) : XlaDeviceCompilerClient(client) {}
+  CompilerClient(xla::LocalClient* client, Executables own) : XlaDeviceCompilerClient(client), own_(std::move(own)) {}
+
+  absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuildExecutable(
+      const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) override;
+
+ private:
+  const Executables own_;
+};
+
+// The name under which TensorFlow's launch of a program looks up the compiler of a device.
+constexpr char kCompiler[] = "xla_device_compiler";
+
+// Never destroyed: threads of programs may outlive static destructors.
+struct Settings {
+  core::Mutex mutex;
+  Executables cache IPU_GUARDED_BY(mutex);
+  std::vector<Executables> others IPU_GUARDED_BY(mutex);
+};
+
+Settings& TheSettings() {
+  static auto* const settings = new Settings();
+  return *settings;
+}
+
+// The program as text that is the same in each process: without the names that TensorFlow numbers, and without source
+// locations.
+std::string ProgramText(const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) {
+  xla::HloModuleProto module = result.computation->proto();
+  module.clear_name();
+  module.clear_id();
+  module.clear_entry_computation_name();
+  module.clear_stack_frame_index();
+  for (xla::HloComputationProto& computation : *module.mutable_computations()) {
+    computation.clear_name();
+    for (xla::HloInstructionProto& instruction : *computation.mutable_instructions()) {
+      instruction.clear_name();
+      instruction.clear_metadata();
+    }
+  }
+  std::string text;
+  if (!tf::SerializeToStringDeterministic(module, &text)) return "";
+  for (const xla::Shape& shape : result.xla_input_shapes) absl::StrAppend(&text, "|", shape.ToString(true));
+  absl::StrAppend(&text, "|", result.xla_output_shape.ToString(true), "|", options.alias_passthrough_params);
+  return text;
+}
+
+std::string NameOfExecutable(const std::string& text, const std::string& key) {
+  const tf::Fprint128 print = tf::Fingerprint128(absl::StrCat(key, "|", text));
+  return absl::StrCat(absl::Hex(print.high64, absl::kZeroPad16), absl::Hex(print.low64, absl::kZeroPad16));
+}
+
+// Clears the features of the processor that the executable was compiled for. Two of them are tuning hints that no
+// processor reports, so that XLA would warn twice whenever it loads an executable. The features that the processor must
+// have are in the key.
+std::string WithoutFeatures(std::string serialized) {
+  xla::cpu::CompilationResultProto executable;
+  if (!executable.ParseFromString(serialized)) return serialized;
+  executable.mutable_target_machine_options()->clear_features();
+  return executable.SerializeAsString();
+}
+
+// Compiles a program that emulates the machine's arithmetic. XLA's excess precision would skip the rounding to float16
+// of values that are converted back to float32.
+absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDeviceCompilerClient* client,
+                                                                     const tf::XlaCompiler::Options& options,
+                                                                     const tf::XlaCompiler::CompilationResult& result) {
+  std::vector<const xla::Shape*> inputs;
+  for (const xla::Shape& shape : result.xla_input_shapes) inputs.push_back(&shape);
+  xla::ExecutableBuildOptions building =
+      tf::GetExecutableBuildOptions(options, result, client->client()->default_device_ordinal());
+  building.mutable_debug_options()->set_xla_allow_excess_precision(false);
+  auto built = client->client()->Compile(*result.computation, inputs, building);
+  if (!built.ok()) return built.status();
+  return std::move(built->front());  // There is one partition.
+}
+
+// Has XLA compile the program, rewritten for the machine's arithmetic if it asks for that.
+absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
+                                                            const tf::XlaCompiler::Options& options,
+                                                            const tf::XlaCompiler::CompilationResult& result) {
+  auto rewritten = precision::Rewritten(*result.computation);
+  if (!rewritten.ok()) return rewritten.status();
+  if (*rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
+  tf::XlaCompiler::CompilationResult changed = result;
+  changed.computation = *std::move(rewritten);
+  return BuiltAsRounded(client, options, changed);
+}
+
+absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecutable(
+    const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) {
+  Executables cache = own_;
+  std::vector<Executables> sources;
+  if (cache.files == nullptr) {
+    Settings& settings = TheSettings();
+    const core::Lock lock(settings.mutex);
+    cache = settings.cache;
+    sources = settings.others;
+  }
+  if (cache.files != nullptr) sources.insert(sources.begin(), cache);
+  if (sources.empty()) return Built(this, options, result);
+  const std::string text = ProgramText(options, result);
+  for (const Executables& source : sources) {
+    const std::optional<std::string> found = source.files->Read(NameOfExecutable(text, source.key));
+    if (!found) continue;
+    absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> loaded = LoadExecutable(options, result, *found);
+    if (!loaded.ok()) continue;  // It is compiled again and overwritten.
+    core::Count(&core::Metrics::Global().executables_loaded);
+    return loaded;
+  }
+  absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> built = Built(this, options, result);
+  if (!built.ok() || cache.files == nullptr || text.empty()) return built;
+  absl::StatusOr<std::string> serialized = SerializeExecutable(**built);
+  if (serialized.ok() &&
+      cache.files->Write(NameOfExecutable(text, cache.key), WithoutFeatures(*std::move(serialized)))) {
+    core::Count(&core::Metrics::Global().executables_stored);
+  }
+  return built;
+}
+
+// Makes a compiler like TensorFlow's own one of each device. The caller owns it.
+DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, Executables own) {
+  xla::LocalClientOptions options;
+  options.set_platform(xla::PlatformUtil::GetPlatform("Host").value());
+  options.set_intra_op_parallelism_threads(device->tensorflow_cpu_worker_threads()->num_threads);
+  xla::LocalClient* const client = xla::ClientLibrary::GetOrCreateLocalClient(options).value();
+  using Persistor = tf::DeviceExecutablePersistor<xla::LocalExecutable, xla::LocalClient>;
+  // TensorFlow's own cache on disk, for users who set `TF_XLA_FLAGS`. We do not use it ourselves: a damaged file ends
+  // the program, its folder grows without bound, and it logs errors when all is well.
+  const tf::MarkForCompilationPassFlags& flags = *tf::GetMarkForCompilationPassFlags();
+  const Persistor::Config config(flags.tf_xla_persistent_cache_directory, flags.tf_xla_disable_strict_signature_checks,
+                                 flags.tf_xla_persistent_cache_prefix, flags.tf_xla_persistent_cache_read_only);
+  RegisterProgramBackend();
+  auto persistor = std::make_unique<Persistor>(
+      config, tf::DeviceType(kProgramBackend));  // Also names the backend that it compiles by.
+  return new DeviceCompiler(std::move(persistor), std::make_unique<CompilerClient>(client, std::move(own)));
+}
+
+void Install(tf::Device* device) {
+  DeviceCompiler* const compiler = NewDeviceCompiler(device, {});
+  tf::ResourceMgr* const resources = device->resource_manager();
+  // If one exists, somebody asked TensorFlow for a compiled program before any ran. That compiler knows neither the
+  // cache nor the machine's arithmetic.
+  resources->Delete<DeviceCompiler>(resources->default_container(), kCompiler).IgnoreError();
+  resources->Create(resources->default_container(), kCompiler, compiler).IgnoreError();
+}
+
+const bool installing = [] {
+  install_compiler = Install;
+  return true;
+}();
+
+}  // namespace
+
+const core::Samples& CompileTimes() { return Times(); }
 
 // Follows TensorFlow's launch of a compiled function, up to where that runs the executable.
 absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& function, const std::string& folder,
@@ -63,3 +297,28 @@ absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& funct
 }
 
 }  // namespace tensorflow_ipu
+
+extern "C" {
+
+// Programs that are compiled from now on are stored in this folder and loaded from it; an empty name ends that. The key
+// says what a program depends on besides its code, such as versions and the processor. Former folders are left as they
+// are.
+void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char* key) {
+  using namespace tensorflow_ipu;
+  Executables cache;
+  if (*folder != '\0') cache = {std::make_shared<core::FileCache>(folder, max_bytes), key};
+  Settings& settings = TheSettings();
+  const core::Lock lock(settings.mutex);
+  settings.cache = std::move(cache);
+}
+
+// Also loads programs from this folder, which is never written to.
+void ipu_add_executables(const char* folder, const char* key) {
+  using namespace tensorflow_ipu;
+  Executables added = {std::make_shared<core::FileCache>(folder, std::numeric_limits<int64_t>::max()), key};
+  Settings& settings = TheSettings();
+  const core::Lock lock(settings.mutex);
+  settings.others.push_back(std::move(added));
+}
+
+}  // extern "C"

@@ -1,3 +1,4 @@
+// What other folders use of the compilation of programs.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_
 
@@ -6,6 +7,7 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_ipu/kernels/core/samples.h"
 
 namespace tensorflow_ipu {
 
@@ -13,6 +15,9 @@ namespace tensorflow_ipu {
 // stored in `folder`, or where the process is configured to if that is empty.
 absl::Status Compile(tensorflow::OpKernelContext* context, const tensorflow::NameAttrList& function,
                      const std::string& folder, const std::string& key);
+
+// The times of all compilations of this process since this library was loaded, from graph to machine code.
+const core::Samples& CompileTimes();
 
 }  // namespace tensorflow_ipu
 

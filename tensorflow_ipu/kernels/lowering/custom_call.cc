@@ -15,12 +15,6 @@ namespace tf = tensorflow;
 
 namespace {
 
-// The layout of host tensors.
-xla::Shape RowMajor(xla::Shape shape) {
-  xla::LayoutUtil::SetToDefaultLayout(&shape);
-  return shape;
-}
-
 // The range of the `order` inputs, which come last: one or none.
 std::pair<int, int> OrderOf(const tf::XlaOpKernelContext& context) {
   int begin = 0;
@@ -30,6 +24,42 @@ std::pair<int, int> OrderOf(const tf::XlaOpKernelContext& context) {
 }
 
 }  // namespace
+
+absl::Status StatedShapes(tf::shape_inference::InferenceContext* context) {
+  std::vector<tf::PartialTensorShape> shapes;
+  TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
+  for (int i = 0; i < context->num_outputs() && i < static_cast<int>(shapes.size()); ++i) {
+    tf::shape_inference::ShapeHandle shape;
+    TF_RETURN_IF_ERROR(context->MakeShapeFromPartialTensorShape(shapes[i], &shape));
+    context->set_output(i, shape);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShapesOfInputs(tf::shape_inference::InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+  return absl::OkStatus();
+}
+
+xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const std::vector<xla::XlaOp>& operands,
+                     const xla::Shape& result, const std::string& attributes, bool has_side_effect,
+                     absl::Span<const Alias> aliases) {
+  const auto row_major = [](xla::Shape shape) {
+    xla::LayoutUtil::SetToDefaultLayout(&shape);
+    return shape;
+  };
+  return builder->ReportErrorOrReturn([&]() -> absl::StatusOr<xla::XlaOp> {
+    std::vector<xla::Shape> shapes;
+    for (const xla::XlaOp& operand : operands) {
+      absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
+      if (!shape.ok()) return shape.status();
+      shapes.push_back(row_major(*std::move(shape)));
+    }
+    return xla::CustomCallWithLayout(builder, target, operands, row_major(result), shapes, attributes, has_side_effect,
+                                     aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+                                     xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  });
+}
 
 std::vector<xla::XlaOp> ValuesOf(tf::XlaOpKernelContext* context) {
   const int end = OrderOf(*context).first;
@@ -57,19 +87,9 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
   }
   const auto states = static_cast<int64_t>(arguments.size());
   arguments.insert(arguments.end(), operands.begin(), operands.end());
-  std::vector<xla::Shape> argument_shapes;
-  for (const xla::XlaOp& argument : arguments) {
-    const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(argument);
-    if (!shape.ok()) {
-      context->SetStatus(shape.status());
-      return {};
-    }
-    argument_shapes.push_back(RowMajor(*shape));
-  }
   std::vector<xla::Shape> result_shapes = {xla::ShapeUtil::MakeShape(xla::S64, {core::kProgramStateSize})};
-  for (const xla::Shape& shape : results) result_shapes.push_back(RowMajor(shape));
-  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases(
-      options.in_place ? operands.size() : 0);
+  result_shapes.insert(result_shapes.end(), results.begin(), results.end());
+  std::vector<Alias> aliases(options.in_place ? operands.size() : 0);
   for (std::size_t i = 0; i < aliases.size(); ++i) {
     aliases[i].first.push_back(static_cast<int64_t>(i) + 1);
     aliases[i].second.first = static_cast<int64_t>(i) + states;
@@ -77,10 +97,9 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
   if (options.advance) {  // The state is updated in place, so that a loop need not copy it.
     aliases.push_back({{0}, {0, {}}});
   }
-  const xla::XlaOp call = xla::CustomCallWithLayout(
-      context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), argument_shapes, attributes,
-      /*has_side_effect=*/true, aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
-      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  const xla::XlaOp call =
+      TypedCall(context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), attributes,
+                /*has_side_effect=*/true, aliases);
   if (options.advance) {
     const absl::Status assigned = context->AssignVariable(advanced, tf::DT_INT64, xla::GetTupleElement(call, 0));
     if (!assigned.ok()) {

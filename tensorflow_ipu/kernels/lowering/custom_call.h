@@ -1,14 +1,35 @@
-// Lowers an op that uses a program state to a custom call that takes the state and returns it advanced.
+// Lowers ops to custom calls.
 #ifndef TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_
 #define TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
 #include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
+
+// The shape function of ops with an attribute `output_shapes`, a shape for each result.
+absl::Status StatedShapes(tensorflow::shape_inference::InferenceContext* context);
+
+// The shape function of ops whose results have the shapes of their first inputs.
+absl::Status ShapesOfInputs(tensorflow::shape_inference::InferenceContext* context);
+
+// An element of the result, and the operand whose memory it takes.
+using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
+
+// Calls a handler, with operands and result in row-major layout, as host tensors have it. `attributes` is an MLIR
+// dictionary.
+xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const std::vector<xla::XlaOp>& operands,
+                     const xla::Shape& result, const std::string& attributes = "", bool has_side_effect = false,
+                     absl::Span<const Alias> aliases = {});
 
 // An op with a state and with results must be registered with `IsMetadataOp()`, which ends TensorFlow's search for
 // inputs that must be compile-time constants. If a result is used as an index, the search would otherwise reach the

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -15,15 +16,17 @@
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/protobuf.h"
+#include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/platform/stack_frame.h"
 #include "tensorflow/core/public/version.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
-#include "tensorflow_ipu/kernels/lowering/ring_places.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "xla/hlo/builder/xla_builder.h"
-#include "xla/layout_util.h"
 #include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
@@ -65,6 +68,20 @@ std::string LineOf(tf::XlaOpKernelContext* context) {
     if (!IsOfLibrary(frame->file_name)) return absl::StrCat(frame->file_name, ":", frame->line_number);
   }
   return "";
+}
+
+constexpr char kName[] = "ipu_ring_places";
+
+// A resource of the lowering of one computation, which runs on one thread.
+class RingPlaces : public tf::ResourceBase {
+ public:
+  std::string DebugString() const override { return kName; }
+
+  std::vector<std::pair<xla::XlaOp, RingPlace>> places;
+};
+
+tf::ScopedStepContainer* ContainerOf(tf::XlaOpKernelContext* context) {
+  return context->op_kernel_context()->step_container();
 }
 
 }  // namespace
@@ -137,13 +154,7 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
     places.push_back(place->place);
   }
   operands.insert(operands.end(), places.begin(), places.end());
-  std::vector<xla::Shape> operand_shapes, result_shapes;
-  for (const xla::XlaOp& operand : operands) {
-    const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(operand);
-    if (!shape.ok()) return shape.status();
-    operand_shapes.push_back(*shape);
-    xla::LayoutUtil::SetToDefaultLayout(&operand_shapes.back());
-  }
+  std::vector<xla::Shape> result_shapes;
   const int count = static_cast<int>(results.size());
   for (int i = 0; i < count; ++i) {
     result_shapes.emplace_back();
@@ -152,18 +163,42 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
     if (!made.ok()) return made;
   }
   const bool one = result_shapes.size() == 1;
-  const xla::XlaOp call = xla::CustomCallWithLayout(
+  const xla::XlaOp call = TypedCall(
       context->builder(), "ipu_host_kernel", operands,
-      one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes), operand_shapes,
+      one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes),
       absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), ", in_rings = array<i64",
                    in_rings.empty() ? "" : ": ", absl::StrJoin(in_rings, ", "), ">}"),
-      /*has_side_effect=*/always, {},
-      /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+      /*has_side_effect=*/always);
   for (int i = 0; i < count; ++i) context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));
   for (int i = count; i < context->num_outputs(); ++i) {
     context->SetConstantOutput(i, tf::Tensor(context->expected_output_dtype(i)));
   }
   return absl::OkStatus();
+}
+
+absl::Status NoteRingPlace(tf::XlaOpKernelContext* context, xla::XlaOp value, const RingPlace& place) {
+  RingPlaces* found = nullptr;
+  const absl::Status status = ContainerOf(context)->LookupOrCreate<RingPlaces>(
+      context->op_kernel_context()->resource_manager(), kName, &found, [](RingPlaces** made) {
+        *made = new RingPlaces();
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  const tf::core::RefCountPtr<RingPlaces> places(found);
+  places->places.emplace_back(value, place);
+  return absl::OkStatus();
+}
+
+std::optional<RingPlace> RingPlaceOf(tf::XlaOpKernelContext* context, xla::XlaOp value) {
+  RingPlaces* found = nullptr;
+  const absl::Status status =
+      ContainerOf(context)->Lookup<RingPlaces>(context->op_kernel_context()->resource_manager(), kName, &found);
+  if (!status.ok()) return std::nullopt;  // Nothing was noted.
+  const tf::core::RefCountPtr<RingPlaces> places(found);
+  for (const auto& [read, place] : places->places) {
+    if (read.IsIdenticalTo(value)) return place;
+  }
+  return std::nullopt;
 }
 
 }  // namespace tensorflow_ipu

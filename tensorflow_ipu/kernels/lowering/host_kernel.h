@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "xla/hlo/builder/xla_builder.h"
 
 namespace tensorflow_ipu {
 
@@ -42,6 +43,18 @@ std::string NameForMessages(tensorflow::XlaOpKernelContext* context, const std::
 
 // A text as an MLIR string literal, for the attributes of a custom call.
 std::string QuotedAttribute(const std::string& text);
+
+// A place of a ring: a tensor [depth, ...], and an int32 scalar.
+struct RingPlace {
+  xla::XlaOp ring;
+  xla::XlaOp place;
+};
+
+// Notes that `value` was read from that place.
+absl::Status NoteRingPlace(tensorflow::XlaOpKernelContext* context, xla::XlaOp value, const RingPlace& place);
+
+// The place that `value` was read from, if it was noted.
+std::optional<RingPlace> RingPlaceOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
 
 }  // namespace tensorflow_ipu
 

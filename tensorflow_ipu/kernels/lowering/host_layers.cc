@@ -1,30 +1,226 @@
 // The layers that programs compute by host kernels: convolutions, poolings, batch normalization, random numbers; and
 // checks, which XLA drops. Only nodes of programs use these kernels. They fall back to XLA's lowering where the host
 // kernel does not support the node or is not faster.
-#include "tensorflow_ipu/kernels/lowering/host_layers.h"
-
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/rng_alg.h"
-#include "tensorflow_ipu/kernels/lowering/assertion.h"
-#include "tensorflow_ipu/kernels/lowering/host_choice.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow_ipu/kernels/host/twin.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
-#include "tensorflow_ipu/kernels/lowering/pointwise.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
+namespace {
 
 namespace tf = tensorflow;
 
-namespace {
+// The attribute of an `Assert` in a program with the texts among its data, which a program cannot hold, in their order.
+constexpr char kTextsAttribute[] = "_ipu_texts";
+
+// Lowers an assertion to a custom call that ends the run where it does not hold.
+void CallAssertion(tf::XlaOpKernelContext* context) {
+  const tf::AttrSlice node(context->op_kernel().def());
+  std::vector<std::string> texts;
+  int64_t summarize = 3;
+  tf::TryGetNodeAttr(node, kTextsAttribute, &texts);
+  tf::TryGetNodeAttr(node, "summarize", &summarize);
+  std::vector<xla::XlaOp> operands;
+  std::string data;  // Parts of the message, each ended by a zero byte: `=` and a text, or `#` for the next operand.
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input_type(i) == tf::DT_STRING) {
+      const auto text = static_cast<std::size_t>(i - 1);
+      absl::StrAppend(&data, "=", text < texts.size() ? texts[text] : "", std::string(1, '\0'));
+      continue;
+    }
+    if (i > 0) absl::StrAppend(&data, "#", std::string(1, '\0'));
+    operands.push_back(context->Input(i));
+  }
+  TypedCall(context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
+            absl::StrCat("{data = ", QuotedAttribute(data), ", name = ",
+                         QuotedAttribute(NameForMessages(context, data)), ", summarize = ", summarize, " : i64}"),
+            /*has_side_effect=*/true);
+}
+
+using Sizes = std::vector<int64_t>;
+
+enum class Role { kForward, kOfInput, kOfFilter };
+
+bool IsPointwise(const tf::NodeDef& node, const Sizes& filter, int64_t features) {
+  std::string format, padding;
+  std::vector<int64_t> strides;
+  if (!tf::TryGetNodeAttr(node, "data_format", &format) || (format != "NHWC" && format != "NDHWC")) return false;
+  if (!tf::TryGetNodeAttr(node, "padding", &padding) || (padding != "SAME" && padding != "VALID")) return false;
+  if (!tf::TryGetNodeAttr(node, "strides", &strides)) return false;
+  const auto is_one = [](int64_t size) { return size == 1; };
+  return std::all_of(strides.begin(), strides.end(), is_one) && std::all_of(filter.begin(), filter.end() - 2, is_one) &&
+         filter[filter.size() - 2] == features;
+}
+
+// The sizes of an input, or (`says`) the sizes that the input holds; empty if they are unknown.
+Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool says) {
+  if (says) {
+    tf::TensorShape shape;
+    if (!context->ConstantInputAsShape(input, &shape).ok()) return {};
+    const auto sizes = shape.dim_sizes();
+    return {sizes.begin(), sizes.end()};
+  }
+  const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(input);
+  if (!shape.ok() || shape->is_dynamic()) return {};
+  return {shape->dimensions().begin(), shape->dimensions().end()};
+}
+
+// Lowers the node to a product of matrices if it is a convolution by a filter of one element, without strides, groups
+// and padding, or a gradient of one. XLA computes the product in half the time of a convolution. Returns whether it
+// did.
+bool LowerAsProduct(tf::XlaOpKernelContext* context) {
+  const tf::NodeDef& node = context->op_kernel().def();
+  const bool convolution = absl::StartsWith(node.op(), "Conv2D") || absl::StartsWith(node.op(), "Conv3D");
+  if (!convolution) return false;
+  const Role role = absl::StrContains(node.op(), "BackpropInput")    ? Role::kOfInput
+                    : absl::StrContains(node.op(), "BackpropFilter") ? Role::kOfFilter
+                                                                     : Role::kForward;
+  const Sizes input = SizesOf(context, 0, role == Role::kOfInput);
+  const Sizes filter = SizesOf(context, 1, role == Role::kOfFilter);
+  if (input.size() < 3 || filter.size() != input.size() || !IsPointwise(node, filter, input.back())) return false;
+  const int64_t in = input.back(), out = filter.back();
+  const int64_t places = std::accumulate(input.begin(), input.end() - 1, int64_t{1}, std::multiplies<int64_t>());
+  if (places == 0 || in == 0 || out == 0) return false;
+  Sizes output = input;
+  output.back() = out;
+  const auto flat = [&](int number, int64_t rows, int64_t columns) {
+    return xla::Reshape(context->Input(number), {rows, columns});
+  };
+  xla::DotDimensionNumbers axes;
+  const auto contract = [&](int left, int right) {
+    axes.add_lhs_contracting_dimensions(left);
+    axes.add_rhs_contracting_dimensions(right);
+  };
+  if (role == Role::kForward) {
+    contract(1, 0);
+    context->SetOutput(0, xla::Reshape(xla::DotGeneral(flat(0, places, in), flat(1, in, out), axes), output));
+  } else if (role == Role::kOfInput) {
+    contract(1, 1);
+    context->SetOutput(0, xla::Reshape(xla::DotGeneral(flat(2, places, out), flat(1, in, out), axes), input));
+  } else {
+    contract(0, 0);
+    context->SetOutput(0, xla::Reshape(xla::DotGeneral(flat(0, places, in), flat(2, places, out), axes), filter));
+  }
+  return true;
+}
+
+// Below, the factors were measured by benchmarks/layers on processors with AVX-512 and, by limiting oneDNN, with AVX2;
+// docs/host_kernels.md has the rules for users.
+
+struct Lowered {
+  tf::XlaOpKernelContext* context;
+  tf::AttrSlice node;
+  bool in_loop;  // XLA computes few convolutions fast in loops.
+};
+
+// The shape of an input, or the shape that the input holds if it is one of a gradient.
+std::optional<tf::TensorShape> ShapeOf(tf::XlaOpKernelContext* context, int input) {
+  const absl::StatusOr<xla::Shape> given = context->InputXlaShape(input);
+  if (!given.ok()) return std::nullopt;
+  if (given->dimensions().size() > 1) return tf::TensorShape(given->dimensions());
+  tf::TensorShape said;
+  if (!context->ConstantInputAsShape(input, &said).ok()) return std::nullopt;
+  return said;
+}
+
+constexpr int kRank = 4, kRows = 1, kColumns = 2;  // Of the images of a `Conv2D`.
+
+// Whether a `Conv2D` or a gradient of one is small: of one row, as TensorFlow makes it of one dimension, and few
+// elements; or of few output positions and few products. `skipped` is the product of the strides.
+bool IsSmall(const tf::TensorShape& images, int64_t filter_elements, int64_t skipped, tf::DataType type) {
+  constexpr int64_t kShortRow = 256 << 10, kFewPlaces = 8 << 10, kFewProducts = 20 << 20;
+  if (images.dim_size(kRows) == 1) return images.num_elements() < kShortRow;
+  if (type != tf::DT_FLOAT) return false;
+  const int64_t places = images.dim_size(0) * images.dim_size(kRows) * images.dim_size(kColumns) / skipped;
+  return places <= kFewPlaces && places * filter_elements < kFewProducts;
+}
+
+bool IsSmall(const Lowered& layer) {
+  const std::optional<tf::TensorShape> images = ShapeOf(layer.context, 0);
+  const std::optional<tf::TensorShape> filter = ShapeOf(layer.context, 1);
+  std::vector<int32_t> strides;
+  if (!images || !filter || images->dims() != kRank || !tf::TryGetNodeAttr(layer.node, "strides", &strides)) {
+    return false;
+  }
+  tf::DataType type = tf::DT_INVALID;
+  if (!tf::TryGetNodeAttr(layer.node, "T", &type)) return false;
+  return IsSmall(*images, filter->num_elements(), strides[kRows] * strides[kColumns], type);
+}
+
+// XLA repeats random draws for each of their uses. It takes 10 to 40 times as long for max poolings and their
+// gradients, 30 to 300 times for depthwise convolutions, and 5 to 20 times for bilinear resizing.
+bool AlwaysFaster(const Lowered&) { return true; }
+
+// For types that oneDNN does not compute on this processor (float16, and bfloat16 without AVX-512), TensorFlow's own
+// kernels take 4 to 10 times as long as XLA's code.
+bool FasterWhereOneDnn(const Lowered& layer) {
+  tf::DataType type = tf::DT_INVALID;
+  if (!tf::TryGetNodeAttr(layer.node, "T", &type)) return false;
+  return type == tf::DT_DOUBLE || OneDnnComputes(type);
+}
+
+// As above. XLA also computes convolutions of one dimension below 1 MiB, and others of float32 with at most 8 Ki output
+// positions and less than 20 Mi products, in 0.6 to 0.9 of the time: it divides them better among cores.
+bool FasterConvolution(const Lowered& layer) { return FasterWhereOneDnn(layer) && !IsSmall(layer); }
+
+// In loops, XLA computes gradients of convolutions of any type by its slowest code, and not all loops are known here.
+// The gradients that XLA computes fast were rewritten before (`replicas/_convolutions.py`).
+bool FasterGradient(const Lowered& layer) { return layer.in_loop || FasterWhereOneDnn(layer); }
+
+// XLA takes 2 to 5 times as long as TensorFlow's kernels for mean poolings whose windows overlap and for their
+// gradients, and 0.7 to 1.0 of their time for other windows.
+bool FasterWhereOverlapping(const Lowered& layer) {
+  std::vector<int32_t> windows, strides;
+  if (!tf::TryGetNodeAttr(layer.node, "ksize", &windows) || !tf::TryGetNodeAttr(layer.node, "strides", &strides)) {
+    return false;
+  }
+  bool overlap = false;
+  for (std::size_t i = 0; i < windows.size() && i < strides.size(); ++i) overlap |= windows[i] > strides[i];
+  return overlap && FasterWhereOneDnn(layer);
+}
+
+// XLA normalizes batches of less than 2 MiB of float32 (without AVX-512: of less than 3 MiB or 32 features) in 0.2 to
+// 1.0 of the time, since oneDNN divides them badly among cores. For larger ones it takes 1.2 to 9 times as long: it
+// sums over all but the last dimension a few features at a time, and rereads the memory for each.
+bool FasterBatchNorm(const Lowered& layer) {
+  constexpr int64_t kLarge = 512 << 10, kLargeWithoutAvx512 = 768 << 10, kManyFeatures = 32;
+  const absl::StatusOr<xla::Shape> images = layer.context->InputXlaShape(0);
+  if (!FasterWhereOneDnn(layer) || !images.ok() || images->dimensions().empty()) return false;
+  const int64_t elements = xla::ShapeUtil::ElementsIn(*images);
+  if (OneDnnComputes(tf::DT_BFLOAT16)) return elements >= kLarge;  // The processor has AVX-512.
+  return elements >= kLargeWithoutAvx512 && images->dimensions().back() >= kManyFeatures;
+}
+
+// XLA is faster at picking few of many elements, and takes 2 to 7 times as long to sort all.
+bool FasterForMany(const Lowered& layer) {
+  constexpr int kFew = 4;  // At least one element in so many is taken.
+  int64_t count = 0;
+  const absl::StatusOr<xla::Shape> from = layer.context->InputXlaShape(0);
+  const absl::Status known = layer.context->ConstantInputAsIntScalar(1, &count);
+  return known.ok() && from.ok() && !from->dimensions().empty() && kFew * count >= from->dimensions().back();
+}
 
 using Suits = bool (*)(tf::XlaOpKernelContext*, const tf::AttrSlice&);
 using Faster = bool (*)(const Lowered&);
@@ -171,7 +367,7 @@ class HostLayer : public tf::XlaOpKernel {
       return;
     }
     if (marked && type_string_view() == kAssert) {
-      OP_REQUIRES_OK(context, CallAssertion(context));
+      CallAssertion(context);
       return;
     }
     const tf::AttrSlice node(def());
@@ -205,14 +401,25 @@ const bool layers_registered = std::all_of(std::begin(kLayers), std::end(kLayers
 });
 
 }  // namespace
+}  // namespace tensorflow_ipu
 
-const std::string& HostLayers() {
+extern "C" {
+
+// The ops that host kernels may compute, by line.
+const char* ipu_host_layers() {
   static const auto* const names = [] {
     auto* const joined = new std::string();
-    for (const Layer& layer : kLayers) absl::StrAppend(joined, joined->empty() ? "" : "\n", layer.op);
+    for (const auto& layer : tensorflow_ipu::kLayers) absl::StrAppend(joined, joined->empty() ? "" : "\n", layer.op);
     return joined;
   }();
-  return *names;
+  return names->c_str();
 }
 
-}  // namespace tensorflow_ipu
+// Whether a `Conv2D` of images of these four dimensions is so small that XLA computes it faster than the host's
+// kernels. `skipped` is the product of the strides, and `type` a `DataType`.
+int32_t ipu_small_convolution(const int64_t* images, int64_t filter_elements, int64_t skipped, int32_t type) {
+  const tensorflow::TensorShape shape({images[0], images[1], images[2], images[3]});
+  return tensorflow_ipu::IsSmall(shape, filter_elements, skipped, static_cast<tensorflow::DataType>(type));
+}
+
+}  // extern "C"

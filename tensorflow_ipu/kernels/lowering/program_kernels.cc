@@ -1,5 +1,6 @@
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -7,6 +8,9 @@
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/kernel_def_builder.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/public/version.h"
 
 namespace tensorflow_ipu {
@@ -75,3 +79,17 @@ void LowerAsXla(tf::XlaOpKernelContext* context) {
 }
 
 }  // namespace tensorflow_ipu
+
+extern "C" {
+
+// Whether XLA has a kernel for an operation, a serialized NodeDef. XLA asks the same when it compiles a program.
+int32_t ipu_compiles(const char* node, int64_t size) {
+  tensorflow::NodeDef parsed;
+  if (!parsed.ParseFromArray(node, static_cast<int>(size))) return 0;
+  tensorflow_ipu::RegisterProgramBackend();
+  const tensorflow::KernelDef* kernel = nullptr;
+  return tensorflow::FindKernelDef(tensorflow::DeviceType(tensorflow_ipu::kProgramBackend), parsed, &kernel, nullptr)
+      .ok();
+}
+
+}  // extern "C"

@@ -26,6 +26,7 @@
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
+namespace {
 
 namespace tf = tensorflow;
 
@@ -47,8 +48,6 @@ REGISTER_OP("IpuDatasetBenchmark")
       c->set_output(0, c->Vector(1));
       return absl::OkStatus();
     });
-
-namespace {
 
 // A source of elements. Next is for one thread; Cancel for any.
 class Source {

@@ -22,6 +22,7 @@
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
+namespace {
 
 namespace tf = tensorflow;
 
@@ -55,39 +56,21 @@ REGISTER_OP("IpuHostExchange")
       return absl::OkStatus();
     });
 
-namespace {
+constexpr std::pair<tf::DataType, core::DataType> kNumberTypes[] = {
+    {tf::DT_HALF, core::DataType::kF16},   {tf::DT_BFLOAT16, core::DataType::kBF16},
+    {tf::DT_FLOAT, core::DataType::kF32},  {tf::DT_DOUBLE, core::DataType::kF64},
+    {tf::DT_INT8, core::DataType::kS8},    {tf::DT_INT16, core::DataType::kS16},
+    {tf::DT_INT32, core::DataType::kS32},  {tf::DT_INT64, core::DataType::kS64},
+    {tf::DT_UINT8, core::DataType::kU8},   {tf::DT_UINT16, core::DataType::kU16},
+    {tf::DT_UINT32, core::DataType::kU32}, {tf::DT_UINT64, core::DataType::kU64}};
 
 // Types that can be added.
 absl::StatusOr<core::DataType> NumberType(tf::DataType type) {
-  switch (type) {
-    case tf::DT_HALF:
-      return core::DataType::kF16;
-    case tf::DT_BFLOAT16:
-      return core::DataType::kBF16;
-    case tf::DT_FLOAT:
-      return core::DataType::kF32;
-    case tf::DT_DOUBLE:
-      return core::DataType::kF64;
-    case tf::DT_INT8:
-      return core::DataType::kS8;
-    case tf::DT_INT16:
-      return core::DataType::kS16;
-    case tf::DT_INT32:
-      return core::DataType::kS32;
-    case tf::DT_INT64:
-      return core::DataType::kS64;
-    case tf::DT_UINT8:
-      return core::DataType::kU8;
-    case tf::DT_UINT16:
-      return core::DataType::kU16;
-    case tf::DT_UINT32:
-      return core::DataType::kU32;
-    case tf::DT_UINT64:
-      return core::DataType::kU64;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("Workers cannot add tensors of the type ", tf::DataTypeString(type), "."));
+  for (const auto& [number_type, core_type] : kNumberTypes) {
+    if (number_type == type) return core_type;
   }
+  return absl::InvalidArgumentError(
+      absl::StrCat("Workers cannot add tensors of the type ", tf::DataTypeString(type), "."));
 }
 
 class HostExchangeOp : public tf::AsyncOpKernel {

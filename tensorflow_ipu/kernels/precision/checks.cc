@@ -2,22 +2,151 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "tensorflow_ipu/kernels/precision/quarter.h"
-#include "tensorflow_ipu/kernels/precision/wide.h"
+#include "tensorflow_ipu/kernels/precision/emit.h"
+#include "tensorflow_ipu/kernels/precision/rounding.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 
 namespace tensorflow_ipu::precision {
 
+// Recomputes values of an HLO computation in another one, from values in memory.
+//
+// The other computation has one parameter: a tuple of the values that are not recomputed, such as parameters and the
+// results of products. XLA has most of these in memory anyway.
+class Recomputation {
+ public:
+  // Adds a computation to the module that can recompute the values of `wanted`. The caller sets its root.
+  Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted);
+
+  // The recomputed value.
+  Value Of(Value value) const { return made_.at(value); }
+
+  xla::HloComputation* computation() const { return computation_; }
+
+  // The argument of the other computation, as a tuple in `from`.
+  Value Operand() const { return Emit(from_).Tuple(taken_); }
+
+ private:
+  xla::HloComputation* const from_;
+  xla::HloComputation* computation_ = nullptr;
+  std::vector<Value> taken_;
+  std::unordered_map<const xla::HloInstruction*, Value> made_;
+};
+
 namespace {
 
 using xla::HloOpcode;
+
+// Larger constants are passed and not duplicated.
+constexpr int64_t kSmallConstant = 64;
+
+// Whether a value is recomputed from its operands, and not passed. Slices of buffers are passed: a buffer that is
+// updated in place later would have to be copied.
+bool IsRecomputed(const xla::HloInstruction& value) {
+  if (!value.shape().IsArray() || value.shape().is_dynamic()) return false;
+  if (value.opcode() == HloOpcode::kConstant) return xla::ShapeUtil::ElementsIn(value.shape()) <= kSmallConstant;
+  if (value.opcode() == HloOpcode::kSlice) {
+    return xla::HloPredicateIsNotOp<HloOpcode::kParameter, HloOpcode::kGetTupleElement>(value.operand(0));
+  }
+  return xla::HloPredicateIsOp<HloOpcode::kBroadcast, HloOpcode::kConcatenate, HloOpcode::kIota, HloOpcode::kPad,
+                               HloOpcode::kReshape, HloOpcode::kReverse, HloOpcode::kTranspose>(&value) ||
+         (value.IsElementwise() && value.called_computations().empty() && !value.HasSideEffect());
+}
+
+constexpr Faults kBoth = kNan | kInfinity;
+
+bool IsFloat(const xla::Shape& shape) {
+  return shape.IsArray() && (shape.element_type() == xla::F16 || shape.element_type() == xla::F32);
+}
+
+// Whether the result is a finite number of float16 for any numbers as operands.
+bool IsBounded(HloOpcode opcode) {
+  return opcode == HloOpcode::kTanh || opcode == HloOpcode::kLogistic || opcode == HloOpcode::kErf ||
+         opcode == HloOpcode::kAtan2;
+}
+
+// Whether a reduction propagates NaNs and infinities, as sums and products do.
+bool AddsUp(const xla::HloInstruction& reduction) {
+  const HloOpcode combines = reduction.to_apply()->root_instruction()->opcode();
+  return (combines == HloOpcode::kAdd || combines == HloOpcode::kMultiply) &&
+         reduction.to_apply()->instruction_count() == 3;
+}
+
+// The faults of an operand that the result shows: an infinity there makes an infinity or a NaN here.
+Faults Shown(const xla::HloInstruction& by, int64_t operand) {
+  if (!IsFloat(by.shape()) || xla::ShapeUtil::IsZeroElementArray(by.shape())) return 0;
+  const HloOpcode opcode = by.opcode();
+  if (xla::HloPredicateIsOp<
+          HloOpcode::kAbs, HloOpcode::kAcos, HloOpcode::kAcosh, HloOpcode::kAdd, HloOpcode::kAsin, HloOpcode::kAsinh,
+          HloOpcode::kAtanh, HloOpcode::kBroadcast, HloOpcode::kCbrt, HloOpcode::kCeil, HloOpcode::kConcatenate,
+          HloOpcode::kConvert, HloOpcode::kCopy, HloOpcode::kCos, HloOpcode::kCosh, HloOpcode::kDot, HloOpcode::kFloor,
+          HloOpcode::kLog, HloOpcode::kLog1p, HloOpcode::kMultiply, HloOpcode::kNegate, HloOpcode::kReshape,
+          HloOpcode::kReverse, HloOpcode::kRoundNearestAfz, HloOpcode::kRoundNearestEven, HloOpcode::kSin,
+          HloOpcode::kSinh, HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTan, HloOpcode::kTranspose>(&by))
+    return kBoth;
+  if (xla::HloPredicateIsOp<HloOpcode::kAtan2, HloOpcode::kErf, HloOpcode::kExp, HloOpcode::kExpm1,
+                            HloOpcode::kLogistic, HloOpcode::kRsqrt, HloOpcode::kTanh>(&by))
+    return kNan;
+  if (opcode == HloOpcode::kDivide || opcode == HloOpcode::kRemainder) {
+    return operand == 0 ? kBoth : kNan;  // A number divided by infinity is 0.
+  }
+  // Others select, or make something else of it.
+  return opcode == HloOpcode::kReduce && operand == 0 && AddsUp(by) ? kBoth : 0;
+}
+
+// The operand that makes the result infinite when it is 0; -1 if there is none.
+int64_t PoleOperand(HloOpcode opcode) {
+  if (opcode == HloOpcode::kDivide) return 1;
+  return opcode == HloOpcode::kLog || opcode == HloOpcode::kPower || opcode == HloOpcode::kRsqrt ? 0 : -1;
+}
+
+// The faults that an operation can have when its operands have none, as far as the options stop at them.
+Faults FaultsOf(const Options& options, const xla::HloInstruction& operation) {
+  if (OverflowsQuarter(operation)) return options.oflo ? kInfinity : 0;
+  if (!IsFloat(operation.shape()) || !Computes(operation) || IsBounded(operation.opcode()) ||
+      xla::ShapeUtil::IsZeroElementArray(operation.shape())) {
+    return 0;
+  }
+  const bool half = operation.shape().element_type() == xla::F16;
+  const bool infinite = (half && options.oflo) || (options.div0 && PoleOperand(operation.opcode()) >= 0);
+  return (options.inv ? kNan : 0) | (infinite ? kInfinity : 0);
+}
+
+// Fault observability: for each operation its faults that no later result would show, so that it has to be checked.
+//
+// An infinity or a NaN propagates through sums and products. So only the last results have to be checked, and the
+// operands of operations that can hide one, such as maxima, or exp of -inf.
+std::unordered_map<const xla::HloInstruction*, Faults> UnobservedFaults(const Options& options,
+                                                                        const std::vector<Value>& operations) {
+  std::unordered_map<const xla::HloInstruction*, Faults> unobserved;
+  std::unordered_map<const xla::HloInstruction*, Faults> seen;  // The faults of a value that later results show.
+  for (auto one = operations.rbegin(); one != operations.rend(); ++one) {
+    const xla::HloInstruction& value = **one;
+    Faults& here = seen[&value];
+    for (const xla::HloInstruction* const user : value.users()) {
+      Faults after = seen[user];
+      if ((after & kNan) == 0) after = 0;  // An infinity may become a NaN there.
+      for (int64_t i = 0; i < user->operand_count(); ++i) {
+        if (user->operand(i) == &value) here |= after & Shown(*user, i);
+      }
+    }
+    // Where overflow is bounded, a number replaces the infinity.
+    if (value.shape().IsArray() && value.shape().element_type() == xla::F16 && !options.oflo) here &= kNan;
+    const Faults own = FaultsOf(options, value) & ~here;
+    if (own == 0) continue;
+    unobserved[&value] = own;
+    here |= kNan | own;
+  }
+  return unobserved;
+}
 
 constexpr uint32_t kMagnitude = 0x7fffffff;
 constexpr uint32_t kInfinite = 0x7f800000;      // The bits of float32's.
@@ -31,28 +160,54 @@ constexpr std::size_t kCodes = 255;
 // Whether the value comes from outside of the computation or from an operation that is not checked.
 bool IsSource(const xla::HloInstruction& operation) {
   if (!IsFloat(operation.shape())) return false;
-  switch (operation.opcode()) {
-    case HloOpcode::kParameter:
-    case HloOpcode::kGetTupleElement:
-    case HloOpcode::kCustomCall:
-      break;
-    case HloOpcode::kConstant:
-      return operation.shape().dimensions().size() > 0;
-    default:
-      return false;
+  if (operation.opcode() == HloOpcode::kConstant) return operation.shape().dimensions().size() > 0;
+  if (xla::HloPredicateIsNotOp<HloOpcode::kParameter, HloOpcode::kGetTupleElement, HloOpcode::kCustomCall>(
+          &operation)) {
+    return false;
   }
   // Values that are updated in place later would have to be copied to be inspected.
   return std::none_of(operation.users().begin(), operation.users().end(), [](const Value user) {
-    return user->opcode() == HloOpcode::kDynamicUpdateSlice || user->opcode() == HloOpcode::kScatter ||
-           user->opcode() == HloOpcode::kTuple || user->opcode() == HloOpcode::kCustomCall ||
-           user->opcode() == HloOpcode::kCall;
+    return xla::HloPredicateIsOp<HloOpcode::kDynamicUpdateSlice, HloOpcode::kScatter, HloOpcode::kTuple,
+                                 HloOpcode::kCustomCall, HloOpcode::kCall>(user);
   });
 }
 
 }  // namespace
 
+Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted) : from_(from) {
+  std::unordered_set<const xla::HloInstruction*> needed(wanted.begin(), wanted.end());
+  std::vector<Value> waiting = wanted;
+  while (!waiting.empty()) {
+    const Value value = waiting.back();
+    waiting.pop_back();
+    if (!IsRecomputed(*value)) continue;
+    for (const Value operand : value->operands()) {
+      if (needed.insert(operand).second) waiting.push_back(operand);
+    }
+  }
+  const std::vector<Value> in_order = from->MakeInstructionPostOrder();
+  std::vector<xla::Shape> shapes;
+  for (const Value value : in_order) {
+    if (needed.count(value) == 0 || IsRecomputed(*value)) continue;
+    taken_.push_back(value);
+    shapes.push_back(value->shape());
+  }
+  xla::HloComputation::Builder builder("stopped");
+  const Value all =
+      builder.AddInstruction(xla::HloInstruction::CreateParameter(0, xla::ShapeUtil::MakeTupleShape(shapes), "values"));
+  computation_ = from->parent()->AddEmbeddedComputation(builder.Build());
+  const Emit emit(computation_);
+  for (std::size_t i = 0; i < taken_.size(); ++i) made_[taken_[i]] = emit.Element(all, static_cast<int64_t>(i));
+  for (const Value value : in_order) {
+    if (needed.count(value) == 0 || made_.count(value) != 0) continue;
+    std::vector<Value> operands;
+    for (const xla::HloInstruction* const operand : value->operands()) operands.push_back(made_.at(operand));
+    made_[value] = emit.Add(value->CloneWithNewOperands(value->shape(), operands));
+  }
+}
+
 Checks::Checks(const Options& options, const std::vector<Value>& operations)
-    : options_(options), exposed_(options, options.stops() ? operations : std::vector<Value>()) {
+    : options_(options), unobserved_(UnobservedFaults(options, options.stops() ? operations : std::vector<Value>())) {
   if (!options.stops()) return;
   for (const Value operation : operations) {
     joined_[operation] = operation;
@@ -93,7 +248,8 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
                               : half  ? " half "
                                       : " float ",
                               metadata.op_type(), " ", metadata.op_name(), " ");
-  LookAt(checked, exposed_.Of(operation), result);
+  const auto unobserved = unobserved_.find(&operation);
+  if (unobserved != unobserved_.end()) LookAt(checked, unobserved->second, result);
   const xla::HloInstruction* const group = GroupOf(&operation);
   std::vector<CheckedOperations>& parts = groups_[group];
   if (parts.empty()) order_.push_back(group);
@@ -104,7 +260,6 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
 // Chooses where to inspect a result: in a buffer that exists anyway. A product is in memory in float32, what follows
 // from it is in float16. An infinity that is bounded exists in float32 only.
 void Checks::LookAt(const CheckedOperation& checked, Faults faults, Value result) {
-  if (faults == 0) return;
   const bool half = result->shape().element_type() == xla::F16;
   const bool stored = !checked.elementwise || (checked.converts && !checked.wide->IsElementwise());
   const bool infinity = (faults & kInfinity) != 0;

@@ -7,20 +7,25 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/precision/exposed.h"
-#include "tensorflow_ipu/kernels/precision/options.h"
-#include "tensorflow_ipu/kernels/precision/recomputation.h"
-#include "tensorflow_ipu/kernels/precision/scope.h"
+#include "tensorflow_ipu/kernels/precision/emit.h"
+#include "tensorflow_ipu/kernels/precision/rounding.h"
 
 namespace tensorflow_ipu::precision {
 
-// The custom call that scans results for values that may stop the program: `ffi/precision_scan.cc`.
+class Recomputation;
+
+// A bit set of the faults of an operation that stop a program.
+using Faults = uint32_t;
+constexpr Faults kNan = 1;
+constexpr Faults kInfinity = 2;
+
+// The custom call that scans results for values that may stop the program: `ffi/precision_handlers.cc`.
 constexpr char kScan[] = "ipu_half_scan";
 
-// The custom call that decides whether an operation stops the program: `ffi/precision_check.cc`.
+// The custom call that decides whether an operation stops the program: `ffi/precision_handlers.cc`.
 constexpr char kCheck[] = "ipu_half_check";
 
-// Each run scans a few results for infinities and NaNs; see `Exposed`. Only if there are some, the elementwise
+// Each run scans a few results for infinities and NaNs; see `UnobservedFaults`. Only if there are some, the elementwise
 // operations are recomputed to find which of them made them. Operations of one shape that depend on each other are a
 // group: one pass over all elements finds the first of them that stops the program, as one word; see `FaultCodes`.
 class Checks {
@@ -40,9 +45,9 @@ class Checks {
     Value wide;
     Value judged;
     bool elementwise;
-    bool converts;     // The operation is a conversion to float16.
-    int64_t pole;      // Which operand makes the result infinite when it is 0; -1 for none.
-    uint32_t limit;    // From which magnitude on a result may stop the program.
+    bool converts;     // To float16.
+    int64_t pole;      // See `PoleOperand`.
+    uint32_t limit;    // The magnitude from which on a result may stop the program.
     std::string line;  // Describes the operation, except for its sources.
     std::vector<Value> sources;
   };
@@ -57,16 +62,15 @@ class Checks {
   Value Largest(const Emit& emit, Value words);
 
   const Options& options_;
-  const Exposed exposed_;
+  const std::unordered_map<const xla::HloInstruction*, Faults> unobserved_;  // By later results.
   std::vector<Value> looked_at_;
   std::vector<uint32_t> limits_;  // Of `looked_at_`, in their type.
-  std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*>
-      joined_;  // To another operation of the group.
-  std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>>
-      groups_;                                     // In parts whose operations a code can tell apart.
+  // From an operation to another of its group.
+  std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;
+  // Each in parts whose operations a fault code distinguishes.
+  std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>> groups_;
   std::vector<const xla::HloInstruction*> order_;  // Of `groups_`.
-  std::vector<Value> sources_;
-  int64_t count_ = 0;  // Of all checked operations.
+  int64_t count_ = 0;                              // Of all checked operations.
   xla::HloComputation* larger_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/precision/partials.h"
+#include "tensorflow_ipu/kernels/precision/rewrite.h"
 
 #include <algorithm>
 #include <array>

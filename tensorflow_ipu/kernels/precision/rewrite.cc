@@ -1,15 +1,20 @@
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/log/check.h"
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow_ipu/kernels/precision/options.h"
-#include "tensorflow_ipu/kernels/precision/partials.h"
-#include "tensorflow_ipu/kernels/precision/walk.h"
+#include "tensorflow_ipu/kernels/precision/checks.h"
+#include "tensorflow_ipu/kernels/precision/rounding.h"
 #include "xla/debug_options_flags.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
@@ -19,6 +24,302 @@ namespace tensorflow_ipu::precision {
 namespace {
 
 using xla::HloOpcode;
+
+// Goes through all computations of a program in order, and has operations rounded and checked.
+class Walk {
+ public:
+  explicit Walk(const Options& options) : options_(options) {}
+
+  // Rewrites the entry computation, which has `marker`, and all that it calls.
+  absl::Status Program(xla::HloModule* module, Value marker);
+
+ private:
+  // Rewrites a computation, and returns the scope at its end.
+  absl::StatusOr<Scope> Computation(xla::HloComputation* computation, Scope scope);
+  absl::Status Loop(Value loop, Scope* scope);
+  absl::Status Branches(Value conditional, Scope* scope);
+  absl::Status Call(Value call, Scope* scope);
+  void Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks);
+  Rounding RoundingOf(const xla::HloInstruction& operation) const;
+  bool IsShared(const xla::HloInstruction& operation) const;
+  Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
+  // Whether its half partial sums are rounded stochastically.
+  bool HasRandomPartials(const xla::HloInstruction& operation) const;
+  bool Concerns(const xla::HloInstruction& operation) const;
+  bool Concerns(const xla::HloComputation& computation);
+
+  const Options& options_;
+  std::unique_ptr<const Identical> identical_;  // Null if it is not needed.
+  uint64_t parts_ = 0;                          // Operations and computations so far, for keys of their own.
+  std::map<const xla::HloComputation*, bool> concerns_;
+};
+
+// The attribute that `scopes.stochastic_rounding` sets on instructions.
+constexpr char kRoundingAttribute[] = "ipu_stochastic_rounding";
+
+bool Calls(HloOpcode opcode) {
+  return opcode == HloOpcode::kWhile || opcode == HloOpcode::kConditional || opcode == HloOpcode::kCall;
+}
+
+// Replaces an instruction, which may be the root.
+absl::Status Replace(Value instruction, Value replacement) {
+  absl::Status status = instruction->ReplaceAllUsesWith(replacement);
+  if (!status.ok()) return status;
+  return instruction->parent()->RemoveInstruction(instruction);
+}
+
+// Follows a value through operations that only move it.
+Value Source(Value value) {
+  while (value->opcode() == HloOpcode::kReshape || value->opcode() == HloOpcode::kCopy ||
+         value->opcode() == HloOpcode::kGetTupleElement) {
+    const Value from = value->mutable_operand(0);
+    const bool picks = value->opcode() == HloOpcode::kGetTupleElement && from->opcode() == HloOpcode::kTuple;
+    value = picks ? from->mutable_operand(value->tuple_index()) : from;
+  }
+  return value;
+}
+
+// Whether a loop's result is among the results of its computation, as updated variables are.
+bool IsResult(const Value loop) {
+  const Value root = loop->parent()->root_instruction();
+  if (loop->opcode() != HloOpcode::kWhile || root->opcode() != HloOpcode::kTuple) return false;
+  return std::any_of(root->operands().begin(), root->operands().end(),
+                     [&](const Value value) { return Source(value) == loop; });
+}
+
+// Whether a computation restores a value when the program is stopped. Loops restore their results themselves; the
+// counts of feeds stay; and a buffer that is updated in place would no longer be so.
+bool IsTakenBack(Value value) {
+  return value->shape().IsArray() &&
+         xla::HloPredicateIsNotOp<HloOpcode::kWhile, HloOpcode::kCustomCall, HloOpcode::kDynamicUpdateSlice,
+                                  HloOpcode::kParameter, HloOpcode::kScatter>(Source(value));
+}
+
+// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`.
+void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
+  const Value root = emit.computation()->root_instruction();
+  std::vector<Value> elements;
+  for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
+    const Value value = root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i);
+    const bool restores = before[i] != nullptr && IsTakenBack(value);
+    elements.push_back(restores ? emit.Select(emit.Broadcast(failed, value), before[i], value) : value);
+  }
+  emit.computation()->set_root_instruction(emit.Tuple(elements));
+}
+
+absl::Status Walk::Program(xla::HloModule* module, Value marker) {
+  if (options_.stable || options_.rounding == Rounding::kIdenticalOnly) {
+    identical_ = std::make_unique<const Identical>(*module);
+  }
+  xla::HloComputation* const entry = module->entry_computation();
+  const Emit emit(entry);
+  Scope scope;
+  scope.key = {emit.Element(marker, 1), emit.Element(marker, 2)};
+  scope.shared = {emit.Element(marker, 3), emit.Element(marker, 4)};
+  scope.state = emit.Element(marker, 0);
+  scope.failed = emit.Scalar(false);
+  const absl::StatusOr<Scope> end = Computation(entry, std::move(scope));
+  if (!end.ok() || !options_.stops() || !entry->root_instruction()->shape().IsTuple()) return end.status();
+  std::vector<Value> kept(entry->root_instruction()->shape().tuple_shapes().size(), nullptr);
+  module->input_output_alias_config().ForEachAlias(
+      [&](const xla::ShapeIndex& output, const xla::HloInputOutputAliasConfig::Alias& alias) {
+        if (output.size() != 1 || !alias.parameter_index.empty()) return;
+        kept[output[0]] = entry->parameter_instruction(alias.parameter_number);
+      });
+  Restore(emit, end->failed, kept);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope scope) {
+  const std::vector<Value> operations = computation->MakeInstructionPostOrder();
+  WideValues wide;
+  Checks checks(options_, operations);
+  for (const Value operation : operations) {
+    const bool calls = Calls(operation->opcode());
+    if (!calls) {
+      Operation(operation, scope, &wide, &checks);
+      continue;
+    }
+    bool concerns = false;
+    for (const xla::HloComputation* const called : operation->called_computations()) {
+      concerns = Concerns(*called) || concerns;
+    }
+    if (!concerns) continue;
+    absl::Status status;
+    // What a loop assigns to variables is not restored after it, so the loop must not start once the program is
+    // stopped.
+    if (options_.stops() && IsResult(operation)) scope.failed = checks.Failed(Emit(computation), scope);
+    if (operation->opcode() == HloOpcode::kWhile) status = Loop(operation, &scope);
+    if (operation->opcode() == HloOpcode::kConditional) status = Branches(operation, &scope);
+    if (operation->opcode() == HloOpcode::kCall) status = Call(operation, &scope);
+    if (!status.ok()) return status;
+  }
+  const Emit emit(computation);
+  if (options_.stops()) scope.failed = checks.Failed(emit, scope);
+  return scope;
+}
+
+absl::Status Walk::Loop(Value loop, Scope* scope) {
+  const Emit emit(loop->parent(), loop);
+  Scope first = scope->Inside(emit, ++parts_);
+  first.iterations.push_back(emit.Scalar<int32_t>(0));
+  first.loops.push_back(loop->metadata().op_name());
+  const Value start = emit.Tuple({loop->mutable_operand(0), first.Packed(emit)});
+  const xla::Shape packed = start->shape().tuple_shapes(1);
+
+  xla::HloComputation* const body = loop->while_body();
+  const Emit in_body(body);
+  const Scope inside = Scope::Of(in_body, Enter(body, packed), first);
+  absl::StatusOr<Scope> end = Computation(body, inside);
+  if (!end.ok()) return end.status();
+  if (options_.stops()) {
+    const Value before = in_body.Element(body->parameter_instruction(0), 0);
+    std::vector<Value> kept;
+    for (int64_t i = 0; i < static_cast<int64_t>(before->shape().tuple_shapes().size()); ++i) {
+      kept.push_back(in_body.Element(before, i));
+    }
+    Restore(in_body, end->failed, kept);
+  }
+  end->key = NextKey(in_body, inside.key);
+  end->shared = NextKey(in_body, inside.shared);
+  end->iterations.back() = in_body.Plus(inside.iterations.back(), in_body.Scalar<int32_t>(1));
+  Leave(in_body, end->Packed(in_body));
+
+  xla::HloComputation* const condition = loop->while_condition();
+  const Emit in_condition(condition);
+  const Scope asked = Scope::Of(in_condition, Enter(condition, packed), first).Inside(in_condition, ++parts_);
+  const absl::StatusOr<Scope> answered = Computation(condition, asked);
+  if (!answered.ok()) return answered.status();
+  if (options_.stops()) {
+    const Value goes_on = in_condition.Unary(HloOpcode::kNot, answered->failed);
+    condition->set_root_instruction(in_condition.And(condition->root_instruction(), goes_on));
+  }
+
+  const Value made = emit.Add(xla::HloInstruction::CreateWhile(start->shape(), condition, body, start));
+  made->set_frontend_attributes(loop->frontend_attributes());
+  scope->failed = emit.Element(emit.Element(made, 1), Scope::kFailed);
+  return Replace(loop, emit.Element(made, 0));
+}
+
+absl::Status Walk::Branches(Value conditional, Scope* scope) {
+  const Emit emit(conditional->parent(), conditional);
+  std::vector<Value> operands;
+  std::vector<xla::HloComputation*> branches;
+  for (int64_t i = 0; i < conditional->branch_count(); ++i) {
+    xla::HloComputation* const branch = conditional->branch_computation(static_cast<int>(i));
+    const Scope first = scope->Inside(emit, ++parts_);
+    operands.push_back(emit.Tuple({conditional->mutable_operand(i + 1), first.Packed(emit)}));
+    const Emit in_branch(branch);
+    const Scope inside = Scope::Of(in_branch, Enter(branch, operands.back()->shape().tuple_shapes(1)), first);
+    const absl::StatusOr<Scope> end = Computation(branch, inside);
+    if (!end.ok()) return end.status();
+    Leave(in_branch, end->failed);
+    branches.push_back(branch);
+  }
+  const Value made = emit.Add(xla::HloInstruction::CreateConditional(
+      xla::ShapeUtil::MakeTupleShape({conditional->shape(), scope->failed->shape()}), conditional->mutable_operand(0),
+      branches, operands));
+  made->set_frontend_attributes(conditional->frontend_attributes());
+  scope->failed = emit.Element(made, 1);
+  return Replace(conditional, emit.Element(made, 0));
+}
+
+absl::Status Walk::Call(Value call, Scope* scope) {
+  const Emit emit(call->parent(), call);
+  xla::HloComputation* const called = call->to_apply();
+  Scope first = scope->Inside(emit, ++parts_);
+  const Value packed = first.Packed(emit);
+  const Emit inside(called);
+  const Value parameter = called->AddParameter(
+      xla::HloInstruction::CreateParameter(called->num_parameters(), packed->shape(), "precision"));
+  const absl::StatusOr<Scope> end = Computation(called, Scope::Of(inside, parameter, first));
+  if (!end.ok()) return end.status();
+  Leave(inside, end->failed);
+  std::vector<Value> operands(call->operands().begin(), call->operands().end());
+  operands.push_back(packed);
+  const Value made = emit.Add(xla::HloInstruction::CreateCall(called->root_instruction()->shape(), operands, called));
+  made->set_frontend_attributes(call->frontend_attributes());
+  scope->failed = emit.Element(made, 1);
+  return Replace(call, emit.Element(made, 0));
+}
+
+void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks) {
+  if (HasRandomPartials(*operation)) {
+    const Emit emit(operation->parent(), operation);
+    const Key key = KeyOf(emit, KeyFor(*operation, scope), ++parts_);
+    CHECK_OK(Replace(operation, WithRandomPartials(emit, *operation, key)));
+    return;
+  }
+  if (!Concerns(*operation)) return;
+  const Emit emit(operation->parent(), operation);
+  const uint64_t site = ++parts_;
+  if (RoundsToQuarter(*operation)) {
+    CHECK_OK(Replace(operation, RoundedToQuarter(emit, *operation, KeyFor(*operation, scope), site)));
+    return;
+  }
+  if (operation->shape().element_type() == xla::F32) {
+    checks->Note(*operation, operation, operation, operation);
+    return;
+  }
+  const Value exact = Widened(emit, *operation, *wide);
+  const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
+  const Value judged = stochastic ? RoundStochastically(emit, exact, KeyFor(*operation, scope), site) : exact;
+  // Where overflow stops the program, infinities must stay visible.
+  Value rounded = judged;
+  if (!options_.oflo) {
+    rounded = Bounded(emit, judged, options_.nanoo, stochastic);
+  } else if (!stochastic && operation->opcode() == HloOpcode::kMultiply) {
+    rounded = Unfused(emit, judged);
+  }
+  const Value result = emit.Convert(rounded, xla::F16);
+  if (stochastic) wide->emplace(result, rounded);
+  checks->Note(*operation, exact, judged, result);
+  CHECK_OK(Replace(operation, result));
+}
+
+bool Walk::IsShared(const xla::HloInstruction& operation) const {
+  return identical_ != nullptr && identical_->Has(operation);
+}
+
+// Values that are equal on all replicas are rounded alike if that is asked for, so that weights stay equal.
+Key Walk::KeyFor(const xla::HloInstruction& operation, const Scope& scope) const {
+  return IsShared(operation) ? scope.shared : scope.key;
+}
+
+Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
+  const auto& attributes = operation.frontend_attributes().map();
+  const auto said = attributes.find(kRoundingAttribute);
+  if (said != attributes.end()) return said->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
+  if (options_.rounding != Rounding::kIdenticalOnly) return options_.rounding;
+  return IsShared(operation) ? Rounding::kStochastic : Rounding::kNearest;
+}
+
+bool Walk::HasRandomPartials(const xla::HloInstruction& operation) const {
+  return HasHalfPartials(operation) && RoundingOf(operation) != Rounding::kNearest;
+}
+
+bool Walk::Concerns(const xla::HloInstruction& operation) const {
+  if (!operation.shape().IsArray()) return false;
+  if (RoundsToQuarter(operation)) return RoundingOf(operation) != Rounding::kNearest;
+  if (OverflowsQuarter(operation)) return options_.oflo;
+  const xla::PrimitiveType type = operation.shape().element_type();
+  if (type != xla::F16 && !(type == xla::F32 && options_.stops())) return false;
+  return Computes(operation);
+}
+
+bool Walk::Concerns(const xla::HloComputation& computation) {
+  const auto [known, is_new] = concerns_.emplace(&computation, false);
+  if (!is_new) return known->second;
+  bool concerns = false;
+  for (const xla::HloInstruction* const operation : computation.instructions()) {
+    if (Concerns(*operation) || HasRandomPartials(*operation)) concerns = true;
+    if (!Calls(operation->opcode())) continue;
+    for (const xla::HloComputation* const called : operation->called_computations()) {
+      concerns = Concerns(*called) || concerns;
+    }
+  }
+  return concerns_[&computation] = concerns;
+}
 
 bool HasMarker(const xla::HloModuleProto& program) {
   for (const xla::HloComputationProto& computation : program.computations()) {
@@ -61,11 +362,6 @@ void Attribute(const Options& options, xla::HloModule* module) {
   }
 }
 
-bool IsControlFlow(const xla::HloInstruction& instruction) {
-  return instruction.opcode() == HloOpcode::kWhile || instruction.opcode() == HloOpcode::kConditional ||
-         instruction.opcode() == HloOpcode::kCall;
-}
-
 // Gives each loop, branch and call its own copy of its computations, since each has its own keys for rounding.
 void Unshare(xla::HloModule* module) {
   std::vector<xla::HloComputation*> waiting = {module->entry_computation()};
@@ -74,7 +370,7 @@ void Unshare(xla::HloModule* module) {
     xla::HloComputation* const computation = waiting.back();
     waiting.pop_back();
     for (const Value instruction : computation->instructions()) {
-      if (!IsControlFlow(*instruction)) continue;
+      if (!Calls(instruction->opcode())) continue;
       instruction->ReplaceCalledComputations([&](xla::HloComputation* called) {
         if (std::find(taken.begin(), taken.end(), called) != taken.end()) {
           called = module->AddEmbeddedComputation(called->Clone("again"));

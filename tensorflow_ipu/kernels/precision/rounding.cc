@@ -1,12 +1,43 @@
 #include "tensorflow_ipu/kernels/precision/rounding.h"
 
 #include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/log/check.h"
+#include "absl/strings/str_split.h"
+#include "xla/hlo/ir/hlo_module.h"
 
 namespace tensorflow_ipu::precision {
 
-namespace {
-
 using xla::ComparisonDirection;
+using xla::HloOpcode;
+
+Options Options::Of(std::string_view text) {
+  Options options;
+  for (const std::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    const std::pair<std::string_view, std::string_view> pair = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const auto [name, value] = pair;
+    if (const std::size_t colon = name.find(':'); colon != std::string_view::npos) {
+      options.said[std::string(name.substr(0, colon))].emplace(name.substr(colon + 1), value);
+      continue;
+    }
+    if (name == "inv") options.inv = value == "1";
+    if (name == "div0") options.div0 = value == "1";
+    if (name == "oflo") options.oflo = value == "1";
+    if (name == "nanoo") options.nanoo = value == "1";
+    if (name == "stable") options.stable = value == "1";
+    if (name == "esr" && value == "on") options.rounding = Rounding::kStochastic;
+    if (name == "esr" && value == "identical") options.rounding = Rounding::kIdenticalOnly;
+    if (name == "partials_matmul") options.matmul_partials = value;
+    if (name == "partials_conv") options.conv_partials = value;
+  }
+  return options;
+}
+
+namespace {
 
 // The significand bits that float16 drops from float32.
 constexpr uint32_t kDropped = 13;
@@ -60,6 +91,64 @@ Value FractionOf(const Emit& emit, Value random) {
   return emit.Times(emit.Convert(emit.Bits(random, xla::S32), xla::F32), emit.Filled(1.0f / (1 << kDropped), random));
 }
 
+bool IsMarked(const xla::HloInstruction& operation, std::string_view as) {
+  const auto& attributes = operation.frontend_attributes().map();
+  const auto found = attributes.find("ipu_f8");
+  return found != attributes.end() && found->second == as;
+}
+
+// Elementwise operations that compute; others move, compare or select.
+bool ComputesElements(const xla::HloInstruction& operation) {
+  return xla::HloPredicateIsOp<
+      HloOpcode::kAcos, HloOpcode::kAcosh, HloOpcode::kAdd, HloOpcode::kAsin, HloOpcode::kAsinh, HloOpcode::kAtan2,
+      HloOpcode::kAtanh, HloOpcode::kCbrt, HloOpcode::kCos, HloOpcode::kCosh, HloOpcode::kDivide, HloOpcode::kErf,
+      HloOpcode::kExp, HloOpcode::kExpm1, HloOpcode::kLog, HloOpcode::kLog1p, HloOpcode::kLogistic,
+      HloOpcode::kMultiply, HloOpcode::kPower, HloOpcode::kRemainder, HloOpcode::kRsqrt, HloOpcode::kSin,
+      HloOpcode::kSinh, HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTan, HloOpcode::kTanh>(&operation);
+}
+
+bool HasHalf(const xla::Shape& shape) { return shape.IsArray() && shape.element_type() == xla::F16; }
+
+xla::Shape WideShape(const xla::Shape& shape) {
+  return HasHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
+}
+
+// Whether the combiner of a reduction computes; a maximum does not.
+bool Combines(const xla::HloComputation& combiner) {
+  for (const xla::HloInstruction* const one : combiner.instructions()) {
+    if (ComputesElements(*one)) return true;
+  }
+  return false;
+}
+
+bool CanBeWide(const xla::HloComputation& combiner) {
+  for (const xla::HloInstruction* const one : combiner.instructions()) {
+    if (one->shape().IsTuple() || !one->called_computations().empty()) return false;
+  }
+  return true;
+}
+
+// The combiner, of scalars, in float32.
+xla::HloComputation* WideCombiner(xla::HloComputation* combiner) {
+  xla::HloComputation::Builder builder(std::string(combiner->name()) + ".wide");
+  std::unordered_map<const xla::HloInstruction*, Value> made;
+  for (const xla::HloInstruction* const one : combiner->MakeInstructionPostOrder()) {
+    const xla::Shape shape = WideShape(one->shape());
+    if (one->opcode() == HloOpcode::kParameter) {
+      made[one] = builder.AddInstruction(
+          xla::HloInstruction::CreateParameter(one->parameter_number(), shape, std::string(one->name())));
+    } else if (one->opcode() == HloOpcode::kConstant && HasHalf(one->shape())) {
+      const Value narrow = builder.AddInstruction(one->Clone());
+      made[one] = builder.AddInstruction(xla::HloInstruction::CreateConvert(shape, narrow));
+    } else {
+      std::vector<Value> operands;
+      for (const xla::HloInstruction* const operand : one->operands()) operands.push_back(made.at(operand));
+      made[one] = builder.AddInstruction(one->CloneWithNewOperands(shape, operands));
+    }
+  }
+  return combiner->parent()->AddEmbeddedComputation(builder.Build(made.at(combiner->root_instruction())));
+}
+
 }  // namespace
 
 Value RandomFraction(const Emit& emit, Value like, Key key, uint64_t site) {
@@ -87,7 +176,7 @@ Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site)
   const Value absolute = emit.Abs(value);
   const Value fraction = FractionOf(emit, random);
   const Value quanta =
-      emit.Unary(xla::HloOpcode::kFloor, emit.Plus(emit.Times(absolute, emit.Filled(1 / kQuantum, value)), fraction));
+      emit.Unary(HloOpcode::kFloor, emit.Plus(emit.Times(absolute, emit.Filled(1 / kQuantum, value)), fraction));
   const Value sign = emit.And(emit.Bits(value, xla::U32), emit.Filled(0x80000000u, value));
   const Value small =
       emit.Bits(emit.Or(emit.Bits(emit.Times(quanta, emit.Filled(kQuantum, value)), xla::U32), sign), xla::F32);
@@ -115,6 +204,114 @@ Value Unfused(const Emit& emit, Value product) {
   const Value above = emit.Compare(product, emit.Filled(kRoundsUp, product), ComparisonDirection::kGe);
   const Value below = emit.Compare(product, emit.Filled(-kRoundsUp, product), ComparisonDirection::kLe);
   return emit.Select(above, emit.Filled(kBeyond, product), emit.Select(below, emit.Filled(-kBeyond, product), product));
+}
+
+bool RoundsToQuarter(const xla::HloInstruction& operation) {
+  return operation.opcode() == HloOpcode::kRoundNearestEven && IsMarked(operation, "rounds");
+}
+
+bool OverflowsQuarter(const xla::HloInstruction& operation) {
+  return operation.opcode() == HloOpcode::kNegate && IsMarked(operation, "overflows");
+}
+
+Value RoundedToQuarter(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site) {
+  const Value magnitude = operation.operands()[0];
+  return emit.Unary(HloOpcode::kFloor, emit.Plus(magnitude, RandomFraction(emit, magnitude, key, site)));
+}
+
+bool Computes(const xla::HloInstruction& operation) {
+  if (!operation.shape().IsArray()) return false;
+  switch (operation.opcode()) {
+    case HloOpcode::kConvert: {
+      const xla::PrimitiveType from = operation.operand(0)->shape().element_type();
+      return operation.shape().element_type() == xla::F16 && from != xla::F16 && from != xla::PRED && from != xla::S8 &&
+             from != xla::U8;
+    }
+    case HloOpcode::kDot:
+    case HloOpcode::kConvolution:
+      return true;
+    case HloOpcode::kReduce:
+    case HloOpcode::kReduceWindow:
+    case HloOpcode::kScatter:
+    case HloOpcode::kSelectAndScatter: {
+      const std::vector<xla::HloComputation*> called(operation.called_computations().begin(),
+                                                     operation.called_computations().end());
+      for (const xla::HloComputation* const one : called) {
+        if (!CanBeWide(*one)) return false;
+      }
+      return Combines(*called.back());
+    }
+    default:
+      return ComputesElements(operation);
+  }
+}
+
+Value Widened(const Emit& emit, const xla::HloInstruction& operation, const WideValues& known) {
+  if (operation.opcode() == HloOpcode::kConvert) {
+    return emit.Convert(operation.operands()[0], xla::F32);
+  }
+  std::vector<Value> operands;
+  for (xla::HloInstruction* const operand : operation.operands()) {
+    const auto found = known.find(operand);
+    if (found != known.end()) {
+      operands.push_back(found->second);
+    } else {
+      operands.push_back(HasHalf(operand->shape()) ? emit.Convert(operand, xla::F32) : operand);
+    }
+  }
+  const Value wide =
+      emit.computation()->AddInstruction(operation.CloneWithNewOperands(WideShape(operation.shape()), operands));
+  if (operation.opcode() != HloOpcode::kDot && operation.opcode() != HloOpcode::kConvolution) {
+    wide->ReplaceCalledComputations([](xla::HloComputation* combiner) { return WideCombiner(combiner); });
+  }
+  return wide;
+}
+
+Scope Scope::Inside(const Emit& emit, uint64_t part) const {
+  Scope inside = *this;
+  inside.key = KeyOf(emit, key, part);
+  inside.shared = KeyOf(emit, shared, part);
+  return inside;
+}
+
+Value Scope::Packed(const Emit& emit) const {
+  std::vector<Value> elements = {key.first, key.second, shared.first, shared.second, state, failed};
+  elements.insert(elements.end(), iterations.begin(), iterations.end());
+  return emit.Tuple(elements);
+}
+
+Scope Scope::Of(const Emit& emit, Value packed, const Scope& like) {
+  Scope scope;
+  scope.key = {emit.Element(packed, 0), emit.Element(packed, 1)};
+  scope.shared = {emit.Element(packed, 2), emit.Element(packed, 3)};
+  scope.state = emit.Element(packed, 4);
+  scope.failed = emit.Element(packed, kFailed);
+  for (std::size_t i = 0; i < like.iterations.size(); ++i) {
+    scope.iterations.push_back(emit.Element(packed, kFailed + 1 + static_cast<int64_t>(i)));
+  }
+  scope.loops = like.loops;
+  return scope;
+}
+
+Value Enter(xla::HloComputation* computation, const xla::Shape& packed) {
+  const Emit emit(computation);
+  const Value parameter = computation->parameter_instruction(0);
+  const std::vector<Value> users(parameter->users().begin(), parameter->users().end());
+  const xla::Shape plain = parameter->shape();
+  *parameter->mutable_shape() = xla::ShapeUtil::MakeTupleShape({plain, packed});
+  const Value inside = emit.Element(parameter, 0);
+  for (const Value user : users) {
+    for (int64_t i = 0; i < user->operand_count(); ++i) {
+      if (user->operand(i) == parameter) CHECK_OK(user->ReplaceOperandWithDifferentShape(i, inside));
+    }
+  }
+  if (computation->root_instruction() == parameter) computation->set_root_instruction(inside, true);
+  return emit.Element(parameter, 1);
+}
+
+void Leave(const Emit& emit, Value packed) {
+  const Value root = emit.computation()->root_instruction();
+  emit.computation()->set_root_instruction(emit.Tuple({root, packed}), /*accept_different_shape=*/true);
 }
 
 }  // namespace tensorflow_ipu::precision

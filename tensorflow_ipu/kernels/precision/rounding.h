@@ -1,12 +1,44 @@
-// Rounds values of float32 to what float16 can hold, as the last step of an operation of half precision.
+// The floating-point configuration of a program, and the steps that emulate an operation of half precision.
 #ifndef TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_
 #define TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "tensorflow_ipu/kernels/precision/emit.h"
+#include "xla/hlo/ir/hlo_instruction.h"
 
 namespace tensorflow_ipu::precision {
+
+// The custom call in the entry of a program that emulates the machine's arithmetic. It takes the state of the random
+// streams, and returns the state and two keys of two words (u32).
+constexpr char kMarker[] = "ipu_half_precision";
+
+enum class Rounding { kNearest, kStochastic, kIdenticalOnly };
+
+// The floating-point configuration, from the attribute of the marker.
+struct Options {
+  bool inv = false;
+  bool div0 = false;
+  bool oflo = false;
+  bool nanoo = false;
+  bool stable = false;  // Whether replicas round equal values alike.
+  Rounding rounding = Rounding::kNearest;
+  std::string matmul_partials;  // `half`, `float`, or empty for the library's choice.
+  std::string conv_partials;
+  // Attributes of single operations that scopes set: attribute -> operation name -> value.
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> said;
+
+  bool stops() const { return inv || div0 || oflo; }
+
+  // Parses words such as `oflo=1 esr=on ipu_stochastic_rounding:while/Exp=off`; ignores unknown ones.
+  static Options Of(std::string_view text);
+};
 
 // Two scalars of u32 that seed the random bits of a computation.
 struct Key {
@@ -34,6 +66,51 @@ Value Bounded(const Emit& emit, Value value, bool nan_on_overflow, bool rounded)
 // Keeps a product (float32) from being fused with an addition before it is rounded to float16, which would hide an
 // overflow. Overflow gives infinity.
 Value Unfused(const Emit& emit, Value product);
+
+// Conversions to 8-bit floats (f8): `ops/_f8_codes.py` builds each from operations on float32, and marks the one that
+// rounds magnitudes to integers and the one that yields the elements that overflow, and 0 for others.
+bool RoundsToQuarter(const xla::HloInstruction& operation);
+bool OverflowsQuarter(const xla::HloInstruction& operation);
+
+// Rounds magnitudes stochastically to integers, in place of `operation`: see `RoundStochastically`.
+Value RoundedToQuarter(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site);
+
+// Whether an operation computes, so that its exact result may have to be rounded. Moves, comparisons and selections do
+// not.
+bool Computes(const xla::HloInstruction& operation);
+
+// Tensors of float16 that are known in float32.
+using WideValues = std::unordered_map<const xla::HloInstruction*, Value>;
+
+// The operation, of float16, with operands and result of float32: it accumulates in float32 and rounds nothing in
+// between. Operands in `known` are taken from there.
+Value Widened(const Emit& emit, const xla::HloInstruction& operation, const WideValues& known);
+
+// The values that the rewriting passes into and out of computations.
+struct Scope {
+  Key key;                         // Of the replica.
+  Key shared;                      // The same on all replicas.
+  Value state = nullptr;           // Names the random streams and the replica to custom calls.
+  Value failed = nullptr;          // pred: whether an operation before this one has stopped the program.
+  std::vector<Value> iterations;   // s32, of each loop around, from the outermost in.
+  std::vector<std::string> loops;  // The names of the loops.
+
+  // The position of `failed` in the packed tuple.
+  static constexpr int64_t kFailed = 5;
+
+  // The scope of a part, with its own keys; see `KeyOf`.
+  Scope Inside(const Emit& emit, uint64_t part) const;
+
+  // Packs all values into a tuple, and unpacks them in another computation.
+  Value Packed(const Emit& emit) const;
+  static Scope Of(const Emit& emit, Value packed, const Scope& like);
+};
+
+// Extends the parameter of a computation to a tuple of it and `packed`. Returns the new element.
+Value Enter(xla::HloComputation* computation, const xla::Shape& packed);
+
+// Extends the result of a computation to a tuple of it and `packed`.
+void Leave(const Emit& emit, Value packed);
 
 }  // namespace tensorflow_ipu::precision
 

@@ -1,0 +1,263 @@
+// Handlers of feeds, collectives and random streams.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/core/of_thread.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/replicas/random.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// Infeed dequeue: copies the next element into the program's buffers, and advances the state.
+
+// The cache of a thread between calls.
+struct InfeedCalls {
+  core::LookupCache<InfeedQueue> cache;
+  InfeedElement element;  // Returns its memory to the pump at the next call.
+
+  // The queue of the pass under way; null if there is none.
+  InfeedQueue* Find(int64_t number) {
+    return cache.Find(number, [](int64_t wanted) {
+      const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
+      return infeed == nullptr ? nullptr : infeed->queue();
+    });
+  }
+};
+
+// Result 0 is the state.
+const void* TensorOf(const XLA_FFI_CallFrame& frame, std::size_t i) { return frame.rets.rets[i + 1]; }
+
+bool Fits(const InfeedQueue& queue, const XLA_FFI_CallFrame& frame) {
+  if (queue.sizes().size() != static_cast<std::size_t>(frame.rets.size) - 1) return false;
+  for (std::size_t i = 0; i < queue.sizes().size(); ++i) {
+    if (MemoryOf(TensorOf(frame, i)).bytes != queue.sizes()[i]) return false;
+  }
+  return true;
+}
+
+// Whether there was an element, or one came within a moment.
+bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement* element) {
+  core::Outcome why;
+  InfeedQueue::Took took = queue->Take(at.lane, at.lanes, element, &why);
+  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.lane)) {
+    took = queue->Take(at.lane, at.lanes, element, &why);
+  }
+  return took == InfeedQueue::Took::kElement;
+}
+
+// Why there is no queue of this number.
+core::Outcome Missing(int64_t number) {
+  if (const std::shared_ptr<Infeed> infeed = Infeeds().Find(number)) return NotStarted(infeed->name());
+  return core::Outcome::NotFound(
+      "The infeed queue of this program was deleted with its Python object. Keep the "
+      "queue (or iterator) as long as programs use it.");
+}
+
+// Has the queue copy the element when it comes. Waiting here would block a thread of XLA's pool, and perhaps the
+// replica that must run first.
+Reply CopyLater(const XLA_FFI_CallFrame& frame, const core::ProgramState& at, InfeedQueue* queue) {
+  absl::InlinedVector<void*, 8> to;
+  for (std::size_t i = 0; i < queue->sizes().size(); ++i) to.push_back(DataOf(TensorOf(frame, i)));
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  queue->TakeLater(
+      at.lane, at.lanes,
+      [promise, to = std::move(to), sizes = queue->sizes()](core::Outcome outcome, InfeedElement element) mutable {
+        if (!outcome.ok()) return promise.SetError(ToError(std::move(outcome)));
+        element.CopyTo(sizes, [&](std::size_t i) { return to[i]; });
+        element.Drop();  // Before the rest of the program, which may run in SetAvailable.
+        promise.SetAvailable();
+      });
+  return {core::Outcome::Ok(), std::move(future)};
+}
+
+Reply Dequeue(const XLA_FFI_CallFrame& frame) {
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
+  const core::ProgramState& at = states.used;
+  InfeedCalls& calls = core::OfThread<InfeedCalls>();
+  InfeedQueue* const queue = calls.Find(at.number);
+  if (queue == nullptr) return {Missing(at.number), {}};
+  if (!Fits(*queue, frame)) {
+    return {core::Outcome::InvalidArgument(
+                "The program was traced for elements of other shapes or types than those of the infeed queue `" +
+                queue->name() + "`. Trace it with that queue."),
+            {}};
+  }
+  core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
+  const auto copy = [&](const InfeedElement& element) {
+    element.CopyTo(queue->sizes(), [&](std::size_t i) { return DataOf(TensorOf(frame, i)); });
+  };
+  if (queue->small() && queue->TakeAtHand(at.lane, at.lanes, copy)) return {};
+  if (TakeOrSpin(at, queue, &calls.element)) {
+    copy(calls.element);
+    calls.element.Drop();
+    return {};
+  }
+  const std::shared_ptr<InfeedQueue> kept =
+      calls.cache.object();  // Programs that run inside of this one look up others.
+  return CopyLater(frame, at, kept.get());
+}
+
+// Arguments: the order, if there is one, and the state. Results: the next state, and the element.
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_infeed_dequeue", "Host", CalledWithFrame<Dequeue>);
+
+// Outfeed enqueue: copies the program's buffers into the queue, and advances the state.
+
+// The cache of a thread between calls.
+struct OutfeedCalls {
+  core::LookupCache<core::Outfeed> cache;
+  std::vector<core::Leaf> leaves;
+};
+
+Reply Enqueue(const XLA_FFI_CallFrame& frame) {
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
+  const core::ProgramState& at = states.used;
+  const int64_t layout = ScalarOf<int64_t>(frame.attrs.attrs[0]);
+  OutfeedCalls& calls = core::OfThread<OutfeedCalls>();
+  core::Outfeed* const outfeed = calls.cache.Find(at.number, [](int64_t number) { return Outfeeds().Find(number); });
+  if (outfeed == nullptr) {
+    return {core::Outcome::NotFound(
+                "The outfeed queue of this program was deleted. Keep the queue as long as programs use it."),
+            {}};
+  }
+  core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
+  calls.leaves.resize(static_cast<std::size_t>(frame.args.size - states.states));
+  for (std::size_t i = 0; i < calls.leaves.size(); ++i) {
+    const Memory leaf = MemoryOf(frame.args.args[i + states.states]);
+    calls.leaves[i].data = leaf.data;
+    calls.leaves[i].bytes = leaf.bytes;
+  }
+  if (!calls.leaves.empty()) return {outfeed->Append(at.lane, at.lanes, layout, calls.leaves), {}};
+  outfeed->Declare(layout);  // The data are synthetic.
+  return {};
+}
+
+// Arguments: the order, if there is one, the state, and the element. Result: the next state.
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_outfeed_enqueue", "Host", CalledWithFrame<Enqueue>);
+
+// Collectives: pass the replica's buffers to the call site where the replicas meet.
+
+constexpr std::pair<ffi::DataType, core::DataType> kTypes[] = {
+    {ffi::PRED, core::DataType::kBool}, {ffi::F16, core::DataType::kF16}, {ffi::BF16, core::DataType::kBF16},
+    {ffi::F32, core::DataType::kF32},   {ffi::F64, core::DataType::kF64}, {ffi::S8, core::DataType::kS8},
+    {ffi::S16, core::DataType::kS16},   {ffi::S32, core::DataType::kS32}, {ffi::S64, core::DataType::kS64},
+    {ffi::U8, core::DataType::kU8},     {ffi::U16, core::DataType::kU16}, {ffi::U32, core::DataType::kU32},
+    {ffi::U64, core::DataType::kU64}};
+
+std::optional<core::DataType> TypeOf(ffi::DataType type) {
+  for (const auto& [xla_type, core_type] : kTypes) {
+    if (xla_type == type) return core_type;
+  }
+  return std::nullopt;
+}
+
+// XLA orders the attributes by their names.
+core::Collective CollectiveOf(const XLA_FFI_Attrs& attributes) {
+  const int64_t group_size = ScalarOf<int64_t>(attributes.attrs[0]);
+  const auto kind = static_cast<core::Kind>(ScalarOf<int64_t>(attributes.attrs[1]));
+  const bool orthogonal = ScalarOf<bool>(attributes.attrs[2]);
+  const auto reduction = static_cast<core::Reduction>(ScalarOf<int64_t>(attributes.attrs[3]));
+  const int64_t root = ScalarOf<int64_t>(attributes.attrs[4]);
+  return {kind, reduction, {group_size, orthogonal}, root};
+}
+
+core::Outcome Gather(const XLA_FFI_CallFrame& frame, int64_t states, core::Contribution* contribution) {
+  const int64_t count = frame.rets.size - 1;  // Without the state.
+  contribution->reserve(static_cast<std::size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& value = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[states + i]);
+    const auto& result = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[1 + i]);
+    const std::optional<core::DataType> type = TypeOf(static_cast<ffi::DataType>(value.dtype));
+    if (!type.has_value()) return core::Outcome::InvalidArgument("A collective got a value of a type that it lacks.");
+    contribution->push_back({*type, static_cast<const std::byte*>(value.data), static_cast<std::byte*>(result.data),
+                             ElementsOf(value), ElementsOf(result)});
+  }
+  return core::Outcome::Ok();
+}
+
+Reply Meet(const XLA_FFI_CallFrame& frame) {
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(frame));
+  const core::ProgramState& at = states.used;
+  static thread_local core::LookupCache<core::CallSite> cache;
+  cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
+  const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this one look up others.
+  if (site == nullptr) {
+    return {core::Outcome::NotFound("A collective of this program was deleted with the function that was traced. Keep "
+                                    "the `tf.function` as long as its programs run."),
+            {}};
+  }
+  core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
+  const core::Collective collective = CollectiveOf(frame.attrs);
+  core::Contribution contribution;
+  core::Outcome gathered = Gather(frame, states.states, &contribution);
+  if (!gathered.ok()) return {std::move(gathered), {}};
+
+  // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
+  ffi::Promise promise;
+  std::optional<ffi::Future> future(promise);
+  std::optional<core::Outcome> answer =
+      site->Arrive(at.lane, at.lanes, collective, std::move(contribution), [promise](core::Outcome outcome) mutable {
+        if (outcome.ok()) {
+          promise.SetAvailable();
+        } else {
+          promise.SetError(ToError(std::move(outcome)));
+        }
+      });
+  if (answer.has_value()) return {std::move(*answer), {}};
+  return {core::Outcome::Ok(), std::move(future)};
+}
+
+// Arguments: the order, if there is one, the state, and the values. Results: the next state, and those of the values.
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_collective", "Host", CalledWithFrame<Meet>);
+
+ffi::Error DrawSeed(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
+                    ffi::ResultBuffer<ffi::S64> seed) {
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  const core::RandomSeed drawn = streams->Draw(at.lane);
+  seed->typed_data()[0] = drawn.key;
+  seed->typed_data()[1] = drawn.count;
+  core::Advance(state.untyped_data(), next_state->untyped_data());
+  return ffi::Error::Success();
+}
+
+ffi::Error TellStream(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state,
+                      ffi::ResultBuffer<ffi::S64> stream) {
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  stream->typed_data()[0] = streams->StreamOf(at.lane);
+  std::memcpy(next_state->untyped_data(), &at, sizeof(at));
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER_AUTO(kDrawSeed, DrawSeed);
+XLA_FFI_DEFINE_HANDLER_AUTO(kTellStream, TellStream);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_random_seed", "Host", kDrawSeed);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_random_stream", "Host", kTellStream);
+
+ffi::Error RefuseOtherCall(ffi::RemainingArgs /*arguments*/, ffi::RemainingRets /*results*/) {
+  return {ffi::ErrorCode::kInternal, "A custom call was made in a way that this version of XLA's API does not have."};
+}
+
+XLA_FFI_DEFINE_HANDLER(kQuestion, RefuseOtherCall, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+
+}  // namespace
+
+XLA_FFI_Error* AnswerQuestion(XLA_FFI_CallFrame* frame) { return kQuestion(frame); }
+
+}  // namespace tensorflow_ipu

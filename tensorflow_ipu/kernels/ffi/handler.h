@@ -1,0 +1,111 @@
+// What handlers of custom calls have in common.
+//
+// Feeds and collectives read their arguments from the frame of the call. XLA's bindings check each argument and pack
+// them into a tuple, which takes as long as the rest of a feed's call for a small element; so the bindings only answer
+// XLA's queries about the handler.
+#ifndef TENSORFLOW_IPU_KERNELS_FFI_HANDLER_H_
+#define TENSORFLOW_IPU_KERNELS_FFI_HANDLER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "xla/ffi/api/ffi.h"
+
+// Exported by TensorFlow's library; the header that declares it includes others that are not in the wheel.
+namespace xla::ffi {
+const XLA_FFI_Api* GetXlaFfiApi();
+}
+
+namespace tensorflow_ipu {
+
+// The layout of the frame. Check `xla/ffi/api/c_api.h` before you allow a new version of the API. Version 0.4, of
+// TensorFlow 2.22, has the same frame as 0.2.
+static_assert(XLA_FFI_API_MAJOR == 0 && (XLA_FFI_API_MINOR == 2 || XLA_FFI_API_MINOR == 4),
+              "The frame of a call is read as versions 0.2 and 0.4 have it.");
+
+struct Memory {
+  void* data;
+  std::size_t bytes;
+};
+
+inline int64_t ElementsOf(const XLA_FFI_Buffer& buffer) {
+  int64_t elements = 1;
+  for (int64_t i = 0; i < buffer.rank; ++i) elements *= buffer.dims[i];
+  return elements;
+}
+
+// An argument or a result, which is always a buffer in these calls.
+inline void* DataOf(const void* buffer) { return static_cast<const XLA_FFI_Buffer*>(buffer)->data; }
+
+inline Memory MemoryOf(const void* buffer) {
+  const auto* const at = static_cast<const XLA_FFI_Buffer*>(buffer);
+  return {at->data,
+          xla::ffi::ByteWidth(static_cast<xla::ffi::DataType>(at->dtype)) * static_cast<std::size_t>(ElementsOf(*at))};
+}
+
+// The memory of argument i, from XLA's bindings or from the frame: for the states that a call begins with.
+inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
+  return [&arguments](std::size_t i) -> const void* {
+    return arguments.get<xla::ffi::Buffer<xla::ffi::S64>>(i)->untyped_data();
+  };
+}
+inline auto StatesOf(const XLA_FFI_CallFrame& frame) {
+  return [&frame](std::size_t i) -> const void* { return DataOf(frame.args.args[i]); };
+}
+
+template <typename T>
+T ScalarOf(const void* attribute) {
+  return *static_cast<const T*>(static_cast<const XLA_FFI_Scalar*>(attribute)->value);
+}
+
+// Whether the frame is that of a plain call, and not a query of XLA's.
+inline bool IsCall(const XLA_FFI_CallFrame& frame) {
+  return frame.stage == XLA_FFI_ExecutionStage_EXECUTE && frame.extension_start == nullptr;
+}
+
+inline xla::ffi::Error ToError(core::Outcome outcome) {
+  if (outcome.ok()) return xla::ffi::Error::Success();
+  return xla::ffi::Error(static_cast<xla::ffi::ErrorCode>(outcome.code), std::move(outcome.message));
+}
+
+// The answer of a handler that may have to wait. Most calls do not, and need no future, which is allocated.
+struct Reply {
+  core::Outcome outcome;
+  std::optional<xla::ffi::Future> future;  // If set, `outcome` is ignored.
+};
+
+inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
+  namespace ffi = xla::ffi;
+  if (!reply.future.has_value() && reply.outcome.ok()) return nullptr;
+  constexpr auto kStage = ffi::ExecutionStage::kExecute;
+  if (!reply.future.has_value()) {
+    return ffi::ResultEncoding<kStage, ffi::Error>::Encode(frame->api, frame->ctx, ToError(std::move(reply.outcome)));
+  }
+  const std::variant<XLA_FFI_Error*, XLA_FFI_Future*> encoded =
+      ffi::ResultEncoding<kStage, ffi::Future>::Encode(frame->api, frame->ctx, std::move(*reply.future));
+  if (const auto* const error = std::get_if<XLA_FFI_Error*>(&encoded)) return *error;
+  frame->future = std::get<XLA_FFI_Future*>(encoded);
+  return nullptr;
+}
+
+// Answers XLA's queries about a handler.
+XLA_FFI_Error* AnswerQuestion(XLA_FFI_CallFrame* frame);
+
+// A handler that reads the frame of its call.
+template <Reply (*call)(const XLA_FFI_CallFrame&)>
+XLA_FFI_Error* CalledWithFrame(XLA_FFI_CallFrame* frame) {
+  return IsCall(*frame) ? Return(frame, call(*frame)) : AnswerQuestion(frame);
+}
+
+inline xla::ffi::Error NoSuchPlace(int32_t place) {
+  return xla::ffi::Error::Internal("A pipeline has used place " + std::to_string(place) + " of a ring that has fewer.");
+}
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_FFI_HANDLER_H_

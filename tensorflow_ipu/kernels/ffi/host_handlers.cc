@@ -1,0 +1,314 @@
+// Handlers that call the host: assertions, embedding tables, host functions, host kernels and users' functions.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/host/embedding_table.h"
+#include "tensorflow_ipu/kernels/host/function.h"
+#include "tensorflow_ipu/kernels/host/kernel.h"
+#include "tensorflow_ipu/kernels/host/lines.h"
+#include "tensorflow_ipu/kernels/host/user_functions.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+namespace tf = tensorflow;
+
+std::string Summary(const ffi::AnyBuffer& buffer, int64_t entries) {
+  // The enumerations have the same values.
+  const absl::StatusOr<tf::DataType> type =
+      tf::EncodePrimitiveTypeAsDataType(static_cast<xla::PrimitiveType>(buffer.element_type()));
+  if (!type.ok()) return "?";
+  const auto dimensions = buffer.dimensions();
+  tf::Tensor tensor(*type, tf::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size())));
+  if (buffer.size_bytes() > 0) std::memcpy(tensor.data(), buffer.untyped_data(), buffer.size_bytes());
+  return tensor.SummarizeValue(entries);
+}
+
+ffi::Error Assert(std::string_view data, std::string_view name, int64_t summarize, ffi::Buffer<ffi::PRED> condition,
+                  ffi::RemainingArgs values, ffi::ResultBuffer<ffi::PRED> holds) {
+  holds->typed_data()[0] = true;
+  if (condition.typed_data()[0]) return ffi::Error::Success();
+  std::string message = absl::StrCat(name, LinesOf(data, name), ": assertion failed:");
+  std::size_t value = 0;
+  while (!data.empty()) {
+    const std::string_view part = data.substr(0, data.find('\0'));
+    data.remove_prefix(part.size() + 1);
+    absl::StrAppend(
+        &message, " [",
+        part[0] == '=' ? std::string(part.substr(1)) : Summary(*values.get<ffi::AnyBuffer>(value++), summarize), "]");
+  }
+  return ffi::Error::InvalidArgument(message);
+}
+
+XLA_FFI_DEFINE_HANDLER(kAssert, Assert,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("data")
+                           .Attr<std::string_view>("name")
+                           .Attr<int64_t>("summarize")
+                           .Arg<ffi::Buffer<ffi::PRED>>()    // condition
+                           .RemainingArgs()                  // values
+                           .Ret<ffi::Buffer<ffi::PRED>>());  // holds
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_assert", "Host", kAssert);
+
+ffi::Error Named(core::Outcome outcome, std::string_view name) {
+  if (!outcome.ok()) outcome.message = absl::StrCat(name, ": ", outcome.message);
+  return ToError(std::move(outcome));
+}
+
+// Null where the table does not or no longer hold such rows; `outcome` says why.
+std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const ffi::AnyBuffer& rows,
+                                        core::Outcome* outcome) {
+  std::shared_ptr<EmbeddingTable> table = EmbeddingTables().Find(state.number);
+  if (table == nullptr) {
+    *outcome = core::Outcome::NotFound("the embedding was deleted. Keep it as long as its programs run.");
+  } else if (rows.dimensions().back() != table->width() || (rows.element_type() == ffi::F16) != table->half()) {
+    *outcome = core::Outcome::InvalidArgument("the rows are of another width or type than the embedding's.");
+    table = nullptr;
+  }
+  return table;
+}
+
+ffi::Error LookUp(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ffi::ResultBuffer<ffi::S64> next_state,
+                  ffi::Result<ffi::AnyBuffer> rows, std::string_view name) {
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  core::Outcome outcome;
+  if (const auto table = TableOf(at, *rows, &outcome)) {
+    outcome = table->Look(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
+  }
+  core::Advance(state.untyped_data(), next_state->untyped_data());
+  return Named(std::move(outcome), name);
+}
+
+ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ffi::AnyBuffer gradients,
+                  ffi::ResultBuffer<ffi::S64> next_state, ffi::Result<ffi::AnyBuffer> done, float learning_rate,
+                  int64_t batches, int64_t site, std::string_view name) {
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  core::Outcome outcome;
+  if (const auto table = TableOf(at, gradients, &outcome)) {
+    outcome = table->Update(indices.typed_data(), static_cast<int64_t>(indices.element_count()),
+                            gradients.untyped_data(), {learning_rate, batches, site, at.lane});
+  }
+  std::memset(done->untyped_data(), 0, done->size_bytes());
+  core::Advance(state.untyped_data(), next_state->untyped_data());
+  return Named(std::move(outcome), name);
+}
+
+XLA_FFI_DEFINE_HANDLER(kLookUp, LookUp,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::Buffer<ffi::S64>>()  // state
+                           .Arg<ffi::Buffer<ffi::S32>>()  // indices
+                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
+                           .Ret<ffi::AnyBuffer>()         // rows
+                           .Attr<std::string_view>("name"));
+XLA_FFI_DEFINE_HANDLER(kUpdate, Update,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::Buffer<ffi::S64>>()  // state
+                           .Arg<ffi::Buffer<ffi::S32>>()  // indices
+                           .Arg<ffi::AnyBuffer>()         // gradients
+                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
+                           .Ret<ffi::AnyBuffer>()         // done
+                           .Attr<float>("learning_rate")
+                           .Attr<int64_t>("batches")
+                           .Attr<int64_t>("site")
+                           .Attr<std::string_view>("name"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_embedding_lookup", "Host", kLookUp);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_embedding_update", "Host", kUpdate);
+
+// Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
+// on which programs compute.
+ffi::Future CallHost(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
+                     ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+  const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.used.number);
+  if (function == nullptr) {
+    promise.SetError(
+        ToError(core::Outcome::NotFound(absl::StrCat(name, LinesOf(node, name),
+                                                     ": it was deleted with the function that was traced. Keep the "
+                                                     "`tf.function` as long as its programs run."))));
+    return future;
+  }
+  core::Count(&core::Metrics::Global().host_function_calls);
+  core::Advance(states.advanced, next_state->untyped_data());
+  absl::InlinedVector<HostBuffer, 4> passed;
+  for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
+    const auto buffer = *arguments.get<ffi::AnyBuffer>(i);
+    const auto dimensions = buffer.dimensions();
+    passed.push_back({buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}});
+  }
+  std::vector<HostResult> to;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    auto buffer = *results.get<ffi::AnyBuffer>(i);
+    const auto dimensions = buffer->dimensions();
+    to.push_back({buffer->untyped_data(), buffer->size_bytes(),
+                  tensorflow::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size()))});
+  }
+  function->Run(states.used.lane, states.used.lanes, passed, std::move(to),
+                [promise, node = std::string(node), name = std::string(name)](const absl::Status& status) mutable {
+                  if (status.ok()) return promise.SetAvailable();
+                  promise.SetError(ToError({static_cast<core::Code>(status.code()),
+                                            absl::StrCat(name, LinesOf(node, name), ": ", status.message())}));
+                });
+  return future;
+}
+
+XLA_FFI_DEFINE_HANDLER(kCallHost, CallHost,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("node")
+                           .Attr<std::string_view>("name")
+                           .RemainingArgs()               // the order, if there is one, the state, and what is passed
+                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
+                           .RemainingRets());             // results
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_call", "Host", kCallHost);
+
+using Numbers = ffi::Span<const int64_t>;
+
+// Host kernels. The arguments of their calls are the kernel's inputs, followed by the place of each input that is in a
+// ring.
+
+// The state that XLA keeps for a call in a program.
+struct KernelOfCall {
+  static ffi::TypeId id;
+  std::shared_ptr<const HostKernel> kernel;
+  std::atomic<int64_t>* calls;  // Counts the calls of all kernels of its type.
+};
+ffi::TypeId KernelOfCall::id = {};
+
+ffi::Error Failed(const absl::Status& status, std::string_view node, std::string_view name) {
+  return ToError(
+      {static_cast<core::Code>(status.code()), absl::StrCat(name, LinesOf(node, name), ": ", status.message())});
+}
+
+ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Numbers) {
+  absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
+  if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), node, name));
+  std::atomic<int64_t>* const calls = core::Metrics::Global().host_kernel_calls.Of((*kernel)->type());
+  return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
+}
+
+HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
+  const auto dimensions = buffer.dimensions();
+  return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
+}
+
+// A place of a ring as a buffer: without the first dimension.
+ffi::ErrorOr<HostBuffer> InRing(const HostBuffer& ring, int32_t place) {
+  const int64_t depth = ring.dimensions.front();
+  if (place < 0 || place >= depth) return ffi::Unexpected(NoSuchPlace(place));
+  const std::size_t bytes = ring.bytes / static_cast<std::size_t>(depth);
+  return HostBuffer{static_cast<char*>(ring.data) + static_cast<std::size_t>(place) * bytes, bytes,
+                    ring.dimensions.subspan(1)};
+}
+
+ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+               std::string_view node, std::string_view name, Numbers in_rings) {
+  core::Count(call->calls);
+  absl::InlinedVector<HostBuffer, 4> from, to;
+  const std::size_t inputs = arguments.size() - in_rings.size();
+  for (std::size_t i = 0; i < inputs; ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
+  for (std::size_t i = 0; i < in_rings.size(); ++i) {
+    HostBuffer& input = from[static_cast<std::size_t>(in_rings[i])];
+    const ffi::ErrorOr<HostBuffer> there =
+        InRing(input, *arguments.get<ffi::Buffer<ffi::S32>>(inputs + i)->typed_data());
+    if (there.has_error()) return there.error();
+    input = *there;
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
+  const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
+  return done.ok() ? ffi::Error::Success() : Failed(done, node, name);
+}
+
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
+                       ffi::Ffi::BindInstantiate()
+                           .Attr<std::string_view>("node")  // node
+                           .Attr<std::string_view>("name")  // name
+                           .Attr<Numbers>("in_rings"));     // (what a run needs)
+XLA_FFI_DEFINE_HANDLER(kRun, Run,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::State<KernelOfCall>>()  // call
+                           .Ctx<ffi::ThreadPool>()           // threads
+                           .RemainingArgs()                  // arguments
+                           .RemainingRets()                  // results
+                           .Attr<std::string_view>("node")   // node
+                           .Attr<std::string_view>("name")   // name
+                           .Attr<Numbers>("in_rings"));      // in_rings
+
+XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
+
+// By name: later versions of the API have more stages.
+XLA_FFI_Handler_Bundle Stages() {
+  XLA_FFI_Handler_Bundle stages{};
+  stages.instantiate = kInstantiate;
+  stages.execute = kRun;
+  return stages;
+}
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", Stages());
+
+// Runs the function on this thread and on the program's memory.
+ffi::Error CallUser(std::string_view attributes, std::string_view called, std::string_view name,
+                    ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+  const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
+  const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
+  if (function == nullptr) {
+    return ToError(core::Outcome::NotFound(absl::StrCat(
+        name, LinesOf(called, name),
+        ": it was deleted with the function that was traced. Keep the `tf.function` as long as its programs "
+        "run.")));
+  }
+  if (core::interrupted) {
+    return ToError(core::Outcome::Cancelled(absl::StrCat(name, LinesOf(called, name), ": the run was interrupted.")));
+  }
+  core::Count(&core::Metrics::Global().user_operation_calls);
+  core::Advance(states.advanced, next_state->untyped_data());
+  std::vector<const void*> data;
+  std::vector<uint32_t> elements;
+  std::vector<void*> outputs;
+  for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
+    const auto buffer = *arguments.get<ffi::AnyBuffer>(i);
+    data.push_back(buffer.untyped_data());
+    elements.push_back(static_cast<uint32_t>(buffer.element_count()));
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+  try {
+    (*function)(data, elements, outputs, std::string(attributes), std::string(called));
+  } catch (const std::exception& thrown) {
+    return ToError({core::Code::kUnknown, absl::StrCat(name, LinesOf(called, name), ": it threw: ", thrown.what())});
+  } catch (...) {
+    return ToError(
+        {core::Code::kUnknown, absl::StrCat(name, LinesOf(called, name), ": it threw what is no `std::exception`.")});
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kCallUser, CallUser,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("attributes")
+                           .Attr<std::string_view>("called")
+                           .Attr<std::string_view>("name")
+                           .RemainingArgs()               // the order, if there is one, the state, and the inputs
+                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
+                           .RemainingRets());             // results
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_user_operation", "Host", kCallUser);
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,293 @@
+// Handlers that emulate the machine's arithmetic.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "tensorflow_ipu/kernels/core/partials.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/core/scan.h"
+#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/host/threads.h"
+#include "tensorflow_ipu/kernels/replicas/faults.h"
+#include "tensorflow_ipu/kernels/replicas/random.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr uint32_t kInfinite = 0x7f800000;  // Float32 infinity; NaNs are above.
+
+constexpr char kKept[] =
+    ". The variables are as they were before that step, but for those that a loop in it had updated by then. "
+    "`IPUConfig.floating_point_behaviour` says what stops a program";
+
+uint32_t WordAt(const ffi::RemainingArgs& values, std::size_t i) {
+  return *static_cast<const uint32_t*>(values.get<ffi::AnyBuffer>(i)->untyped_data());
+}
+
+struct Contents {
+  bool infinite = false;
+  bool nan = false;
+};
+
+template <typename Word>
+Contents ContentsOf(const ffi::AnyBuffer& buffer, Word infinite) {
+  const auto* const words = static_cast<const Word*>(buffer.untyped_data());
+  Contents contents;
+  for (std::size_t i = 0; i < buffer.element_count(); ++i) {
+    const auto magnitude = static_cast<Word>(words[i] << 1);
+    const auto limit = static_cast<Word>(infinite << 1);
+    contents.infinite = contents.infinite || magnitude == limit;
+    contents.nan = contents.nan || magnitude > limit;
+  }
+  return contents;
+}
+
+Contents ContentsOf(const ffi::AnyBuffer& buffer) {
+  return buffer.element_type() == ffi::F16 ? ContentsOf<uint16_t>(buffer, 0x7c00)
+                                           : ContentsOf<uint32_t>(buffer, kInfinite);
+}
+
+// An operation that stops the program unless its fault comes from its operands.
+struct Suspect {
+  int64_t order = 0;
+  std::string_view type;  // Type of the result: `half`, `float`, or `f8` for a conversion that overflows.
+  std::string what;
+  std::string_view sources;  // Numbers of the source values, separated by commas.
+  bool by_zero = false;
+  uint32_t magnitude = 0;  // Bits of a float32.
+};
+
+// Parses `operations` as written by `precision/checks.cc`, with the fault codes.
+std::vector<Suspect> Suspects(std::string_view operations, const ffi::RemainingArgs& values, std::size_t first) {
+  std::vector<Suspect> suspects;
+  std::size_t at = first;
+  for (const std::string_view group : absl::StrSplit(operations, "\n\n", absl::SkipEmpty())) {
+    const uint32_t word = WordAt(values, at++);
+    if (word == 0) continue;
+    const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
+    const std::vector<std::string_view> words = absl::StrSplit(lines[255 - (word >> 24)], ' ');
+    Suspect suspect{0,        words[1],        absl::StrCat(words[2], " `", words[3], "`"),
+                    words[4], (word & 1) != 0, (word & 0xfffffe) << 7};
+    if (!absl::SimpleAtoi(words[0], &suspect.order)) continue;
+    suspects.push_back(std::move(suspect));
+  }
+  std::sort(suspects.begin(), suspects.end(), [](const Suspect& a, const Suspect& b) { return a.order < b.order; });
+  return suspects;
+}
+
+struct Asked {
+  explicit Asked(std::string_view options)
+      : inv(absl::StrContains(options, "inv")),
+        div0(absl::StrContains(options, "div0")),
+        oflo(absl::StrContains(options, "oflo")) {}
+  const bool inv, div0, oflo;
+};
+
+// Why an operation stops the program; nothing if it does not.
+std::optional<std::string> Why(const Suspect& suspect, const Asked& asked, const Contents& taken) {
+  float value = 0;
+  std::memcpy(&value, &suspect.magnitude, sizeof(value));
+  if (suspect.magnitude > kInfinite) {
+    if (!asked.inv || taken.nan) return std::nullopt;
+    return absl::StrCat(suspect.what, " gave a NaN, from operands without one (inv)");
+  }
+  if (taken.nan || taken.infinite) return std::nullopt;
+  if (suspect.by_zero && asked.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
+  if (!asked.oflo || suspect.type == "float") return std::nullopt;
+  if (suspect.type == "f8") {
+    return absl::StrCat(suspect.what, " was given ", absl::StrFormat("%.5g", value),
+                        ", for which its format of eight bits has no number (oflo)");
+  }
+  return absl::StrCat(suspect.what, " gave ", absl::StrFormat("%.5g", value),
+                      ", and the largest number of float16 is 65504 (oflo)");
+}
+
+Contents TakenBy(const Suspect& suspect, const ffi::RemainingArgs& values, std::size_t sources) {
+  Contents all;
+  for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
+    std::size_t source = 0;
+    if (!absl::SimpleAtoi(text, &source)) continue;
+    const auto buffer = values.get<ffi::AnyBuffer>(sources + source);
+    if (!buffer.has_value()) continue;
+    const Contents one = ContentsOf(*buffer);
+    all.infinite = all.infinite || one.infinite;
+    all.nan = all.nan || one.nan;
+  }
+  return all;
+}
+
+std::optional<std::string> First(std::string_view options, std::string_view operations,
+                                 const ffi::RemainingArgs& values, std::size_t first, std::size_t sources) {
+  for (const Suspect& suspect : Suspects(operations, values, first)) {
+    std::optional<std::string> why = Why(suspect, Asked(options), TakenBy(suspect, values, sources));
+    if (why.has_value()) return why;
+  }
+  return std::nullopt;
+}
+
+ffi::Error Check(std::string_view options, std::string_view loops, int64_t words, std::string_view operations,
+                 ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::PRED> failed, ffi::RemainingArgs values,
+                 ffi::ResultBuffer<ffi::PRED> has_failed) {
+  bool& result = has_failed->typed_data()[0];
+  result = failed.typed_data()[0];
+  if (result) return ffi::Error::Success();
+  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  const std::size_t sources = around.size() + static_cast<std::size_t>(words);
+  bool suspect = false;
+  for (std::size_t i = around.size(); i < sources; ++i) suspect = suspect || WordAt(values, i) != 0;
+  if (!suspect) return ffi::Error::Success();
+  std::optional<std::string> fault = First(options, operations, values, around.size(), sources);
+  if (!fault.has_value()) return ffi::Error::Success();
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  if (at.lanes > 1) absl::StrAppend(&*fault, ", on replica ", at.lane);
+  for (std::size_t loop = around.size(); loop-- > 0;) {
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(values, loop), " of the loop `", around[loop], "`");
+  }
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  NoteFault(streams.get(), at.lane, absl::StrCat("Floating point exception: ", *fault, kKept));
+  result = true;
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kCheck, Check,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("options")
+                           .Attr<std::string_view>("loops")
+                           .Attr<int64_t>("words")
+                           .Attr<std::string_view>("operations")
+                           .Arg<ffi::Buffer<ffi::S64>>()     // state
+                           .Arg<ffi::Buffer<ffi::PRED>>()    // failed
+                           .RemainingArgs()                  // iterations, words, sources
+                           .Ret<ffi::Buffer<ffi::PRED>>());  // has_failed
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", kCheck);
+
+bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
+  const auto count = static_cast<int64_t>(tensor.element_count());
+  if (tensor.element_type() == ffi::F16) {
+    return core::HasHalvesFrom(static_cast<uint16_t>(limit), static_cast<const uint16_t*>(tensor.untyped_data()),
+                               count);
+  }
+  return core::HasFloatsFrom(static_cast<uint32_t>(limit), static_cast<const uint32_t*>(tensor.untyped_data()), count);
+}
+
+ffi::Error Scan(ffi::Span<const int64_t> limits, ffi::RemainingArgs tensors, ffi::ResultBuffer<ffi::PRED> found) {
+  bool& result = found->typed_data()[0];
+  result = false;
+  for (std::size_t i = 0; i < limits.size() && !result; ++i) {
+    result = HasFrom(limits[i], *tensors.get<ffi::AnyBuffer>(i));
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kScan, Scan,
+    ffi::Ffi::Bind()
+        .Attr<ffi::Span<const int64_t>>("limits")  // The bits from which on a value may stop the program.
+        .RemainingArgs()                           // tensors
+        .Ret<ffi::Buffer<ffi::PRED>>());           // found
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_scan", "Host", kScan);
+
+using Word = ffi::ResultBuffer<ffi::U32>;
+
+void Write(uint64_t key, Word first, Word second) {
+  first->typed_data()[0] = static_cast<uint32_t>(key >> 32);
+  second->typed_data()[0] = static_cast<uint32_t>(key);
+}
+
+ffi::Error Begin(std::string_view, ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state, Word first,
+                 Word second, Word shared_first, Word shared_second) {
+  const core::ProgramState at = core::StateAt(state.untyped_data());
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  uint64_t shared = 0;
+  Write(streams->DrawRounding(at.lane, &shared), first, second);
+  Write(shared, shared_first, shared_second);
+  core::Advance(state.untyped_data(), next_state->untyped_data());
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kBegin, Begin,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("options")
+                           .Arg<ffi::Buffer<ffi::S64>>()    // state
+                           .Ret<ffi::Buffer<ffi::S64>>()    // next_state
+                           .Ret<ffi::Buffer<ffi::U32>>()    // first
+                           .Ret<ffi::Buffer<ffi::U32>>()    // second
+                           .Ret<ffi::Buffer<ffi::U32>>()    // shared_first
+                           .Ret<ffi::Buffer<ffi::U32>>());  // shared_second
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_precision", "Host", kBegin);
+
+using KeyWord = ffi::Buffer<ffi::U32>;
+
+ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, const uint32_t* key,
+                    ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
+                    int64_t overflow) {
+  core::BlockedProducts product = core::BlockedProducts::FromNumbers(geometry.begin());
+  product.partials = half ? core::Partials::kHalf : core::Partials::kFloat;
+  product.overflow = static_cast<core::Overflow>(overflow);
+  product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
+  product.result = core::Element::kFloat;
+  product.key = key;
+  const HostThreads& host = HostThreads::Of(threads.num_threads());
+  host.device()->parallelFor(product.Parts(), Eigen::TensorOpCost(0, 0, static_cast<double>(product.CyclesOfPart())),
+                             [&](Eigen::Index first, Eigen::Index last) {
+                               product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first,
+                                               last);
+                             });
+  return ffi::Error::Success();
+}
+
+ffi::Error MultiplyToNearest(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right,
+                             ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
+                             int64_t overflow) {
+  return Multiply(threads, left, right, nullptr, result, geometry, half, overflow);
+}
+
+ffi::Error MultiplyAtRandom(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, KeyWord first,
+                            KeyWord second, ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry,
+                            bool half, int64_t overflow) {
+  const uint32_t key[] = {first.typed_data()[0], second.typed_data()[0]};
+  return Multiply(threads, left, right, key, result, geometry, half, overflow);
+}
+
+XLA_FFI_DEFINE_HANDLER(kMultiply, MultiplyToNearest,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<ffi::AnyBuffer>()         // left
+                           .Arg<ffi::AnyBuffer>()         // right
+                           .Ret<ffi::Buffer<ffi::F32>>()  // result
+                           .Attr<ffi::Span<const int64_t>>("geometry")
+                           .Attr<bool>("half")
+                           .Attr<int64_t>("overflow"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_partial_products", "Host", kMultiply);
+
+XLA_FFI_DEFINE_HANDLER(kMultiplyAtRandom, MultiplyAtRandom,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<ffi::AnyBuffer>()         // left
+                           .Arg<ffi::AnyBuffer>()         // right
+                           .Arg<KeyWord>()                // first word of the key
+                           .Arg<KeyWord>()                // second
+                           .Ret<ffi::Buffer<ffi::F32>>()  // result
+                           .Attr<ffi::Span<const int64_t>>("geometry")
+                           .Attr<bool>("half")
+                           .Attr<int64_t>("overflow"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_partial_products_at_random", "Host", kMultiplyAtRandom);
+
+}  // namespace
+}  // namespace tensorflow_ipu

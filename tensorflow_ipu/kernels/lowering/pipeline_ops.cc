@@ -1,0 +1,305 @@
+// Ops that pipelines use.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape.h"
+#include "xla/shape_util.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+// Computes the loop indices of a pipeline: which micro-batches an iteration processes, and where in the rings. One
+// custom call does so for all instructions of the iteration. As arithmetic, XLA would compile a kernel for each number,
+// since they differ in their constants.
+//
+// Micro-batches are given as offsets from `base`; those from 0 to `count` exist.
+//   numbers[i] = base + number_of[i]
+//   places[i] = (base + place_of[i]) mod depths[i]
+//   runs[i]: whether micro-batch first[i] exists, and, by wanted[i]: 0: no more; 1: second[i] exists; 2: second[i] does
+// not.
+REGISTER_OP("IpuPipelineTurns")
+    .Input("base: int32")
+    .Input("count: int32")
+    .Output("numbers: N * int32")
+    .Output("places: P * int32")
+    .Output("runs: S * bool")
+    .Attr("N: int >= 0")
+    .Attr("P: int >= 0")
+    .Attr("S: int >= 0")
+    .Attr("number_of: list(int) >= 0")
+    .Attr("place_of: list(int) >= 0")
+    .Attr("depths: list(int) >= 0")
+    .Attr("first: list(int) >= 0")
+    .Attr("second: list(int) >= 0")
+    .Attr("wanted: list(int) >= 0")
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Scalar());
+      return absl::OkStatus();
+    });
+
+class TurnsXla : public tf::XlaOpKernel {
+ public:
+  explicit TurnsXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    std::vector<std::string> entries;
+    std::vector<std::size_t> lengths;
+    for (const char* const name : {"number_of", "place_of", "depths", "first", "second", "wanted"}) {
+      std::vector<int64_t> values;
+      OP_REQUIRES_OK(construction, construction->GetAttr(name, &values));
+      entries.push_back(
+          absl::StrCat(name, " = array<i64", values.empty() ? "" : ": ", absl::StrJoin(values, ", "), ">"));
+      lengths.push_back(values.size());
+    }
+    attributes_ = absl::StrCat("{", absl::StrJoin(entries, ", "), "}");
+    numbers_ = lengths[0] + lengths[1];
+    results_ = numbers_ + lengths[3];
+    OP_REQUIRES(construction,
+                lengths[1] == lengths[2] && lengths[3] == lengths[4] && lengths[3] == lengths[5] &&
+                    results_ == static_cast<std::size_t>(construction->num_outputs()),
+                absl::InvalidArgumentError("The attributes of `IpuPipelineTurns` are of different lengths."));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::S32, {});
+    std::vector<xla::Shape> results(numbers_, scalar);
+    results.resize(results_, xla::ShapeUtil::MakeShape(xla::PRED, {}));
+    const xla::XlaOp turns = TypedCall(context->builder(), "ipu_pipeline_turns", {context->Input(0), context->Input(1)},
+                                       xla::ShapeUtil::MakeTupleShape(results), attributes_);
+    for (std::size_t i = 0; i < results_; ++i) {
+      context->SetOutput(static_cast<int>(i), xla::GetTupleElement(turns, static_cast<int64_t>(i)));
+    }
+  }
+
+ private:
+  std::string attributes_;
+  std::size_t numbers_ = 0;
+  std::size_t results_ = 0;
+};
+
+REGISTER_XLA_OP(Name("IpuPipelineTurns"), TurnsXla);
+
+// Passes on `count`, a number of micro-batches or of iterations over them that is only known at run time. The run fails
+// with the message `before`, `count`, `behind` unless it is a multiple of `multiple` from `least` to `largest`.
+REGISTER_OP("IpuMicroBatches")
+    .Input("count: int64")
+    .Output("checked: int64")
+    .Attr("multiple: int >= 1")
+    .Attr("least: int >= 0")
+    .Attr("largest: int >= 1")
+    .Attr("before: string")
+    .Attr("behind: string")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape);
+
+class MicroBatchesXla : public tf::XlaOpKernel {
+ public:
+  explicit MicroBatchesXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    int64_t multiple = 1;
+    int64_t least = 0;
+    int64_t largest = 1;
+    std::string before;
+    std::string behind;
+    OP_REQUIRES_OK(construction, construction->GetAttr("multiple", &multiple));
+    OP_REQUIRES_OK(construction, construction->GetAttr("least", &least));
+    OP_REQUIRES_OK(construction, construction->GetAttr("largest", &largest));
+    OP_REQUIRES_OK(construction, construction->GetAttr("before", &before));
+    OP_REQUIRES_OK(construction, construction->GetAttr("behind", &behind));
+    attributes_ =
+        absl::StrCat("{multiple = ", multiple, " : i64, least = ", least, " : i64, largest = ", largest,
+                     " : i64, before = \"", absl::CEscape(before), "\", behind = \"", absl::CEscape(behind), "\"}");
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    context->SetOutput(0, TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)},
+                                    xla::ShapeUtil::MakeShape(xla::S64, {}), attributes_, /*has_side_effect=*/true));
+  }
+
+ private:
+  std::string attributes_;
+};
+
+REGISTER_XLA_OP(Name("IpuMicroBatches").IsMetadataOp(), MicroBatchesXla);
+
+// Joins orders that do not know of each other: any use of the states after this op comes after all uses before it.
+REGISTER_OP("IpuJoinOrders")
+    .Input("states: N * resource")
+    .Attr("N: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs);
+
+class JoinOrdersXla : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  // A custom call returns each state as it is. Operations of XLA would be compiled for each such op.
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<xla::XlaOp> states(context->num_inputs());
+    std::vector<xla::Shape> shapes;
+    std::vector<Alias> in_place;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      tf::TensorShape shape;
+      OP_REQUIRES_OK(context, context->ReadVariableInput(i, tf::DT_INT64, &shape, &states[i]));
+      shapes.push_back(xla::ShapeUtil::MakeShape(xla::S64, shape.dim_sizes()));
+      in_place.push_back({{i}, {i, {}}});
+    }
+    const xla::XlaOp joined =
+        TypedCall(context->builder(), "ipu_join_orders", states, xla::ShapeUtil::MakeTupleShape(shapes),
+                  /*attributes=*/"", /*has_side_effect=*/false, in_place);
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      OP_REQUIRES_OK(context, context->AssignVariable(i, tf::DT_INT64, xla::GetTupleElement(joined, i)));
+    }
+  }
+};
+
+REGISTER_XLA_OP(Name("IpuJoinOrders").IsMetadataOp(), JoinOrdersXla);
+
+// `IpuRingZeros`, `IpuRingRead` and `IpuRingWrite`: buffers that hold a tensor for several micro-batches. Reads below
+// 256 KiB and all writes are custom calls, one a tensor: XLA would compile a kernel for each slice and each depth, and
+// pipeline stages differ in depth. One call for all tensors would have all of their values in memory at once. Larger
+// values are read by slices, which XLA reads in place, where a call copies.
+REGISTER_OP("IpuRingZeros")
+    .Output("rings: T")
+    .Attr("T: list(type) >= 1")
+    .Attr("output_shapes: list(shape) >= 1")
+    .SetShapeFn(StatedShapes);
+
+// Reads a place of tensors [depth, ...] as tensors [...]. `behind` is 0, and available once the place may be used.
+REGISTER_OP("IpuRingRead")
+    .Input("rings: T")
+    .Input("place: int32")
+    .Input("behind: int32")
+    .Output("values: T")
+    .Attr("T: list(type) >= 1")
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) {
+        tf::shape_inference::ShapeHandle shape;
+        TF_RETURN_IF_ERROR(context->Subshape(context->input(i), 1, &shape));
+        context->set_output(i, shape);
+      }
+      return absl::OkStatus();
+    });
+
+// Writes values [...] to a place of tensors [depth, ...]. `behind` is as above.
+REGISTER_OP("IpuRingWrite")
+    .Input("rings: T")
+    .Input("values: T")
+    .Input("place: int32")
+    .Input("behind: int32")
+    .Output("written: T")
+    .Attr("T: list(type) >= 1")
+    .SetShapeFn(ShapesOfInputs);
+
+// From this size on XLA reads a slice in place, which is faster than a copy. Writes are calls at any size, whose
+// threads share large copies: XLA does not divide an update in place among threads.
+constexpr int64_t kLarge = 256 << 10;
+
+bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
+
+// The start indices of a place: its number along the first axis, and 0 along the others.
+std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp place, const xla::Shape& ring) {
+  std::vector<xla::XlaOp> begin(ring.dimensions().size(), xla::ConstantR0<int32_t>(builder, 0));
+  begin[0] = place;
+  return begin;
+}
+
+std::vector<int64_t> Single(const xla::Shape& value) {
+  std::vector<int64_t> sizes(value.dimensions().begin(), value.dimensions().end());
+  sizes.insert(sizes.begin(), 1);
+  return sizes;
+}
+
+absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp ring, const xla::Shape& shape,
+                                xla::XlaOp place, xla::XlaOp behind) {
+  xla::XlaBuilder* const builder = context->builder();
+  const xla::Shape value = xla::ShapeUtil::DeleteDimension(0, shape);
+  if (!IsLarge(value)) return TypedCall(builder, "ipu_ring_read", {ring, place, behind}, value);
+  place = place + behind;
+  const xla::XlaOp there =
+      xla::Reshape(xla::DynamicSlice(ring, BeginOf(builder, place, shape), Single(value)), value.dimensions());
+  if (const absl::Status noted = NoteRingPlace(context, there, {ring, place}); !noted.ok()) return noted;
+  return there;
+}
+
+class RingZerosXla : public tf::XlaOpKernel {
+ public:
+  explicit RingZerosXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("output_shapes", &shapes_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<xla::Shape> rings(shapes_.size());
+    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(static_cast<int>(i)), shapes_[i],
+                                                        &rings[i]));
+    }
+    const xla::XlaOp zeros = TypedCall(context->builder(), "ipu_ring_zeros", {}, xla::ShapeUtil::MakeTupleShape(rings));
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(zeros, i));
+  }
+
+ private:
+  std::vector<tf::TensorShape> shapes_;
+};
+
+class RingReadXla : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const xla::XlaOp place = context->Input(context->num_inputs() - 2);
+    const xla::XlaOp behind = context->Input(context->num_inputs() - 1);
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
+      OP_REQUIRES_OK(context, ring.status());
+      OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
+      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *ring, place, behind);
+      OP_REQUIRES_OK(context, value.status());
+      context->SetOutput(i, *value);
+    }
+  }
+};
+
+class RingWriteXla : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const int rings = context->num_outputs();
+    const xla::XlaOp place = context->Input(context->num_inputs() - 2);
+    const xla::XlaOp behind = context->Input(context->num_inputs() - 1);
+    for (int i = 0; i < rings; ++i) {
+      const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
+      OP_REQUIRES_OK(context, ring.status());
+      OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
+      const std::vector<xla::XlaOp> operands = {context->Input(i), context->Input(rings + i), place, behind};
+      const std::vector<Alias> in_place = {{{}, {0, {}}}};
+      context->SetOutput(i, TypedCall(context->builder(), "ipu_ring_write", operands, *ring, /*attributes=*/"",
+                                      /*has_side_effect=*/false, in_place));
+    }
+  }
+};
+
+REGISTER_XLA_OP(Name("IpuRingZeros"), RingZerosXla);
+REGISTER_XLA_OP(Name("IpuRingRead"), RingReadXla);
+REGISTER_XLA_OP(Name("IpuRingWrite"), RingWriteXla);
+
+}  // namespace
+}  // namespace tensorflow_ipu

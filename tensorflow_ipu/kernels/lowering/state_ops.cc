@@ -1,0 +1,264 @@
+// Ops that use a program state: feeds, embeddings, random streams, and the marker of the machine's arithmetic.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+#include "tensorflow_ipu/kernels/precision/rounding.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/shape_util.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+REGISTER_OP("IpuInfeedDequeue")
+    .Input("state: resource")
+    .ORDER_INPUT.Output("element: types")
+    .Attr("types: list(type) >= 1")
+    .Attr("shapes: list(shape) >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      std::vector<tf::TensorShape> shapes;
+      TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        tf::shape_inference::ShapeHandle shape;
+        TF_RETURN_IF_ERROR(c->MakeShapeFromTensorShape(shapes[i], &shape));
+        c->set_output(static_cast<int>(i), shape);
+      }
+      return absl::OkStatus();
+    });
+
+class InfeedDequeueXla : public tf::XlaOpKernel {
+ public:
+  explicit InfeedDequeueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<xla::Shape> results(types_.size());
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(types_[i], shapes_[i], &results[i]));
+      OP_REQUIRES_OK(context, RefuseEmpty("infeed", results[i]));
+    }
+    const std::vector<xla::XlaOp> element =
+        CallWithState(context, "ipu_infeed_dequeue", {}, results, /*attributes=*/"");
+    for (std::size_t i = 0; i < element.size(); ++i) context->SetOutput(static_cast<int>(i), element[i]);
+  }
+
+ private:
+  tf::DataTypeVector types_;
+  std::vector<tf::TensorShape> shapes_;
+};
+
+REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), InfeedDequeueXla);
+
+// `layout` numbers the structure, types and shapes of the element for the host. With `synthetic`, the program declares
+// the layout and enqueues nothing.
+REGISTER_OP("IpuOutfeedEnqueue")
+    .Input("state: resource")
+    .Input("element: types")
+    .ORDER_INPUT.Attr("types: list(type) >= 1")
+    .Attr("layout: int")
+    .Attr("synthetic: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+class OutfeedEnqueueXla : public tf::XlaOpKernel {
+ public:
+  explicit OutfeedEnqueueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("synthetic", &synthetic_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<xla::XlaOp> element = ValuesOf(context);
+    for (const xla::XlaOp& value : element) {
+      const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(value);
+      OP_REQUIRES_OK(context, shape.status());
+      OP_REQUIRES_OK(context, RefuseEmpty("outfeed", *shape));
+    }
+    if (synthetic_) element.clear();
+    CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{},
+                  "{layout = " + std::to_string(layout_) + " : i64}");
+  }
+
+ private:
+  int64_t layout_;
+  bool synthetic_;
+};
+
+REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), OutfeedEnqueueXla);
+
+// `trained` is a scalar whose gradient updates the table; a constant where the table is not trained.
+REGISTER_OP("IpuEmbeddingLookup")
+    .Input("state: resource")
+    .Input("indices: int32")
+    .Input("trained: T")
+    .Output("rows: T")
+    .Attr("T: {half, float}")
+    .Attr("width: int >= 1")
+    .Attr("advance: bool = true")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      int64_t width = 0;
+      TF_RETURN_IF_ERROR(context->GetAttr("width", &width));
+      tf::shape_inference::ShapeHandle indices;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 1, &indices));
+      context->set_output(0, context->Matrix(context->Dim(indices, 0), width));
+      return absl::OkStatus();
+    });
+
+// `done` is zero: the gradient of `trained`.
+REGISTER_OP("IpuEmbeddingUpdate")
+    .Input("state: resource")
+    .Input("indices: int32")
+    .Input("gradients: T")
+    .Output("done: T")
+    .Attr("T: {half, float}")
+    .Attr("learning_rate: float")
+    .Attr("batches: int >= 1")
+    .Attr("site: int")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape);
+
+class EmbeddingLookupXla : public tf::XlaOpKernel {
+ public:
+  explicit EmbeddingLookupXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("width", &width_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const absl::StatusOr<xla::Shape> indices = context->InputXlaShape(1);
+    OP_REQUIRES_OK(context, indices.status());
+    xla::Shape rows;
+    OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0),
+                                                      tf::TensorShape({indices->dimensions(0), width_}), &rows));
+    const std::vector<xla::XlaOp> found =
+        CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows},
+                      absl::StrCat("{name = ", QuotedAttribute(NameForMessages(context, "lookup")), "}"), options_);
+    if (!found.empty()) context->SetOutput(0, found[0]);
+  }
+
+ private:
+  int64_t width_;
+  CallOptions options_;
+};
+
+class EmbeddingUpdateXla : public tf::XlaOpKernel {
+ public:
+  explicit EmbeddingUpdateXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("learning_rate", &learning_rate_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("batches", &batches_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("site", &site_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    xla::Shape done;
+    OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0), tf::TensorShape({}), &done));
+    const std::vector<xla::XlaOp> found = CallWithState(
+        context, "ipu_embedding_update", {context->Input(1), context->Input(2)}, {done},
+        absl::StrFormat("{learning_rate = %.9e : f32, batches = %d : i64, site = %d : i64, name = %s}", learning_rate_,
+                        batches_, site_, QuotedAttribute(NameForMessages(context, absl::StrCat(site_)))));
+    if (!found.empty()) context->SetOutput(0, found[0]);
+  }
+
+ private:
+  float learning_rate_;
+  int64_t batches_;
+  int64_t site_;
+};
+
+REGISTER_XLA_OP(Name("IpuEmbeddingLookup").IsMetadataOp(), EmbeddingLookupXla);
+REGISTER_XLA_OP(Name("IpuEmbeddingUpdate").IsMetadataOp(), EmbeddingUpdateXla);
+
+// Draws a new seed at each use, for TensorFlow's stateless random ops. `advance` is false in the condition of a loop,
+// where XLA allows no assignment and the loop keeps the order.
+REGISTER_OP("IpuRandomSeed")
+    .Input("state: resource")
+    .Output("seed: int64")
+    .Attr("advance: bool = true")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    });
+
+// The number of the replica's random stream.
+REGISTER_OP("IpuRandomStream")
+    .Input("state: resource")
+    .Output("stream: int64")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape);
+
+class RandomSeedXla : public tf::XlaOpKernel {
+ public:
+  explicit RandomSeedXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const std::vector<xla::XlaOp> drawn =
+        CallWithState(context, "ipu_random_seed", {}, {xla::ShapeUtil::MakeShape(xla::S64, {2})}, "{}", options_);
+    if (!drawn.empty()) context->SetOutput(0, drawn[0]);
+  }
+
+ private:
+  CallOptions options_;
+};
+
+class RandomStreamXla : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const std::vector<xla::XlaOp> told = CallWithState(
+        context, "ipu_random_stream", {}, {xla::ShapeUtil::MakeShape(xla::S64, {})}, "{}", {false, /*advance=*/false});
+    if (!told.empty()) context->SetOutput(0, told[0]);
+  }
+};
+
+REGISTER_XLA_OP(Name("IpuRandomSeed").IsMetadataOp(), RandomSeedXla);
+REGISTER_XLA_OP(Name("IpuRandomStream").IsMetadataOp(), RandomStreamXla);
+
+// Marks a program that emulates the machine's arithmetic. `options` are those of `precision::Options`. The state is
+// that of the random streams.
+REGISTER_OP("IpuHalfPrecision")
+    .Input("state: resource")
+    .Attr("options: string")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs);
+
+class HalfPrecisionXla : public tf::XlaOpKernel {
+ public:
+  explicit HalfPrecisionXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("options", &options_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const xla::Shape word = xla::ShapeUtil::MakeShape(xla::U32, {});
+    CallWithState(context, precision::kMarker, {}, {word, word, word, word},
+                  absl::StrCat("{options = ", QuotedAttribute(options_), "}"));
+  }
+
+ private:
+  std::string options_;
+};
+
+REGISTER_XLA_OP(Name("IpuHalfPrecision").IsMetadataOp(), HalfPrecisionXla);
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,228 @@
+// Ops of the host on feeds.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/stacked_rows.h"
+#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/host/status.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+// Reads `dataset` into infeed `feed` on its own thread until the dataset or the feed ends.
+REGISTER_OP("IpuInfeedStart")
+    .Input("feed: int64")
+    .Input("dataset: variant")
+    .Attr("types: list(type) >= 1")
+    .Attr("shapes: list(shape) >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+// Ends the pass of infeed `feed` and its current read; NotFound if there is none.
+REGISTER_OP("IpuInfeedStop")
+    .Input("feed: int64")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+absl::StatusOr<std::shared_ptr<Infeed>> FindInfeed(int64_t number) {
+  std::shared_ptr<Infeed> infeed = Infeeds().Find(number);
+  if (infeed == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("There is no infeed queue of number ", number, " (any more): its Python object is gone."));
+  }
+  return infeed;
+}
+
+class InfeedStartOp : public tf::OpKernel {
+ public:
+  explicit InfeedStartOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("types", &spec_.types));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &spec_.shapes));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
+    OP_REQUIRES_OK(context, infeed.status());
+    for (std::size_t i = 0; i < spec_.shapes.size(); ++i) {
+      OP_REQUIRES(
+          context, spec_.shapes[i].num_elements() > 0,
+          absl::InvalidArgumentError(absl::StrCat(
+              "The tensor on index ", i, " of the elements of the infeed queue `", (*infeed)->name(), "` has shape ",
+              spec_.shapes[i].DebugString(), ", with a dimension of size 0. A feed cannot carry it: leave it out of ",
+              "the dataset's elements.")));
+    }
+    tf::data::DatasetBase* dataset = nullptr;
+    OP_REQUIRES_OK(context, tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
+    OP_REQUIRES_OK(context, ToStatus(core::Deadlines::Global().Prepare()));
+    absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
+    OP_REQUIRES_OK(context, reader.status());
+    const absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> anchor = PumpAnchor::Of(context);
+    OP_REQUIRES_OK(context, anchor.status());
+    const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart(spec_.sizes());
+    const absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(*std::move(reader), queue, spec_);
+    if (!pump.ok()) (*infeed)->Stop();
+    OP_REQUIRES_OK(context, pump.status());
+    (*anchor)->Hold(*pump);
+    (*infeed)->Adopt(queue, *pump);
+  }
+
+ private:
+  ElementSpec spec_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);
+
+// How long a stop waits for the current read. A read in the user's code cannot be cancelled, and may wait for what
+// comes after the stop; then it is left running.
+constexpr std::chrono::seconds kPatience{1};
+
+class InfeedStopOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
+    OP_REQUIRES_OK(context, infeed.status());
+    OP_REQUIRES(context, (*infeed)->Stop(kPatience),
+                absl::NotFoundError(
+                    absl::StrCat("The infeed queue `", (*infeed)->name(),
+                                 "` cannot be deleted: it was not initialized, or it was deleted before. Access "
+                                 "its `initializer` first.")));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedStop").Device(tf::DEVICE_CPU), InfeedStopOp);
+
+// Takes all complete rows of outfeed `feed`, at most `most`, stacked: a leaf has shape [rows] + [replicas, if several]
+// + its own shape. Waits up to `patience_us` if there is none. With `last`, takes the one row that there must be,
+// without the first dimension. `types` and `shapes` are those of the elements that `layout` numbers. On failure, all
+// rows stay.
+REGISTER_OP("IpuOutfeedDequeue")
+    .Input("feed: int64")
+    .Input("patience_us: int64")
+    .Input("most: int64")
+    .Output("rows: types")
+    .Attr("types: list(type) >= 1")
+    .Attr("shapes: list(shape) >= 1")
+    .Attr("layout: int")
+    .Attr("last: bool")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->UnknownShape());
+      return absl::OkStatus();
+    });
+
+// Deletes outfeed `feed` with its unread elements; NotFound if there is none.
+REGISTER_OP("IpuOutfeedDelete")
+    .Input("feed: int64")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+class OutfeedDequeueOp : public tf::OpKernel {
+ public:
+  explicit OutfeedDequeueOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("last", &last_));
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      leaf_bytes_.push_back(static_cast<std::size_t>(shapes_[i].num_elements()) * tf::DataTypeSize(types_[i]));
+      row_bytes_ += leaf_bytes_.back();
+    }
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const int64_t number = context->input(0).scalar<int64_t>()();
+    const std::chrono::microseconds patience(context->input(1).scalar<int64_t>()());
+    const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
+    OP_REQUIRES(context, outfeed != nullptr,
+                absl::NotFoundError(
+                    absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
+    core::Outfeed::Taken taken = outfeed->Take(patience, layout_, context->input(2).scalar<int64_t>()());
+    OP_REQUIRES(context, taken.layout == 0 || taken.layout == layout_,
+                absl::FailedPreconditionError(absl::StrCat(
+                    "The outfeed queue `", outfeed->name(),
+                    "` holds elements of another structure, type or shape than those that this dequeue was "
+                    "made for. Dequeue again, or in a graph, build the dequeue after the program that "
+                    "enqueues them.")));
+    OP_REQUIRES(context, !last_ || taken.count == 1,
+                absl::FailedPreconditionError(
+                    absl::StrCat("The outfeed queue `", outfeed->name(),
+                                 "` of mode `IPUOutfeedMode.LAST` has no value to dequeue: no program has "
+                                 "enqueued one since the last dequeue. Run the program first.")));
+    std::vector<tf::Tensor*> leaves;
+    if (absl::Status status = Allocate(context, taken, &leaves); !status.ok()) {
+      const std::string found = absl::StrCat("There is no memory to dequeue ", taken.count,
+                                             " element(s) of the outfeed queue `", outfeed->name(), "` at once");
+      outfeed->PutBack(std::move(taken));
+      context->SetStatus(absl::Status(
+          status.code(), absl::StrCat(found,
+                                      ". They stay: `dequeue` fewer at a time, with `max_elements`, or iterate "
+                                      "over the queue. ",
+                                      status.message())));
+      return;
+    }
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      core::StackLeaf(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<std::byte*>(leaves[i]->data()));
+      offset += leaf_bytes_[i];
+    }
+  }
+
+ private:
+  // Allocates the outputs.
+  absl::Status Allocate(tf::OpKernelContext* context, const core::Outfeed::Taken& taken,
+                        std::vector<tf::Tensor*>* leaves) const {
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      tf::TensorShape shape;
+      if (!last_) shape.AddDim(taken.count);
+      if (taken.lanes > 1) shape.AddDim(taken.lanes);
+      shape.AppendShape(shapes_[i]);
+      leaves->push_back(nullptr);
+      absl::Status status = context->allocate_output(static_cast<int>(i), shape, &leaves->back());
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  tf::DataTypeVector types_;
+  std::vector<tf::TensorShape> shapes_;
+  int64_t layout_;
+  bool last_;
+  std::vector<std::size_t> leaf_bytes_;
+  std::size_t row_bytes_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDequeue").Device(tf::DEVICE_CPU), OutfeedDequeueOp);
+
+class OutfeedDeleteOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const int64_t number = context->input(0).scalar<int64_t>()();
+    OP_REQUIRES(context, Outfeeds().Remove(number) != nullptr,
+                absl::NotFoundError(
+                    absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDelete").Device(tf::DEVICE_CPU), OutfeedDeleteOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu

@@ -1,0 +1,265 @@
+// Ops of the host that run and compile programs, and the error of ops of programs that run outside of one.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "tensorflow/core/common_runtime/process_function_library_runtime.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/node_def_builder.h"
+#include "tensorflow/core/framework/node_properties.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/core/async_mutex.h"
+#include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/samples.h"
+#include "tensorflow_ipu/kernels/device/ipu_device.h"
+#include "tensorflow_ipu/kernels/lowering/compile.h"
+#include "tensorflow_ipu/kernels/replicas/launch.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+// `f` is a function that XLA compiles, for `shards` IPUs (a power of two). The number of IPUs of the device when the op
+// runs gives the number of replicas. `differentiated`: something takes a gradient through the run, which is supported
+// on one replica only. `shapes` are those of the results as far as they are known, for a device that only compiles.
+// `timed`: count and time the run here, since Python does not see runs in a graph.
+REGISTER_OP("IpuReplicatedRun")
+    .Input("args: Tin")
+    .Output("results: Tout")
+    .Attr("Tin: list(type) >= 0")
+    .Attr("Tout: list(type) >= 0")
+    .Attr("f: func")
+    .Attr("shards: int >= 1")
+    .Attr("shapes: list(shape) >= 0 = []")
+    .Attr("differentiated: bool = false")
+    .Attr("timed: bool = false")
+    .SetIsStateful()
+    // Programs communicate with other workers. Without this, TensorFlow reports the loss of one as an internal error.
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tf::shape_inference::UnknownShape);
+
+// Runs of one device are serialized, since they share the device's replica group.
+core::AsyncMutex& MutexOf(int64_t device) {
+  static auto* const mutex = new core::Mutex();
+  static auto* const devices = new std::map<int64_t, core::AsyncMutex>();
+  const core::Lock lock(*mutex);
+  return (*devices)[device];
+}
+
+// The user's name of a function: `train` for `__inference_train_123`.
+std::string NameOf(absl::string_view function) {
+  absl::ConsumePrefix(&function, "__inference_");
+  const std::size_t number = function.find_last_not_of("0123456789");
+  if (number + 1 < function.size() && function[number] == '_') function = function.substr(0, number);
+  return std::string(function);
+}
+
+class ReplicatedRunOp : public tf::AsyncOpKernel {
+ public:
+  explicit ReplicatedRunOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shards", &shards_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("differentiated", &differentiated_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("timed", &timed_));
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    if (timed_) done = Timed(context, std::move(done));
+    const int64_t ordinal = context->device()->parsed_name().id;
+    const Configured device = ConfiguredAt(ordinal);
+    const std::string name = absl::StrCat("`/device:IPU:", ordinal, "`");
+    OP_REQUIRES_ASYNC(
+        context, device.connection != Connection::kNever,
+        absl::FailedPreconditionError(
+            absl::StrCat(name, " cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. ",
+                         "Configure the system with `DeviceConnectionType.ALWAYS` to run.")),
+        done);
+    if (device.connection == Connection::kPreCompile) {
+      OP_REQUIRES_OK_ASYNC(context, Compile(context, function_, "", ""), done);
+      OP_REQUIRES_OK_ASYNC(context, SetZeros(context), done);
+      done();
+      return;
+    }
+    OP_REQUIRES_ASYNC(
+        context, device.ipus >= shards_ && device.ipus % shards_ == 0,
+        absl::FailedPreconditionError(absl::StrCat(
+            "The program uses ", shards_, " IPUs, by its pipeline stages or shards, and ", name, " has ", device.ipus,
+            ", which is no multiple. Set `IPUConfig.auto_select_ipus` to a multiple of ", shards_, ".")),
+        done);
+    const int64_t replicas = device.ipus / shards_;
+    OP_REQUIRES_ASYNC(context, replicas == 1 || !differentiated_,
+                      absl::UnimplementedError(absl::StrCat(
+                          "There is no gradient through a run on ", replicas, " replicas, which ", name,
+                          " has: its inputs and results are replica 0's. Take the gradient inside of the program.")),
+                      done);
+    Launch::Program program;
+    OP_REQUIRES_OK_ASYNC(context, Program(context, &program), done);
+    core::AsyncMutex& running = MutexOf(ordinal);
+    const auto launch = std::make_shared<Launch>(context, program, NameOf(function_.name()), ordinal, replicas,
+                                                 [&running, done = std::move(done)] {
+                                                   running.Unlock();
+                                                   done();
+                                                 });
+    // The thread that ends the previous run must not block. This one may, since TensorFlow takes the op for an
+    // expensive one and has passed other work on. So a single replica needs no other thread.
+    static thread_local const Launch* locking = nullptr;
+    locking = launch.get();
+    running.Lock([launch] { launch->Start(/*may_block=*/std::exchange(locking, nullptr) == launch.get()); });
+    locking = nullptr;
+  }
+
+ private:
+  // Wraps `done` to record the run.
+  static DoneCallback Timed(const tf::OpKernelContext* context, DoneCallback done) {
+    return [context, done = std::move(done), begin = core::Samples::Clock::now()] {
+      core::Metrics& metrics = core::Metrics::Global();
+      const auto end = core::Samples::Clock::now();
+      metrics.graph_runs.Add(end, end - begin);
+      if (!context->status().ok()) core::Count(&metrics.failed_graph_runs);
+      done();
+    };
+  }
+
+  // The results of a device that only compiles.
+  absl::Status SetZeros(tf::OpKernelContext* context) const {
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      tf::TensorShape shape;
+      if (static_cast<std::size_t>(i) >= shapes_.size() || !shapes_[i].AsTensorShape(&shape)) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "The device compiles alone, by its `device_connection.type` of `PRE_COMPILE`, and gives zeros. ", "Result ",
+            i, " of the program has no shape that is known before it runs: ", "use `tf.ensure_shape`."));
+      }
+      tf::Tensor* zeros = nullptr;
+      if (absl::Status status = context->allocate_output(i, shape, &zeros); !status.ok()) return status;
+      if (shape.num_elements() > 0) std::memset(zeros->data(), 0, zeros->TotalBytes());
+    }
+    return absl::OkStatus();
+  }
+
+  // TensorFlow's kernel for a call of the function on this device; XLA compiles it at its first run.
+  absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) IPU_EXCLUDES(mutex_) {
+    const core::Lock lock(mutex_);
+    if (program_ == nullptr) {
+      // The library at hand makes no kernels; a clone does.
+      absl::Status status = context->function_library()->Clone(&definitions_, &process_library_, &library_);
+      if (!status.ok()) return status;
+      std::shared_ptr<const tf::NodeProperties> properties;
+      status = tf::NodeProperties::CreateFromNodeDef(Call(), library_->GetFunctionLibraryDefinition(), &properties);
+      if (!status.ok()) return status;
+      tf::OpKernel* made = nullptr;
+      status = library_->CreateKernel(properties, &made);
+      if (!status.ok()) return status;
+      program_.reset(made);
+    }
+    *program = {program_.get(), library_};
+    return absl::OkStatus();
+  }
+
+  // The node of a call of the function as a compiled program.
+  tf::NodeDef Call() const {
+    const tf::NodeDef& own = def();
+    tf::NodeDef call;
+    call.set_name(absl::StrCat(own.name(), "/program"));
+    call.set_op("StatefulPartitionedCall");
+    call.set_device(own.device());
+    auto& attributes = *call.mutable_attr();
+    for (const char* name : {"Tin", "Tout", "f"}) attributes[name] = own.attr().at(name);
+    attributes["_XlaMustCompile"].set_b(true);
+    for (int i = 0; i < num_inputs(); ++i) call.add_input(absl::StrCat("argument_", i));
+    return call;
+  }
+
+  tf::NameAttrList function_;
+  int64_t shards_;
+  std::vector<tf::PartialTensorShape> shapes_;
+  bool differentiated_ = false;
+  bool timed_ = false;
+  core::Mutex mutex_;
+  // Written once.
+  std::unique_ptr<tf::FunctionLibraryDefinition> definitions_ IPU_GUARDED_BY(mutex_);
+  std::unique_ptr<tf::ProcessFunctionLibraryRuntime> process_library_ IPU_GUARDED_BY(mutex_);
+  tf::FunctionLibraryRuntime* library_ IPU_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<tf::OpKernel> program_ IPU_GUARDED_BY(mutex_);
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuReplicatedRun").Device(tf::DEVICE_CPU), ReplicatedRunOp);
+
+// Compiles `f` for `args` without running it. The executable is stored in `folder` under a name by `key` and the
+// program, or where the process is configured to if there is no folder.
+REGISTER_OP("IpuCompile")
+    .Input("args: Tin")
+    .Attr("Tin: list(type) >= 0")
+    .Attr("f: func")
+    .Attr("folder: string = ''")
+    .Attr("key: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs);
+
+class CompileOp : public tf::OpKernel {
+ public:
+  explicit CompileOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("folder", &folder_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("key", &key_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Compile(context, function_, folder_, key_));
+  }
+
+ private:
+  tf::NameAttrList function_;
+  std::string folder_;
+  std::string key_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuCompile").Device(tf::DEVICE_CPU), CompileOp);
+
+// The error of ops of programs that run outside of one.
+class UncompiledOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    context->SetStatus(absl::FailedPreconditionError(
+        absl::StrCat("`", type_string(),
+                     "` runs in a compiled program alone. Call the function that uses it with "
+                     "`IPUStrategy.run` (in a graph for a session: with `compiler.compile` inside of `ipu_scope`), or "
+                     "decorate it with "
+                     "`@tf.function(jit_compile=True)`.")));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuAllGather").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuAllReduce").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuAllToAll").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuBroadcast").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuHostCall").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuHostResult").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedDequeue").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuJoinOrders").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuMicroBatches").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedEnqueue").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuRandomSeed").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuRandomStream").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuReduceScatter").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuReplicaIndex").Device(tf::DEVICE_CPU), UncompiledOp);
+REGISTER_KERNEL_BUILDER(Name("IpuUserOperation").Device(tf::DEVICE_CPU), UncompiledOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu

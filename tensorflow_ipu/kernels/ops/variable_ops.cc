@@ -1,0 +1,133 @@
+// Ops of the host on the variables of programs: states, and what one replica has of a variable.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/replicas/copies.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+// `IpuFeedState`: the resource that names a feed, a replica's lane and a position to a compiled program.
+//
+// The state is a value and not an attribute, so that another feed of the same element spec runs the same executable.
+// The program reads and assigns it at each use, which keeps the uses of a feed in program order through loops and
+// branches. The order of uses of all feeds is such a variable too, with a feed number below 0.
+//
+// The op makes the variable with its value, or finds the one that it made before for the same feed and lane; so it
+// needs no initializer in a graph. The variable lives until the handle's resource is destroyed; with `per_step`, each
+// step has its own until it ends.
+REGISTER_OP("IpuFeedState")
+    .Input("initial: int64")
+    .Output("state: resource")
+    .Attr("per_step: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      c->set_output_handle_shapes_and_types(
+          0, std::vector<tf::shape_inference::ShapeAndType>{{c->input(0), tf::DT_INT64}});
+      return absl::OkStatus();
+    });
+
+class FeedStateOp : public tf::OpKernel {
+ public:
+  explicit FeedStateOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("per_step", &per_step_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& initial = context->input(0);
+    OP_REQUIRES(context, initial.NumElements() == core::kProgramStateSize,
+                absl::InvalidArgumentError(absl::StrCat("`initial` must have ", core::kProgramStateSize,
+                                                        " elements, but has ", initial.NumElements(), ".")));
+    const auto value = initial.flat<int64_t>();
+    const std::string name = core::ProgramState{value(0), value(1), value(2), value(3)}.VariableName();
+    tf::ResourceHandle handle =
+        per_step_ ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
+                  : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);
+    handle.set_dtypes_and_shapes({{tf::DT_INT64, initial.shape()}});
+    tf::core::RefCountPtr<tf::Var> variable;
+    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [&initial](tf::Var** made) {
+                     *made = new tf::Var(tf::DT_INT64);
+                     *(*made)->tensor() = tf::tensor::DeepCopy(initial);  // A program writes in place.
+                     (*made)->is_initialized = true;
+                     return absl::OkStatus();
+                   }));
+    tf::Tensor* state = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &state));
+    state->scalar<tf::ResourceHandle>()() = std::move(handle);
+  }
+
+ private:
+  bool per_step_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FeedStateOp);
+
+// Reads the copy of replica `replica`.
+REGISTER_OP("IpuReplicaRead")
+    .Input("variable: resource")
+    .Input("replica: int64")
+    .Output("value: dtype")
+    .Attr("dtype: type")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::UnknownShape);
+
+// Gives replica `replica` of `replicas` its own value.
+REGISTER_OP("IpuReplicaWrite")
+    .Input("variable: resource")
+    .Input("replica: int64")
+    .Input("replicas: int64")
+    .Input("value: dtype")
+    .Attr("dtype: type")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs);
+
+class ReplicaReadOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    tf::core::RefCountPtr<tf::Var> variable;
+    OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
+    tf::Tensor value;
+    OP_REQUIRES_OK(context, Copies::Global().Read(variable.get(), context->input(1).scalar<int64_t>()(), &value));
+    // A copy, since a program may write the buffer in place once nobody else seems to hold it.
+    context->set_output(0, tf::tensor::DeepCopy(value));
+  }
+};
+
+class ReplicaWriteOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    tf::core::RefCountPtr<tf::Var> variable;
+    OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
+    const int64_t replica = context->input(1).scalar<int64_t>()();
+    const int64_t replicas = context->input(2).scalar<int64_t>()();
+    OP_REQUIRES(context, 0 <= replica && replica < replicas,
+                absl::InvalidArgumentError(absl::StrCat("There is no replica ", replica, " of ", replicas, ".")));
+    OP_REQUIRES_OK(context, Copies::Global().Write(context->resource_manager(), variable.get(), replica, replicas,
+                                                   tf::tensor::DeepCopy(context->input(3))));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuReplicaRead").Device(tf::DEVICE_CPU), ReplicaReadOp);
+REGISTER_KERNEL_BUILDER(Name("IpuReplicaWrite").Device(tf::DEVICE_CPU), ReplicaWriteOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu
