@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ def script(before: str, first: int) -> str:
 
 
 # A process that compiles alone fills the cache, one that runs finds the program with other data, and says nothing.
-def test_other_processes_find_what_was_compiled(run_script: Any, tmp_path: Path) -> None:
+def test_other_processes_find_what_was_compiled(run_script, tmp_path):
     cache = tmp_path / "made" / "here"
     compiled = run_script(script(CONFIGURED, 0), str(cache))
     assert compiled.stdout.split() == ["1", "0", "0.0", "nothing"]
@@ -77,7 +76,7 @@ def test_other_processes_find_what_was_compiled(run_script: Any, tmp_path: Path)
     assert done.stdout.split() == ["1", "0", "9.0", "[2.0,", "5.0,", "9.0]"]
 
 
-def test_call_goes_before_configuration_and_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_call_goes_before_configuration_and_variable(monkeypatch, tmp_path):
     assert ipu.executables.cache_folder() is None
     monkeypatch.setenv("TF_POPLAR_FLAGS", f"--executable_cache_path={tmp_path / 'variable'}")
     config = ipu.IPUConfig()
@@ -94,7 +93,7 @@ def test_call_goes_before_configuration_and_variable(monkeypatch: pytest.MonkeyP
     assert ipu.executables.cache_folder() is None
 
 
-def test_faults_of_folders_are_named_and_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_faults_of_folders_are_named_and_change_nothing(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     inside = tmp_path / "file" / "folder"
     with pytest.raises(ValueError, match=f"`folder` is `{inside}`, and cannot be made: Not a directory"):
@@ -117,7 +116,7 @@ def test_faults_of_folders_are_named_and_change_nothing(monkeypatch: pytest.Monk
     assert ipu.executables.cache_folder() is None
 
 
-def test_key_is_another_for_another_processor_version_or_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_another_for_another_processor_version_or_flag(monkeypatch):
     keys = [executable_cache.key.__wrapped__()]
     for owner, name, value in [
         (executable_cache, "_processor", lambda: ["another"]),
@@ -131,7 +130,7 @@ def test_key_is_another_for_another_processor_version_or_flag(monkeypatch: pytes
     assert len(set(keys)) == len(keys)
 
 
-def test_compiled_program_starts_without_the_compiler(strategy: Any, tmp_path: Path) -> None:
+def test_compiled_program_starts_without_the_compiler(strategy, tmp_path):
     def loaded_by(call: Any) -> int:
         before = ipu.counter_value("ExecutablesLoaded") or 0
         call()

@@ -39,25 +39,15 @@ def test_the_tests_run_against_the_installed_package_not_the_source_tree():
     assert not Path(spec.origin).is_relative_to(Path(__file__).parents[2] / "tensorflow_ipu")
 
 
-def test_wheel_has_the_library_its_record_and_the_type_marker(files: list[str]):
-    assert {
-        "tensorflow_ipu/__init__.py",
-        "tensorflow_ipu/kernels/libtensorflow_ipu.so",
-        "tensorflow_ipu/kernels/build_info.json",
-        "tensorflow_ipu/py.typed",
-    } <= set(files)
-
-
-def test_wheel_has_no_folder_but_the_package_and_its_metadata(files: list[str]):
+def test_wheel_has_the_package_with_its_library_record_and_type_marker_and_no_sources(files):
+    of_package = ("__init__.py", "kernels/libtensorflow_ipu.so", "kernels/build_info.json", "py.typed")
+    assert {f"tensorflow_ipu/{name}" for name in of_package} <= set(files)
     tops = {file.partition("/")[0] for file in files}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tensorflow_ipu"}
-
-
-def test_wheel_has_no_native_sources(files: list[str]):
     assert [file for file in files if file.endswith((".cc", ".h", ".o"))] == []
 
 
-def test_wheel_is_for_one_platform_and_every_python(distribution: importlib.metadata.Distribution):
+def test_wheel_is_for_one_platform_and_every_python(distribution):
     wheel = distribution.read_text("WHEEL") or ""
     tags = [line.removeprefix("Tag: ") for line in wheel.splitlines() if line.startswith("Tag: ")]
     assert "Root-Is-Purelib: false" in wheel
@@ -65,42 +55,27 @@ def test_wheel_is_for_one_platform_and_every_python(distribution: importlib.meta
     assert tags[0].startswith("py3-none-linux_")
 
 
-def test_library_names_no_folder_of_the_machine_that_built_it(distribution: importlib.metadata.Distribution):
-    library = Path(str(distribution.locate_file("tensorflow_ipu/kernels/libtensorflow_ipu.so"))).read_bytes()
-    assert b"$ORIGIN/../../tensorflow" in library
-    assert str(Path(__file__).parents[2]).encode() not in library
-
-
-def test_library_is_built_for_the_tensorflow_that_is_installed(distribution: importlib.metadata.Distribution):
-    info = json.loads(Path(str(distribution.locate_file("tensorflow_ipu/kernels/build_info.json"))).read_text())
+def test_library_is_built_for_the_tensorflow_that_is_installed_and_names_no_folder_of_the_machine(distribution):
+    kernels = Path(str(distribution.locate_file("tensorflow_ipu/kernels")))
+    built = (kernels / "libtensorflow_ipu.so").read_bytes()
+    assert b"$ORIGIN/../../tensorflow" in built
+    assert str(Path(__file__).parents[2]).encode() not in built
+    info = json.loads((kernels / "build_info.json").read_text())
     assert sorted(info) == ["compiler", "python", "sha256", "tensorflow"]
     assert library.plain_version(info["tensorflow"]) == library.plain_version(tf.__version__)
 
 
-def test_tensorflow_is_no_hard_requirement(metadata: Message):
+def test_tensorflow_and_keras_are_extras_of_the_releases_that_the_package_knows(metadata):
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
-    assert [requirement.name for requirement in required if requirement.marker is None] == ["numpy"]
+    assert [each.name for each in required if each.marker is None] == ["numpy"]
 
+    def of_extra(**here: str) -> list[tuple[str, SpecifierSet, set[str]]]:
+        known = [each for each in required if each.marker is not None and each.marker.evaluate(here)]
+        return [(each.name, each.specifier, each.extras) for each in known]
 
-@pytest.mark.parametrize(("extra", "name"), [("cpu", "tensorflow-cpu"), ("gpu", "tensorflow")])
-def test_extras_name_the_tensorflow_that_the_kernels_are_written_for(metadata: Message, extra: str, name: str):
-    required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
-    of_extra = [each for each in required if each.marker is not None and each.marker.evaluate({"extra": extra})]
-    assert [(each.name, str(each.specifier), each.extras) for each in of_extra] == [
-        (name, "~=2.21.0", set()),
-        ("tensorflow-ipu", "", {"keras"}),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("python", "release"), [("3.10", ">=3.12,<3.13"), ("3.11", ">=3.15,<3.16"), ("3.13", ">=3.15,<3.16")]
-)
-def test_keras_is_of_the_release_that_the_package_knows(metadata: Message, python: str, release: str):
-    required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
-    here = {"extra": "keras", "python_version": python}
-    known = [each for each in required if each.marker is not None and each.marker.evaluate(here)]
-    assert [(each.name, each.specifier) for each in known] == [("keras", SpecifierSet(release))]
-
-
-def test_extras_are_those_that_users_are_told_of(metadata: Message):
+    for extra, name in (("cpu", "tensorflow-cpu"), ("gpu", "tensorflow")):
+        ours = ("tensorflow-ipu", SpecifierSet(""), {"keras"})
+        assert of_extra(extra=extra) == [(name, SpecifierSet("~=2.21.0"), set()), ours]
+    for python, release in (("3.10", ">=3.12,<3.13"), ("3.11", ">=3.15,<3.16"), ("3.13", ">=3.15,<3.16")):
+        assert of_extra(extra="keras", python_version=python) == [("keras", SpecifierSet(release), set())]
     assert set(metadata.get_all("Provides-Extra") or ()) == {"cpu", "examples", "gpu", "keras", "report", "test"}

@@ -16,7 +16,7 @@ def default_graph() -> Any:
     return tf.compat.v1.get_default_graph()
 
 
-def test_a_graph_that_was_put_together_is_called_with_what_it_captures() -> None:
+def test_a_graph_that_was_put_together_is_called_with_what_it_captures():
     variable, small = tf.Variable(10.0), tf.constant(0.5)
     seen: dict[str, Any] = {}
 
@@ -45,7 +45,7 @@ def test_a_graph_that_was_put_together_is_called_with_what_it_captures() -> None
     assert any(__file__ == frame.filename for frame in operation.traceback)
 
 
-def test_operations_that_are_put_into_graphs_of_users_follow_what_is_said_around() -> None:
+def test_operations_that_are_put_into_graphs_of_users_follow_what_is_said_around():
     @tf.function(autograph=False)
     def program(x: Any) -> Any:
         mark = tf.compat.v1.AttrValue(s=b"here")
@@ -60,7 +60,7 @@ def test_operations_that_are_put_into_graphs_of_users_follow_what_is_said_around
     assert program(tf.constant(3.0)).numpy() == -3.0
 
 
-def test_a_traced_graph_captures_each_variable_once_and_tapes_in_it_know_them() -> None:
+def test_a_traced_graph_captures_each_variable_once_and_tapes_in_it_know_them():
     variable, graph = tf.Variable([1.0, 2.0]), assembly.CapturingGraph("traced")
 
     def square() -> Any:
@@ -83,7 +83,7 @@ def test_a_traced_graph_captures_each_variable_once_and_tapes_in_it_know_them() 
     assert (made.op.type, made.shape, made.dtype) == ("Placeholder", [2], tf.float32)
 
 
-def test_attributes_are_given_as_the_definition_has_them() -> None:
+def test_attributes_are_given_as_the_definition_has_them():
     graph = assembly.AssembledGraph("attributes")
     shape = tf.TensorShape([2, 3])
     with graph.as_default():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._tensorflow import definitions, functions, graphs
+from tensorflow_ipu._tensorflow import definitions, functions, graphs, profiler
 
 SCALAR = tf.TensorSpec([], tf.float32)
 
@@ -27,20 +28,23 @@ def program(function: Any) -> Any:
     return function.get_concrete_function(SCALAR)
 
 
-def test_both_classes_are_those_of_what_tf_function_makes(function: Any, program: Any) -> None:
+def test_functions_have_classes_twins_a_lock_and_results(function, program):
     assert isinstance(function, functions.Function)
     assert isinstance(program, functions.ConcreteFunction)
-
-
-def test_compiled_twin_is_the_same_function_to_be_compiled(function: Any) -> None:
+    assert functions.results_of(program, [tf.constant(8.0)])["doubled"].numpy() == 8.0
     twin = functions.compiled_twin(function)
     assert functions.is_compiled(twin)
     assert not functions.is_compiled(function)
     assert twin.python_function is function.python_function
     assert twin(tf.constant(3.0))["doubled"].numpy() == 6.0
+    with functions.lock_of(function):  # It can be held twice by its thread.
+        assert function(tf.constant(3.0))["doubled"].numpy() == 6.0
+    plain = functions.not_compiled(twin.get_concrete_function(SCALAR))
+    assert not plain.function_def.attr["_XlaMustCompile"].b
+    assert functions.execute(plain, [tf.constant(2.0)], [])["doubled"].numpy() == 4.0
 
 
-def test_definitions_run_under_other_names_with_all_that_they_call() -> None:
+def test_definitions_run_under_other_names_with_all_that_they_call():
     total = tf.Variable(1.0)
     inner = tf.function(lambda x: x * 3.0)
 
@@ -59,12 +63,7 @@ def test_definitions_run_under_other_names_with_all_that_they_call() -> None:
     assert total.numpy() == 19
 
 
-def test_lock_of_a_function_can_be_held_twice_by_its_thread(function: Any) -> None:
-    with functions.lock_of(function):
-        assert function(tf.constant(3.0))["doubled"].numpy() == 6.0
-
-
-def test_a_function_says_whether_its_first_call_made_variables() -> None:
+def test_a_function_says_whether_its_first_call_made_variables():
     made: list[tf.Variable] = []
 
     @tf.function
@@ -80,7 +79,7 @@ def test_a_function_says_whether_its_first_call_made_variables() -> None:
     assert not functions.has_made_variables(plain)
 
 
-def test_traces_are_kept_apart_by_their_target_and_found_again(function: Any) -> None:
+def test_traces_are_kept_apart_by_their_target_and_found_again(function):
     assert functions.tracing_options(function) is None
     function.get_concrete_function(SCALAR)
     options = functions.tracing_options(function)
@@ -103,9 +102,7 @@ def test_traces_are_kept_apart_by_their_target_and_found_again(function: Any) ->
     ],
     ids=["a Python value", "a name", "a signature", "a signature of both"],
 )
-def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(
-    signature: Any, args: Any, kwargs: Any, others: Any
-) -> None:
+def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(signature, args, kwargs, others):
     calls = []
 
     @tf.function(input_signature=signature)
@@ -126,16 +123,25 @@ def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(
         assert functions.known_trace(functions.bound_arguments(function, others, {}), options) is None
 
 
-def test_options_trace_a_python_function_with_attributes() -> None:
+def test_functions_are_made_with_attributes_other_captures_and_of_graphs():
     made = functions.traced(
         (tf.constant(1.0),), {}, functions.options_for(lambda x: x + 1.0, "plus", {"_XlaMustCompile": True})
     )
     assert functions.execute(made, [tf.constant(1.0)], []).numpy() == 2.0
     assert made.function_def.attr["_XlaMustCompile"].b
     assert made.name.startswith(b"__inference_plus")
+    captured = tf.constant(10.0)
+    program: Any = tf.function(lambda x: x + captured).get_concrete_function(SCALAR)
+    [tensor] = program.captured_inputs
+    assert tensor.numpy() == 10.0
+    assert functions.execute(program, [tf.constant(1.0)], [tf.constant(20.0)]).numpy() == 21.0
+    graph = graphs.FunctionGraph("squares")
+    graphs.trace_into(graph, lambda x: x**2.0, (SCALAR,))
+    [result] = definitions.of_graph("a_square", graph).call_flat(tf.constant(3.0))
+    assert result.numpy() == 9.0
 
 
-def test_arguments_become_flat_inputs(function: Any, program: Any) -> None:
+def test_arguments_become_flat_inputs(function, program):
     bound = functions.bound_arguments(function, (3.0,), {})
     assert bound.arguments["factor"] == 2.0
     taking = function.get_concrete_function(SCALAR, SCALAR)
@@ -145,44 +151,14 @@ def test_arguments_become_flat_inputs(function: Any, program: Any) -> None:
     assert alone.numpy() == 3.0
     with pytest.raises(TypeError):
         functions.flat_inputs_of_call(program, (), {})
-
-
-def test_variadic_arguments_become_flat_inputs() -> None:
     # A program has a parameter for each of `**kwargs`: one of the same name is not bound as they are.
-    taking: Any = tf.function(lambda **kwargs: kwargs["kwargs"] + 1.0)
-    program = taking.get_concrete_function(kwargs=SCALAR)
-    flat = functions.flat_inputs(program, functions.bound_arguments(taking, (), {"kwargs": tf.constant(4.0)}))
-    assert [value.numpy() for value in flat] == [4.0]
+    variadic: Any = tf.function(lambda **kwargs: kwargs["kwargs"] + 1.0)
+    bound = functions.bound_arguments(variadic, (), {"kwargs": tf.constant(4.0)})
+    [value] = functions.flat_inputs(variadic.get_concrete_function(kwargs=SCALAR), bound)
+    assert value.numpy() == 4.0
 
 
-def test_execution_takes_other_captures() -> None:
-    captured = tf.constant(10.0)
-    program: Any = tf.function(lambda x: x + captured).get_concrete_function(SCALAR)
-    [tensor] = program.captured_inputs
-    assert tensor.numpy() == 10.0
-    assert functions.execute(program, [tf.constant(1.0)], [tf.constant(20.0)]).numpy() == 21.0
-
-
-def test_flat_results_are_packed_as_they_were_returned(program: Any) -> None:
-    assert functions.results_of(program, [tf.constant(8.0)])["doubled"].numpy() == 8.0
-
-
-def test_another_function_of_a_graph_is_not_compiled() -> None:
-    compiled: Any = tf.function(doubled, jit_compile=True).get_concrete_function(SCALAR)
-    plain = functions.not_compiled(compiled)
-    assert not plain.function_def.attr["_XlaMustCompile"].b
-    assert functions.execute(plain, [tf.constant(2.0)], [])["doubled"].numpy() == 4.0
-
-
-def test_a_graph_becomes_a_function_of_the_runtime() -> None:
-    graph = graphs.FunctionGraph("squares")
-    graphs.trace_into(graph, lambda x: x**2.0, (SCALAR,))
-    made = definitions.of_graph("a_square", graph)
-    [result] = made.call_flat(tf.constant(3.0))
-    assert result.numpy() == 9.0
-
-
-def test_the_program_of_xla_can_be_read(program: Any) -> None:
+def test_the_program_of_xla_can_be_read(program):
     from tensorflow_ipu._tensorflow import xla
 
     serialized = functions.hlo_of(program, [tf.constant(1.0)], "/job:localhost/replica:0/task:0/device:CPU:0")
@@ -193,9 +169,7 @@ def test_the_program_of_xla_can_be_read(program: Any) -> None:
     assert xla.PrimitiveType.Value("F32") in types
 
 
-def test_variables_of_a_first_trace_get_their_values_by_a_function_that_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variables_of_a_first_trace_get_their_values_by_a_function_that_is_known(monkeypatch):
     found: list[tuple[str, bool]] = []
     known = functions.initializes_variables
 
@@ -217,3 +191,45 @@ def test_variables_of_a_first_trace_get_their_values_by_a_function_that_is_known
         assert strategy.run(program, [tf.ones([2])]).numpy().tolist() == [1, 1]
     assert [name for name, is_it in found if is_it] == ["initialize_variables"]
     assert len(found) > 1
+
+
+class Thing:
+    """Compared by identity."""
+
+
+def test_parts_of_arguments_are_told_apart():
+    @tf.function
+    def program(x: tf.Tensor, setting: Any, *, rest: Any) -> tf.Tensor:
+        del setting, rest
+        return x
+
+    thing = Thing()
+    traced: Any = program.get_concrete_function(tf.zeros([2, 3]), [1, thing], rest={"a": (tf.zeros([], tf.int32),)})
+    assert functions.leaves_of(traced) == {
+        "x": functions.Leaf("tensor", "float32(2, 3)", (2, 3), "float32"),
+        "setting[0]": functions.Leaf("value", "1", dtype="int"),
+        "setting[1]": functions.Leaf("object", str(id(thing)), dtype="Thing"),
+        "rest['a'][0]": functions.Leaf("tensor", "int32()", (), "int32"),
+    }
+    unknown = {"x": tf.TensorSpec(None), "y": None}
+    assert functions.leaves_of_spec("data", unknown) == {
+        "data[0]": functions.Leaf("tensor", "float32<unknown>", None, "float32"),
+        "data[1]": functions.Leaf("other", "None"),
+    }
+
+
+def test_profile_of_a_compiled_function_names_its_operations(tmp_path):
+    @tf.function(jit_compile=True)
+    def program(x: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(x @ x)
+
+    x = tf.ones([8, 8])
+    program(x)
+    profiler.start(os.fspath(tmp_path))
+    program(x)
+    profiler.stop()
+    operations = [event for event in profiler.measured(os.fspath(tmp_path)) if "hlo_op" in event.details]
+    assert operations
+    assert isinstance(operations[0], profiler.Measured)
+    assert all(event.details["hlo_module"] and event.begin > 1e18 and event.duration >= 0 for event in operations)
+    assert not list(profiler.measured(os.fspath(tmp_path / "nothing")))

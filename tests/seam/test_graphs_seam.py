@@ -11,7 +11,7 @@ from tensorflow_ipu._tensorflow import graphs
 SCALAR = tf.TensorSpec([], tf.float32)
 
 
-def test_the_graphs_of_a_trace_are_known_from_the_innermost_out() -> None:
+def test_the_graphs_of_a_trace_are_known_from_the_innermost_out():
     seen: dict[str, Any] = {}
 
     def look(name: str) -> None:
@@ -49,7 +49,7 @@ def test_the_graphs_of_a_trace_are_known_from_the_innermost_out() -> None:
     assert seen["branch"] == (True, 3, True, False, True, True)
 
 
-def test_a_graph_knows_that_it_will_be_compiled() -> None:
+def test_a_graph_knows_that_it_will_be_compiled():
     contexts: list[Any] = []
 
     @tf.function
@@ -77,7 +77,7 @@ def test_a_graph_knows_that_it_will_be_compiled() -> None:
     assert contexts[2:] == [False, []]
 
 
-def test_functions_that_a_graph_calls_are_found() -> None:
+def test_functions_that_a_graph_calls_are_found():
     inner = tf.function(lambda x: x + 1.0)
     program: Any = tf.function(lambda x: inner(x) * 2.0).get_concrete_function(SCALAR)
     [name] = graphs.functions_in(program.graph)
@@ -93,7 +93,7 @@ def test_functions_that_a_graph_calls_are_found() -> None:
     assert name in graphs.functions_in(other)
 
 
-def test_a_function_is_traced_into_a_graph_of_ours_that_sees_captures_and_operations() -> None:
+def test_a_function_is_traced_into_a_graph_of_ours_that_sees_captures_and_operations():
     seen: list[str] = []
 
     class Watching(graphs.FunctionGraph):
@@ -115,7 +115,7 @@ def test_a_function_is_traced_into_a_graph_of_ours_that_sees_captures_and_operat
     assert isinstance(graphs.outermost_of(graph), tf.Graph)
 
 
-def test_side_effects_of_a_block_must_run_in_order() -> None:
+def test_side_effects_of_a_block_must_run_in_order():
     variable = tf.Variable(1.0)
 
     @tf.function(autograph=False)
@@ -130,7 +130,7 @@ def test_side_effects_of_a_block_must_run_in_order() -> None:
     assert variable.numpy() == 20.0
 
 
-def test_inputs_that_are_only_read_are_known() -> None:
+def test_inputs_and_calls_that_only_read_are_known():
     read, written = tf.Variable(1.0), tf.Variable(2.0)
     program: Any = tf.function(lambda: written.assign_add(read)).get_concrete_function()
     handles = [outer for outer, _ in program.graph.captures]
@@ -138,9 +138,16 @@ def test_inputs_that_are_only_read_are_known() -> None:
     graphs.declare_read_only("ReadVariableOp")  # It is already.
     assert graphs.definition_of("ReadVariableOp").name == "ReadVariableOp"
     assert graphs.definition_of("NoSuchOperation") is None
+    graph = graphs.FunctionGraph("reading")
+    with graph.as_default():
+        handle = graph.capture(read.handle)
+        operation = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(2.0))
+        assert graphs.read_only_inputs(graph) == []
+        graphs.say_read_only(operation, [0])
+        assert graphs.read_only_inputs(graph) == [0]
 
 
-def test_operations_are_copied_placed_and_marked() -> None:
+def test_operations_are_copied_placed_and_marked():
     value = tf.compat.v1.AttrValue(s=b"here")
 
     @tf.function(autograph=False)
@@ -168,14 +175,11 @@ def test_operations_are_copied_placed_and_marked() -> None:
     assert program(tf.constant(3.0)).numpy() == 9.0
 
 
-def test_a_tensor_of_another_graph_is_lifted_with_what_computes_it() -> None:
+def test_graphs_lift_tensors_share_python_functions_and_replace_inputs():
     with tf.Graph().as_default():
         source = tf.constant(3.0) * 2.0
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         assert session.run(graphs.lifted(source)) == 6.0
-
-
-def test_a_graph_keeps_the_python_functions_of_another() -> None:
     one, other = tf.Graph(), tf.Graph()
     graphs.share_python_functions(one, other)
     with one.as_default():
@@ -183,19 +187,22 @@ def test_a_graph_keeps_the_python_functions_of_another() -> None:
     assert one._py_funcs_used_in_graph is other._py_funcs_used_in_graph  # pyright: ignore[reportAttributeAccessIssue]
     assert len(other._py_funcs_used_in_graph) == 1  # pyright: ignore[reportAttributeAccessIssue]
 
+    @tf.function
+    def function(x: tf.Tensor) -> tf.Tensor:
+        doubled = tf.identity(x) * 2.0
+        graphs.replace_input(doubled.op, 0, x + 1.0)
+        return doubled
 
-def test_call_that_only_reads_says_so() -> None:
-    variable = tf.Variable(1.0)
-    graph = graphs.FunctionGraph("reading")
-    with graph.as_default():
-        handle = graph.capture(variable.handle)
-        operation = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(2.0))
-        assert graphs.read_only_inputs(graph) == []
-        graphs.say_read_only(operation, [0])
-        assert graphs.read_only_inputs(graph) == [0]
+    assert function(tf.constant(3.0)).numpy() == 8.0
+    try:
+        tf.random.set_seed(5)
+        assert graphs.global_seed() == 5
+    finally:
+        tf.random.set_seed(None)
+    assert graphs.global_seed() is None
 
 
-def test_the_graph_of_what_a_loop_runs_is_taken_for_one() -> None:
+def test_the_graph_of_what_a_loop_runs_is_taken_for_one():
     seen: list[bool] = []
     names: list[str] = []
 
@@ -215,43 +222,7 @@ def test_the_graph_of_what_a_loop_runs_is_taken_for_one() -> None:
     assert names == ["scope/Identity"]
 
 
-def test_global_seed_is_what_was_set() -> None:
-    try:
-        tf.random.set_seed(5)
-        assert graphs.global_seed() == 5
-    finally:
-        tf.random.set_seed(None)
-    assert graphs.global_seed() is None
-
-
-def test_what_is_traced_in_a_graph_that_runs_in_a_loop_is_in_one() -> None:
-    class Stage(graphs.FunctionGraph):
-        runs_in_loop = True
-
-    seen: list[bool] = []
-
-    def look() -> Any:
-        seen.append(graphs.in_loop(tf.compat.v1.get_default_graph()))
-        return tf.constant(1)
-
-    with Stage("stage").as_default():
-        look()
-        tf.cond(tf.ones([]) > 0, look, look)
-    look()
-    assert seen == [True, True, True, False]
-
-
-def test_an_operation_gets_another_input() -> None:
-    @tf.function
-    def function(x: tf.Tensor) -> tf.Tensor:
-        doubled = tf.identity(x) * 2.0
-        graphs.replace_input(doubled.op, 0, x + 1.0)
-        return doubled
-
-    assert function(tf.constant(3.0)).numpy() == 8.0
-
-
-def test_the_graph_of_the_process_is_not_being_built() -> None:
+def test_the_graph_of_the_process_is_not_being_built():
     found: list[list[Any]] = []
 
     @tf.function
@@ -265,11 +236,15 @@ def test_the_graph_of_the_process_is_not_being_built() -> None:
         assert graphs.being_built() == [graph]
 
 
-def test_a_branch_is_told_from_a_loop() -> None:
-    found: list[bool] = []
+def test_branches_are_told_from_loops_and_from_graphs_that_run_in_one():
+    class Stage(graphs.FunctionGraph):
+        runs_in_loop = True
 
-    def note(x: tf.Tensor) -> tf.Tensor:
-        found.append(graphs.is_branch(tf.compat.v1.get_default_graph()))
+    found: list[tuple[bool, bool]] = []
+
+    def note(x: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        found.append((graphs.is_branch(graph), graphs.in_loop(graph)))
         return x
 
     @tf.function(autograph=False)
@@ -279,4 +254,10 @@ def test_a_branch_is_told_from_a_loop() -> None:
         return note(x)
 
     function(tf.constant(1.0))
-    assert found == [True, False, False]
+    assert [branch for branch, _ in found] == [True, False, False]
+    found.clear()
+    with Stage("stage").as_default():
+        note(None)
+        tf.cond(tf.ones([]) > 0, lambda: note(tf.constant(1)), lambda: note(tf.constant(1)))
+    note(None)
+    assert [in_loop for _, in_loop in found] == [True, True, True, False]

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.keras import _keras_internals as internals
 
 
@@ -19,7 +18,7 @@ def functional() -> Any:
     return keras.Model(inputs, layers.Dense(2, name="second")(hidden))
 
 
-def test_models_are_called_and_built_with_symbols() -> None:
+def test_models_are_called_and_built_with_symbols():
     model = keras.Sequential([layers.Dense(2)])
     symbol = internals.called_with_symbols(model, keras.KerasTensor([None, 3]), training=True)
     assert symbol.shape == (None, 2)
@@ -32,7 +31,7 @@ def test_models_are_called_and_built_with_symbols() -> None:
     assert internals.built_shapes(keras.Sequential([layers.Dense(2)])) is None
 
 
-def test_models_know_their_layers_and_structures() -> None:
+def test_models_know_their_layers_and_structures():
     model = functional()
     assert isinstance(model, internals.Functional)
     assert [layer.name for layer in internals.all_layers(model)][-2:] == ["first", "second"]
@@ -50,7 +49,7 @@ def test_models_know_their_layers_and_structures() -> None:
     assert not internals.has_own_weights(model)
 
 
-def test_calls_of_layers_are_known() -> None:
+def test_calls_of_layers_are_known():
     model = functional()
     depths = internals.calls_by_depth(model)
     assert [call.operation.name for depth in sorted(depths, reverse=True) for call in depths[depth]] == [
@@ -65,7 +64,7 @@ def test_calls_of_layers_are_known() -> None:
     assert function(tf.ones([1, 3])).shape == (1, 2)
 
 
-def test_batch_normalization_takes_its_statistics_from_one_method() -> None:
+def test_batch_normalization_takes_its_statistics_from_one_method():
     layer = layers.BatchNormalization()
     layer.build([None, 2, 2, 3])
     assert (layer.axis, layer.synchronized) == (-1, False)
@@ -77,7 +76,7 @@ def test_batch_normalization_takes_its_statistics_from_one_method() -> None:
     np.testing.assert_allclose(variance, np.var(images, (0, 1, 2)))
 
 
-def test_losses_are_told_apart() -> None:
+def test_losses_are_told_apart():
     class Adding(layers.Layer):
         def call(self, x: Any) -> Any:
             self.add_loss(tf.constant(5.0))
@@ -109,7 +108,7 @@ def test_losses_are_told_apart() -> None:
     assert internals.plain_logs({"loss": np.float32(2.0)}) == {"loss": 2.0}
 
 
-def test_data_are_seen_by_adapters() -> None:
+def test_data_are_seen_by_adapters():
     x, y = np.zeros([6, 2], np.float32), np.zeros([6], np.float32)
     adapter: Any = internals.adapter_for(x, y, None, batch_size=3, shuffle=True)
     assert isinstance(adapter, internals.ArrayDataAdapter)
@@ -122,7 +121,7 @@ def test_data_are_seen_by_adapters() -> None:
     assert isinstance(internals.adapter_for(tf.data.Dataset.range(3), None, None), internals.TFDatasetAdapter)
 
 
-def test_optimizers_know_their_strategy(strategy: ipu.IPUStrategy) -> None:
+def test_optimizers_know_their_strategy(strategy):
     with strategy.scope():
         assert internals.strategy_of(keras.optimizers.SGD()) is strategy
     assert internals.strategy_of(object()) is None

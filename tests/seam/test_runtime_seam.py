@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import error_interpolation, ops, registry
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu._tensorflow import (
     autograph,
     devices,
@@ -27,7 +26,7 @@ from tensorflow_ipu._tensorflow import (
 SCALAR = tf.TensorSpec([], tf.float32)
 
 
-def test_gradients_of_one_graph_are_made_in_another() -> None:
+def test_gradients_of_one_graph_are_made_in_another():
     found: list[Any] = []
 
     @tf.function(autograph=False)
@@ -47,14 +46,11 @@ def test_gradients_of_one_graph_are_made_in_another() -> None:
     assert found == [True]
 
 
-def test_resources_of_variables_have_gradients_and_whole_numbers_none() -> None:
+def test_tapes_take_what_is_recorded_for_them_and_nothing_else():
     assert gradients.has_gradient(tf.Variable(1.0).handle)
     assert gradients.has_gradient(tf.constant(1.0))
     assert not gradients.has_gradient(tf.constant(1))
-
-
-def test_tapes_take_what_is_recorded_for_them_and_nothing_else() -> None:
-    x = tf.constant(3.0)
+    x, variable = tf.constant(3.0), tf.Variable(2.0)
     assert not gradients.is_watched()
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -62,11 +58,15 @@ def test_tapes_take_what_is_recorded_for_them_and_nothing_else() -> None:
         with gradients.unrecorded():
             y = x * x
         gradients.record_as("Ours", [y], [x], lambda upstream: [5.0 * upstream])
+        gradients.note_use_of(variable)
     gradient: Any = tape.gradient(y, x)
     assert gradient.numpy() == 5.0
+    assert list(tape.watched_variables()) == [variable]
+    program: Any = tf.function(lambda x: x**2.0).get_concrete_function(SCALAR)
+    assert callable(gradients.of_call(program))
 
 
-def test_gradients_of_operations_are_replaced_in_a_block_of_a_graph() -> None:
+def test_gradients_of_operations_are_replaced_in_a_block_of_a_graph():
     @tf.function(autograph=False)
     def program(x: Any) -> Any:
         with gradients.overridden(tf.compat.v1.get_default_graph(), "Square", lambda op, upstream: 7.0 * upstream):
@@ -77,7 +77,7 @@ def test_gradients_of_operations_are_replaced_in_a_block_of_a_graph() -> None:
     assert callable(gradients.registered_for("Square"))
 
 
-def test_operations_and_tapes_say_by_what_they_are_differentiated() -> None:
+def test_operations_and_tapes_say_by_what_they_are_differentiated():
     recorded: list[Any] = []
 
     @tf.function(autograph=False)
@@ -113,7 +113,7 @@ def test_operations_and_tapes_say_by_what_they_are_differentiated() -> None:
     assert "T" in recorded[-1]
 
 
-def test_a_custom_gradient_of_a_graph_is_registered_by_a_name_of_its_own_until_it_is_forgotten() -> None:
+def test_a_custom_gradient_of_a_graph_is_registered_by_a_name_of_its_own_until_it_is_forgotten():
     @tf.custom_gradient
     def tripled(x: Any) -> Any:
         return x * 3.0, lambda upstream: upstream * 3.0
@@ -128,19 +128,7 @@ def test_a_custom_gradient_of_a_graph_is_registered_by_a_name_of_its_own_until_i
         gradients.registered_for(name)
 
 
-def test_the_call_of_a_function_has_a_gradient() -> None:
-    program: Any = tf.function(lambda x: x**2.0).get_concrete_function(SCALAR)
-    assert callable(gradients.of_call(program))
-
-
-def test_a_use_of_a_variable_is_noted_by_tapes() -> None:
-    variable = tf.Variable(2.0)
-    with tf.GradientTape() as tape:
-        gradients.note_use_of(variable)
-    assert list(tape.watched_variables()) == [variable]
-
-
-def test_devices_are_known_by_name() -> None:
+def test_devices_eager_execution_and_the_seed_are_known():
     assert devices.are_in_use()
     assert devices.current() == ""
     with tf.device("/device:CPU:0"):
@@ -148,14 +136,8 @@ def test_devices_are_known_by_name() -> None:
         assert devices.of_eager_thread().endswith("CPU:0")
     assert devices.of_eager_thread() == ""
     assert devices.full_name("/device:CPU:0") == "/job:localhost/replica:0/task:0/device:CPU:0"
-
-
-def test_eager_execution_can_be_entered_from_a_graph() -> None:
     with tf.Graph().as_default(), devices.eagerly():
         assert tf.executing_eagerly()
-
-
-def test_the_seed_that_was_set_is_known() -> None:
     before = devices.global_seed()
     try:
         tf.random.set_seed(31)
@@ -164,9 +146,9 @@ def test_the_seed_that_was_set_is_known() -> None:
         tf.random.set_seed(before)  # pyright: ignore[reportArgumentType]  # None takes it back.
 
 
-def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy: ipu.IPUStrategy) -> None:
+def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy):
     with strategy.scope():
-        context = tf.distribute.ReplicaContext(strategy, 0)
+        context, own = tf.distribute.ReplicaContext(strategy, 0), tf.Variable(1.0)
     distribute.enter_mode(distribute.mode_of(context))
     try:
         assert not tf.distribute.in_cross_replica_context()
@@ -177,17 +159,12 @@ def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy: ipu.IPUStr
         distribute.leave_mode()
     with distribute.updating("/device:CPU:0"):
         assert not tf.distribute.has_strategy()
-
-
-def test_variables_of_others_are_not_colocated(strategy: ipu.IPUStrategy) -> None:
-    with strategy.scope():
-        own = tf.Variable(1.0)
     distribute.check_colocated(own, strategy.extended)
     with pytest.raises(ValueError, match="colocate_vars_with"):
         distribute.check_colocated(tf.Variable(1.0), strategy.extended)
 
 
-def test_datasets_have_options_and_paths() -> None:
+def test_datasets_have_options_paths_and_shards():
     dataset = tf.data.Dataset.range(3)
     assert isinstance(iter(dataset), variables.OwnedIterator)
     assert [int(each) for each in variables.as_run(dataset)] == [0, 1, 2]
@@ -198,9 +175,13 @@ def test_datasets_have_options_and_paths() -> None:
     spec: Any = tf.data.Dataset.from_tensors((1, None)).element_spec
     assert isinstance(spec[1], variables.NoneSpec)
     assert isinstance(tf.ragged.constant([[1]]), variables.CompositeTensor)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    dataset = tf.data.Dataset.range(5).with_options(options)
+    assert list(variables.auto_sharded(dataset, 2, 1).as_numpy_iterator()) == [1, 3]
 
 
-def test_autograph_rewrites_the_users_functions_and_not_ours() -> None:
+def test_autograph_rewrites_the_users_functions_and_not_ours():
     @tf.function
     def program(n: Any) -> Any:
         def body(m: Any) -> Any:
@@ -217,7 +198,7 @@ def test_autograph_rewrites_the_users_functions_and_not_ours() -> None:
     assert "what happened" in str(error)
 
 
-def test_optimizers_of_tensorflow_1_have_settings_and_slots() -> None:
+def test_optimizers_of_tensorflow_1_have_settings_and_slots():
     with tf.Graph().as_default():
         optimizer = tf.compat.v1.train.MomentumOptimizer(0.5, 0.9)
         assert old_keras.setting(optimizer, "momentum") == 0.9
@@ -232,7 +213,7 @@ def test_optimizers_of_tensorflow_1_have_settings_and_slots() -> None:
         assert other.get_slot(variable, "momentum") is slot
 
 
-def test_handles_say_what_is_behind_them() -> None:
+def test_handles_say_what_is_behind_them():
     variable = tf.Variable([1.0, 2.0])
     assert isinstance(variable, variables.ResourceVariable)
     [behind] = variables.type_behind(variable.handle).shape_and_type
@@ -244,7 +225,7 @@ def test_handles_say_what_is_behind_them() -> None:
         assert same.shape == behind.shape
 
 
-def test_variable_of_a_trace_may_be_made_in_each_one() -> None:
+def test_variable_of_a_trace_may_be_made_in_each_one():
     made = []
 
     @tf.function
@@ -257,7 +238,7 @@ def test_variable_of_a_trace_may_be_made_in_each_one() -> None:
     assert [one.trainable for one in made] == [False, False]
 
 
-def test_operations_of_xla_compute_what_they_say() -> None:
+def test_operations_of_xla_compute_what_they_say():
     @tf.function(jit_compile=True, autograph=False)
     def program(x: Any, image: Any, kernel: Any) -> Any:
         part = xla.read_at(x, tf.constant([1]), tf.constant([2]))
@@ -274,7 +255,9 @@ def test_operations_of_xla_compute_what_they_say() -> None:
     assert xla.frontend_attributes(serialized) == {"a": "b"}
 
 
-def test_keras_says_that_it_looks_for_shapes() -> None:
+def test_keras_says_that_it_looks_for_shapes_and_old_keras_has_its_optimizers():
+    from tensorflow.python.keras.optimizer_v2 import gradient_descent
+
     asked: list[bool] = []
 
     class Layer(keras.layers.Layer):
@@ -285,23 +268,11 @@ def test_keras_says_that_it_looks_for_shapes() -> None:
     Layer()(keras.Input([2]))
     Layer()(tf.ones([1, 2]))
     assert asked == [True, False]
-
-
-def test_old_keras_has_its_optimizers() -> None:
-    from tensorflow.python.keras.optimizer_v2 import gradient_descent
-
     assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
     assert old_keras.keras_2_class() is old_keras.Optimizer
 
 
-def test_datasets_are_sharded_by_their_options() -> None:
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    dataset = tf.data.Dataset.range(5).with_options(options)
-    assert list(variables.auto_sharded(dataset, 2, 1).as_numpy_iterator()) == [1, 3]
-
-
-def test_messages_have_the_forms_that_are_cut() -> None:
+def test_messages_have_the_forms_that_are_cut():
     reshape = op_errors.telling_plainly(tf.raw_ops.Reshape)
     with pytest.raises(tf.errors.InvalidArgumentError) as plain:
         tf.raw_ops.Reshape(tensor=tf.zeros(3), shape=[2])
@@ -323,17 +294,17 @@ def test_messages_have_the_forms_that_are_cut() -> None:
     assert str(op_errors.told_plainly(of_function.value)).startswith("indices = 7 is not in [0, 3)")
 
 
-def test_operations_in_graphs_have_errors_told_plainly() -> None:
+def test_errors_of_our_operations_in_graphs_alone_are_told_plainly():
     add = op_errors.telling_in_graphs(tf.raw_ops.AddV2)
     assert add(x=1.0, y=2.0).numpy() == 3.0
-    token = id(graph := tf.Graph())
-    with graph.as_default():
-        add(x=1.0, y=2.0)
-    assert token in patches.FUNCTION_ERRORS._holders & patches.SESSION_ERRORS._holders
-
-
-def test_the_operation_is_known_that_an_error_began_in_or_passed() -> None:
     untold = patch.object(error_interpolation, "interpolate_graph", lambda message, graph: message)
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        add(x=1.0, y=2.0)
+        assert id(graph) in patches.FUNCTION_ERRORS._holders & patches.SESSION_ERRORS._holders
+        op_errors.tell_plainly_in(graph)
+        x = tf.compat.v1.placeholder(tf.float32, [None])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Graph execution error"):
+            session.run(tf.gather(x, 7), {x: [1.0]})
     with tf.Graph().as_default(), tf.compat.v1.Session() as session, untold:
         x = tf.compat.v1.placeholder(tf.float32, [None])
         for name in ("a/IpuGather", "a/Gather"):
@@ -341,11 +312,3 @@ def test_the_operation_is_known_that_an_error_began_in_or_passed() -> None:
                 session.run(tf.gather(x, 7, name=name), {x: [1.0]})
             assert f"[[{{{{node {name}}}}}]]" in failure.value.message
             assert op_errors.is_ours(failure.value.message) == (name == "a/IpuGather")
-
-
-def test_errors_of_other_operations_stay_where_ours_are_told_plainly() -> None:
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-        op_errors.tell_plainly_in(graph)
-        x = tf.compat.v1.placeholder(tf.float32, [None])
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Graph execution error"):
-            session.run(tf.gather(x, 7), {x: [1.0]})

@@ -5,7 +5,6 @@ import importlib
 import pathlib
 import re
 
-import pytest
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
@@ -75,16 +74,27 @@ def imported(tree):
             yield from (alias.name for alias in node.names)
 
 
-@pytest.mark.parametrize("seam", PRIVATE_MODULES)
-def test_private_modules_are_imported_by_the_seam_alone(seam):
+def test_private_modules_are_imported_and_named_by_the_seam_alone():
+    """Those of IPU TensorFlow are this package's."""
     found = [
         f"{path} imports {name}"
         for path, tree in sources()
+        for seam, private in PRIVATE_MODULES.items()
         if not path.startswith(seam)
         for name in imported(tree)
-        if name.startswith(PRIVATE_MODULES[seam])
+        if name.startswith(private)
+    ]
+    found += [
+        f"{path} names {name}"
+        for path, tree in sources()
+        if not path.startswith(SEAM) and path != KERAS_SEAM
+        for name in private_modules_named(tree)
+        if not name.startswith(("tensorflow.compiler.plugin", "tensorflow.python.ipu"))
     ]
     assert not found
+    # The check itself can fail.
+    tree = ast.parse('sys.modules.get("keras.src.trainers"); "The module `tensorflow.python.keras` is old."')
+    assert list(private_modules_named(tree)) == ["keras.src.trainers"]
 
 
 def private_modules_named(tree):
@@ -93,24 +103,6 @@ def private_modules_named(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
             yield from [node.value] if node.value.startswith(private) else []
-
-
-def test_private_modules_are_named_by_the_seam_alone():
-    """Those of IPU TensorFlow are this package's."""
-    found = [
-        f"{path} names {name}"
-        for path, tree in sources()
-        if not path.startswith(SEAM) and path != KERAS_SEAM
-        for name in private_modules_named(tree)
-        if not name.startswith(("tensorflow.compiler.plugin", "tensorflow.python.ipu"))
-    ]
-    assert not found
-
-
-def test_a_private_module_is_found_by_its_name():
-    """The check itself can fail."""
-    tree = ast.parse('sys.modules.get("keras.src.trainers"); "The module `tensorflow.python.keras` is old."')
-    assert list(private_modules_named(tree)) == ["keras.src.trainers"]
 
 
 def own_names(trees):
@@ -154,14 +146,9 @@ def test_private_attributes_of_others_are_used_by_the_seam_alone():
         if name not in own and name not in ALLOWED.get(path, ())
     ]
     assert not found
-
-
-def test_a_private_use_is_found():
-    """The check itself can fail."""
-    assert [name for _, name in private_uses(ast.parse("graph._attr_scope(x)\nself._mine\nsuper()._theirs()"))] == [
-        "_attr_scope"
-    ]
-    assert [name for _, name in private_uses(ast.parse('getattr(graph, "outer_graph", None)'))] == ["outer_graph"]
+    # The check itself can fail.
+    uses = 'graph._attr_scope(x)\nself._mine\nsuper()._theirs()\ngetattr(graph, "outer_graph", None)'
+    assert sorted(name for _, name in private_uses(ast.parse(uses))) == ["_attr_scope", "outer_graph"]
 
 
 def test_each_function_of_the_seam_says_what_it_stands_on():
@@ -191,13 +178,13 @@ def test_each_function_of_the_seam_has_a_canary():
     assert not missing
 
 
-@pytest.mark.parametrize("place", sorted({place for patch in patches.TABLE for place in patch.places}))
-def test_what_is_replaced_is_there(place):
-    module, _, path = place.partition(":")
-    holder = importlib.import_module(module)
-    for name in path.split("."):
-        holder = holder[name] if isinstance(holder, dict) else getattr(holder, name)
-    assert callable(holder) or isinstance(holder, (list, tuple))
+def test_what_is_replaced_is_there():
+    for place in sorted({place for patch in patches.TABLE for place in patch.places}):
+        module, _, path = place.partition(":")
+        holder = importlib.import_module(module)
+        for name in path.split("."):
+            holder = holder[name] if isinstance(holder, dict) else getattr(holder, name)
+        assert callable(holder) or isinstance(holder, (list, tuple)), place
 
 
 @tf.function
@@ -208,20 +195,9 @@ def traced(x):
 def test_a_concrete_function_is_made_of_the_attributes_that_are_swapped():
     """Another one would lead to the function as it was compiled; see `functions.keep_from_compiling`."""
     concrete = traced.get_concrete_function(tf.TensorSpec([], tf.float32))
-    assert vars(concrete).keys() == {
-        "_arg_keywords",
-        "_attrs",
-        "_captured_inputs",
-        "_delayed_rewrite_functions",
-        "_first_order_tape_functions",
-        "_func_graph",
-        "_function_type",
-        "_garbage_collector",
-        "_higher_order_tape_functions",
-        "_inference_function",
-        "_num_positional_args",
-        "_output_shapes",
-    }
+    attributes = """arg_keywords attrs captured_inputs delayed_rewrite_functions first_order_tape_functions func_graph
+        function_type garbage_collector higher_order_tape_functions inference_function num_positional_args output_shapes"""
+    assert vars(concrete).keys() == {f"_{name}" for name in attributes.split()}
 
 
 def test_a_function_that_was_to_be_compiled_computes_the_same_when_it_is_not():
