@@ -1,7 +1,5 @@
 """Runs the examples as a user runs them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples of feeds and loops print what they claim; and each example has a test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

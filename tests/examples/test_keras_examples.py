@@ -1,7 +1,5 @@
 """The example of `fit` trains as Keras alone does, in each of its modes."""
 
-from __future__ import annotations
-
 import re
 import runpy
 

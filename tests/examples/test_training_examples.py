@@ -1,9 +1,9 @@
 """The examples that train networks in loops of their own print what they claim."""
 
-from __future__ import annotations
-
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ def test_digits_learns_to_read_in_ten_epochs_and_draws_the_curve(run_example, re
 def test_digits_takes_other_sizes_and_folders(run_example, tmp_path):
     folder = tmp_path / "elsewhere"
     _, epoch, steps, picture, accuracy = run_example(
-        "digits", "--epochs", "1", "--batch-size", "50", "--output", str(folder)
+        "digits", *["--epochs", "1", "--batch-size", "50", "--output"], str(folder)
     )
     assert epoch.startswith("epoch  1")
     assert steps.startswith("28 steps")
@@ -92,3 +92,74 @@ def test_advice_cuts_a_model_into_stages(run_example, tmp_path):
     assert "micro-batches of 8 in place of 4" in said
     assert "`report.advice(retrace=True)`" not in said
     assert (tmp_path / "report.json").exists()
+
+
+def test_an_overflow_stops_the_ipu_and_not_the_cpu(run_example):
+    on_cpu, stopped, advised = run_example("half_precision")
+    assert re.fullmatch(r"float16 of the CPU, loss scale 32768: the loss goes from .* to .*", on_cpu)
+    assert re.search(r"MatMul `.*` \(half_precision\.py:\d+\) gave .*, and the largest number of float16", stopped)
+    first, last = map(float, re.findall(r"[\d.]+$|[\d.]+(?= to)", advised))
+    assert last < first / 100
+
+
+def test_precision_report_advises_a_scale_and_layers(run_example, tmp_path):
+    text = " ".join(run_example("precision_report", str(tmp_path)))
+    assert "take 4096; from 2 to 524288 fit" in " ".join(text.split())
+    assert "`sums` computes numbers up to 2^18" in text
+    assert "`means` would then get numbers that are beyond float16" in text
+    assert text.count(": 0 of 1") == 2
+    for name in ("small_losses", "large_sums"):
+        assert (tmp_path / f"{name}.html").read_text().startswith("<!doctype html>")
+
+
+def test_two_processes_learn_what_one_learns(run_example, source_of, read_line, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorflow_ipu", "run", "--instances", "2", "--replicas", "4", source_of("many_hosts")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    pattern = r"(?:\[(\d)\] )?worker (\d) of (\d), 4 replicas: loss (\S+), sum of weights (\S+)"
+    [line] = run_example("many_hosts")
+    *_, alone_loss, alone_sum = read_line(pattern, line)
+    lines = [read_line(pattern, line) for line in sorted(done.stdout.splitlines())]
+    assert [line[:3] for line in lines] == [("0", "0", "2"), ("1", "1", "2")]
+    for *_, loss, total in lines:
+        assert abs(float(loss) - float(alone_loss)) < 0.001
+        assert abs(float(total) - float(alone_sum)) < 0.1
+
+
+def test_sharding_trains_an_autoencoder_and_tells_its_ipus_apart(run_example, read_line):
+    losses, *ipus = run_example("sharding")
+    first, last = map(float, read_line(r"loss (\S+) before, (\S+) after 400 steps", losses))
+    assert last < 0.1 * first
+    found = [read_line(r"IPU (\d): (\d+) bytes of variables, works (\d+)% of the time", line) for line in ipus]
+    assert [number for number, _, _ in found] == ["0", "1"]
+    assert all(int(size) >= 3 * 4 * 64 * 8 for _, size, _ in found)  # A half of the weights, and two moments of it.
+    assert all(0 < int(share) < 100 for _, _, share in found)
+
+
+def test_pipeline_trains_as_one_piece_does_and_draws_its_plan(run_example, read_line, tmp_path):
+    picture = tmp_path / "plan.png"
+    losses, apart, accuracy, depths, path = run_example("pipeline", str(picture), "--schedule", "interleaved")
+    first, last = map(float, read_line(r"loss of the first update (\S+), of the last (\S+)", losses))
+    assert last < 0.2 < first
+    assert float(apart.removeprefix("largest difference to the weights of the network in one piece: ")) < 1e-4
+    assert float(accuracy.removeprefix("test accuracy: ")) > 0.9
+    assert depths == "stash depths [4, 3, 2, 1], bubble 33%"
+    assert path == f"picture of the plan: {picture}"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_concurrent_stages_learn_a_distance(run_example, read_line, tmp_path):
+    picture = tmp_path / "plan.png"
+    error, plan, *grid = run_example("concurrent_stages", str(picture))
+    first, last = map(float, read_line(r"mean squared error: (\S+) at first, (\S+) after.*", error))
+    assert first > 0.1
+    assert last < 0.01
+    assert plan.startswith("Grouped: 3 stages on 4 IPUs, 12 micro-batches, training")
+    assert len([row for row in grid if row.startswith("IPU ")]) == 4
+    assert picture.read_bytes().startswith(b"\x89PNG")
