@@ -1,6 +1,6 @@
 """Wrappers that give a `tf.compat.v1.train` optimizer an IPU program's ways with gradients."""
 
-from tensorflow_ipu.optimizers._accumulator import GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers._accumulator import AccumulationOptions, GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers._gradient_accumulation import (
     CrossReplicaGradientAccumulationOptimizer,
     CrossReplicaGradientAccumulationOptimizerV2,
@@ -16,7 +16,6 @@ from tensorflow_ipu.optimizers._ipu_optimizer import (
     apply_cross_replica_op_single,
 )
 from tensorflow_ipu.optimizers._memory import UpdateMemory, update_memory
-from tensorflow_ipu.optimizers._options import AccumulationOptions
 
 __all__ = [
     "AccumulationOptions",

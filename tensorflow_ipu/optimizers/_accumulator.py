@@ -1,17 +1,19 @@
-"""Gradient accumulation in variables that somebody else made."""
+"""How gradients accumulate over mini-batches: the options, the arithmetic, and the engine of all optimizer wrappers."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import parse_method
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool, parse_method
+from tensorflow_ipu._base.tensors import is_function
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Gradient, Nested, Number
+    from tensorflow_ipu._base.types import DTypeOf, Gradient, Nested, Number, Variable
 
 
 class GradientAccumulationReductionMethod(enum.Enum):
@@ -35,54 +37,121 @@ class GradientAccumulationReductionMethod(enum.Enum):
         return parse_method(cls, reduction_method)
 
 
-class Weights(NamedTuple):
-    """The factors of one addition, `total * keep + gradient * scale`: scalars of the total's dtype, None for 1."""
+@dataclasses.dataclass(frozen=True)
+class AccumulationOptions:
+    """How gradients accumulate.
 
-    keep: tf.Tensor | None
-    scale: tf.Tensor | None
-
-
-def weights(method: GradientAccumulationReductionMethod, index: Number, count: Number, dtype: tf.DType) -> Weights:
-    """The factors with which a gradient is added to what has accumulated before it.
-
-    With gradients g(0), ..., g(N - 1), the total t(n) after gradient n is
-
-        SUM           t(n) = t(n - 1) + g(n)                               = g(0) + ... + g(n)
-        MEAN          t(n) = t(n - 1) + g(n) * 1/N                         = (g(0) + ... + g(n)) / N
-        RUNNING_MEAN  t(n) = t(n - 1) * n/(n + 1) + g(n) * 1/(n + 1)       = (g(0) + ... + g(n)) / (n + 1)
-
-    The last line holds by induction: with t(n - 1) = (g(0) + ... + g(n - 1)) / n, the first product is the sum of these
-    divided by n + 1. For n = 0 it is 0, so that it does not matter what the total began with.
-
-    The factors are computed in float32 (float64 for a float64 total) and rounded to `dtype` once. float32 holds each
-    integer up to 2^24, so up to that many gradients n/(n + 1) and 1/(n + 1) are off by 2^-24 of themselves at most, less
-    than what the rounding to a narrower type adds: 2^-11 for float16, 2^-8 for bfloat16. In float16 itself, n + 1 would
-    be n from 2048 on, and infinite from 65520 on; in bfloat16, n + 1 would be n from 256 on. The mean would then go
-    wrong without a word.
+    Attributes:
+      num_mini_batches: How many mini-batches make an update.
+      offload_weight_update_variables: Where the wrapped optimizer's state is kept: on the host, on the device, or (None)
+        wherever the compiler thinks best. The emulator keeps it in one memory; see `update_memory`.
+      replicated_optimizer_state_sharding: Whether each replica keeps a part of that state alone. In the emulator each
+        keeps all of it.
+      dtype: The type of the accumulators: None for that of their variables, a type, or a function from a variable to one.
+      reduction_method: How the gradients become one.
     """
-    wide = tf.float64 if dtype == tf.float64 else tf.float32
+
+    num_mini_batches: int
+    offload_weight_update_variables: bool | None = None
+    replicated_optimizer_state_sharding: bool = False
+    dtype: DTypeOf = None
+    reduction_method: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.SUM
+
+    def accumulator_dtype(self, variable: Variable) -> tf.DType:
+        """The type of the accumulator of a variable.
+
+        Raises:
+          TypeError: What the function `dtype` returned is no type of floating-point numbers.
+        """
+        if self.dtype is None:
+            return tf.as_dtype(variable.dtype)
+        if not is_function(self.dtype):
+            return tf.as_dtype(self.dtype)
+        returned = self.dtype(variable)
+        kind = _floating(returned)
+        if kind is None:
+            raise TypeError(
+                f"`dtype` must return a floating-point type, but returned {returned!r} for `{variable.name}`"
+            )
+        return kind
+
+
+def checked_options(
+    num_mini_batches: int,
+    offload_weight_update_variables: bool | None = None,
+    replicated_optimizer_state_sharding: bool = False,
+    dtype: DTypeOf = None,
+    reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
+) -> AccumulationOptions:
+    """The options of an optimizer, from the arguments of its constructor."""
+    faults = Faults()
+    if not is_int(num_mini_batches):
+        faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")
+    elif num_mini_batches < 1:
+        faults.add(ValueError, f"`num_mini_batches` must be a positive number, at least 1, but is {num_mini_batches}")
+    elif num_mini_batches > tf.int32.max:
+        faults.add(ValueError, f"`num_mini_batches` must be at most {tf.int32.max}, but is {num_mini_batches}")
+    offloaded, sharded = offload_weight_update_variables, replicated_optimizer_state_sharding
+    note_bool("offload_weight_update_variables", offloaded, faults, optional=True)
+    if note_bool("replicated_optimizer_state_sharding", sharded, faults) and sharded and not offloaded:
+        faults.add(
+            ValueError,
+            "`replicated_optimizer_state_sharding` shards the optimizer state that is offloaded, and"
+            f" `offload_weight_update_variables` is {offloaded!r}: make it True",
+        )
+    if dtype is not None and not is_function(dtype) and _floating(dtype) is None:
+        faults.add(
+            TypeError,
+            f"`dtype` must be a floating-point type, a function from a variable to one, or None, but is {dtype!r}",
+        )
+    reduction = GradientAccumulationReductionMethod.SUM
+    try:
+        reduction = GradientAccumulationReductionMethod.parse(reduction_method)
+    except ValueError as exc:
+        faults.add(ValueError, str(exc))
+    faults.raise_any()
+    return AccumulationOptions(num_mini_batches, offloaded, sharded, dtype, reduction)
+
+
+def _floating(dtype: Any) -> tf.DType | None:
+    try:
+        known = tf.as_dtype(dtype)
+    except TypeError:
+        return None
+    return known if known.is_floating else None
+
+
+def _weighted(
+    method: GradientAccumulationReductionMethod,
+    index: Number,
+    count: Number,
+    total: Callable[[], tf.Tensor],
+    value: tf.Tensor,
+) -> tuple[tf.Tensor | None, tf.Tensor]:
+    """The total, where it has to be multiplied, and the gradient that is to be added to it, each times its factor."""
     if method is GradientAccumulationReductionMethod.SUM:
-        return Weights(None, None)
+        return None, value
+    # float32 counts to 2^24. In float16 itself, n + 1 would be n from 2048 on; in bfloat16 from 256 on.
+    wide = tf.float64 if value.dtype == tf.float64 else tf.float32
     if method is GradientAccumulationReductionMethod.MEAN:
-        return Weights(None, tf.cast(1 / tf.cast(count, wide), dtype))
+        return None, value * tf.cast(1 / tf.cast(count, wide), value.dtype)
     before = tf.cast(index, wide)
-    return Weights(tf.cast(before / (before + 1), dtype), tf.cast(1 / (before + 1), dtype))
+    return (
+        total() * tf.cast(before / (before + 1), value.dtype),
+        value * tf.cast(1 / (before + 1), value.dtype),
+    )
 
 
 def accumulated(
     total: tf.Tensor, gradient: tf.Tensor, index: Number, count: Number, method: GradientAccumulationReductionMethod
 ) -> tf.Tensor:
-    """What has accumulated after one more gradient."""
-    keep, scale = weights(method, index, count, total.dtype)
-    value = tf.cast(gradient, total.dtype)
-    return (total if keep is None else total * keep) + (value if scale is None else value * scale)
+    """What has accumulated after gradient number `index` of `count`."""
+    kept, added = _weighted(method, index, count, lambda: total, tf.cast(gradient, total.dtype))
+    return (total if kept is None else kept) + added
 
 
 class Accumulator:
-    """Adds up the gradients of mini-batches, and after so many of them hands them on.
-
-    Gradients that are `tf.IndexedSlices` are added to their rows; what is handed on is dense.
-    """
+    """Adds up the gradients of mini-batches, and after so many of them hands them on, dense."""
 
     def __init__(
         self,
@@ -109,8 +178,8 @@ class Accumulator:
             count = self._counter.assign_add(1, read_value=True)
 
         def complete(_: tf.Tensor) -> tf.Tensor:
-            reduced = [total.read_value() for total in self._totals]
-            with tf.control_dependencies(_operations(update(reduced))):
+            updated = tf.nest.flatten(update([total.read_value() for total in self._totals]))
+            with tf.control_dependencies([one for one in updated if isinstance(one, (tf.Operation, tf.Tensor))]):
                 cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in self._totals]
                 cleared.append(self._counter.assign(0, read_value=False))
             with tf.control_dependencies(cleared):
@@ -126,14 +195,7 @@ class Accumulator:
         if not isinstance(gradient, tf.IndexedSlices):
             new = accumulated(total.read_value(), gradient, index, self._number, self._reduction)
             return total.assign(new, read_value=False)
-        keep, scale = weights(self._reduction, index, self._number, total.dtype)
-        kept = [] if keep is None else [total.assign(total.read_value() * keep, read_value=False)]
-        with tf.control_dependencies(kept):
-            values = tf.cast(gradient.values, total.dtype)
-            values = values if scale is None else values * scale
-            return total.scatter_add(tf.IndexedSlices(values, gradient.indices)).op
-
-
-def _operations(updated: Nested) -> list[tf.Operation | tf.Tensor]:
-    """What can be waited for in what an update returned."""
-    return [value for value in tf.nest.flatten(updated) if isinstance(value, (tf.Operation, tf.Tensor))]
+        rows = tf.cast(gradient.values, total.dtype)
+        kept, added = _weighted(self._reduction, index, self._number, total.read_value, rows)
+        with tf.control_dependencies([] if kept is None else [total.assign(kept, read_value=False)]):
+            return total.scatter_add(tf.IndexedSlices(added, gradient.indices)).op

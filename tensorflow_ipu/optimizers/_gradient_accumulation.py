@@ -1,4 +1,4 @@
-"""Optimizers that apply the gradients of several mini-batches as one."""
+"""The optimizers of TensorFlow 1 that apply the gradients of several mini-batches as one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
-from tensorflow_ipu.optimizers import _loop_check, _options
-from tensorflow_ipu.optimizers._accumulator import Accumulator, GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers import _loop_check
+from tensorflow_ipu.optimizers._accumulator import (
+    AccumulationOptions,
+    Accumulator,
+    GradientAccumulationReductionMethod,
+    checked_options,
+)
 from tensorflow_ipu.optimizers._ipu_optimizer import CrossReplicaOptimizer, IpuOptimizer
-from tensorflow_ipu.optimizers._options import AccumulationOptions
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -49,13 +53,7 @@ class _Accumulating(IpuOptimizer):
     ) -> tf.Operation:
         """Adds the gradients to the accumulators; the last mini-batch has the wrapped optimizer update the variables.
 
-        Args:
-          grads_and_vars: Pairs of gradient and variable. Gradients may be `tf.IndexedSlices`; accumulated they are dense.
-          global_step: A variable to count the updates in: one for `num_mini_batches` mini-batches.
-          name: The name of the operation.
-
-        Returns:
-          The operation that does all of this.
+        Gradients may be `tf.IndexedSlices`; accumulated they are dense. `global_step` counts the updates.
 
         Raises:
           ValueError: No variable has a gradient.
@@ -78,17 +76,16 @@ class _Accumulating(IpuOptimizer):
     def _accumulator(self, variables: Sequence[tf.Variable]) -> Accumulator:
         key = tuple(variable.ref() for variable in variables)
         if key not in self._accumulators:
+            options = self._options
             # Not in the loop, nor in the program, but with the variables.
             with tf.init_scope():
                 counter = _zeros((), tf.int32, f"{self._name}/counter", variables[0])
-                totals = [self._total(variable) for variable in variables]
-            number, reduction = self._options.num_mini_batches, self._options.reduction_method
-            self._accumulators[key] = Accumulator(counter, totals, number, reduction)
+                totals = [
+                    _zeros(each.shape, options.accumulator_dtype(each), f"{each.name.split(':')[0]}/{self._name}", each)
+                    for each in variables
+                ]
+            self._accumulators[key] = Accumulator(counter, totals, options.num_mini_batches, options.reduction_method)
         return self._accumulators[key]
-
-    def _total(self, variable: tf.Variable) -> tf.Variable:
-        dtype = self._options.accumulator_dtype(variable)
-        return _zeros(variable.shape, dtype, f"{variable.name.split(':')[0]}/{self._name}", variable)
 
 
 class GradientAccumulationOptimizerV2(_Accumulating):
@@ -135,13 +132,10 @@ class GradientAccumulationOptimizerV2(_Accumulating):
             to be sharded and not offloaded.
           TypeError: An argument is of a wrong type.
         """
-        options = _options.checked(
-            num_mini_batches,
-            offload_weight_update_variables,
-            replicated_optimizer_state_sharding,
-            dtype,
+        options = checked_options(
+            num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype,
             reduction_method,
-        )
+        )  # fmt: skip
         super().__init__(opt, options, True, name)
 
 
@@ -163,14 +157,9 @@ class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV
     ) -> None:
         """Wraps `opt`; see `GradientAccumulationOptimizerV2` for the arguments, and for what is raised."""
         super().__init__(
-            CrossReplicaOptimizer(opt),
-            num_mini_batches,
-            offload_weight_update_variables,
-            replicated_optimizer_state_sharding,
-            dtype,
-            reduction_method,
-            name,
-        )
+            CrossReplicaOptimizer(opt), num_mini_batches, offload_weight_update_variables,
+            replicated_optimizer_state_sharding, dtype, reduction_method, name,
+        )  # fmt: skip
 
 
 class GradientAccumulationOptimizer(_Accumulating):
@@ -186,21 +175,13 @@ class GradientAccumulationOptimizer(_Accumulating):
         verify_usage: bool = True,
         name: str = "GradientAccumulationOptimizer",
     ) -> None:
-        """Wraps `opt`.
+        """Wraps `opt`; see `GradientAccumulationOptimizerV2` for the other arguments, and for what is raised.
 
-        Args:
-          opt: A `tf.compat.v1.train.Optimizer`.
-          num_mini_batches: How many mini-batches make an update.
-          verify_usage: Whether to check that the optimizer is in a loop whose iterations are a multiple of that. Without,
-            gradients that are left over wait for the next run.
-          name: The wrapper's name.
-
-        Raises:
-          ValueError: `opt` is no such optimizer, or `num_mini_batches` is below 1.
-          TypeError: An argument is of a wrong type.
+        `verify_usage` says whether to check that the optimizer is in a loop whose iterations are a multiple of
+        `num_mini_batches`. Without, gradients that are left over wait for the next run.
         """
         check_bool("verify_usage", verify_usage)
-        super().__init__(opt, _options.checked(num_mini_batches), verify_usage, name)
+        super().__init__(opt, checked_options(num_mini_batches), verify_usage, name)
 
 
 class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):

@@ -1,19 +1,19 @@
-"""The base of the optimizer wrappers: passes everything on to the wrapped optimizer."""
+"""The base of the wrappers of TensorFlow 1's optimizers, those that are no more than it, and means over replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import sharding
-from tensorflow_ipu.optimizers import _reduced
+from tensorflow_ipu._tensorflow import distribute
+from tensorflow_ipu.ops import reductions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tensorflow_ipu._base.types import Gradient, GradientMapping, TensorLike
+    from tensorflow_ipu._base.types import Gradient, GradientMapping, Nested, TensorLike
 
 
 class IpuOptimizer(tf.compat.v1.train.Optimizer):
@@ -23,11 +23,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
     """
 
     def __init__(self, opt: tf.compat.v1.train.Optimizer, name: str | None = None) -> None:
-        """Wraps `opt`.
-
-        Args:
-          opt: The optimizer that owns the slots and updates the variables.
-          name: The wrapper's name; its class's if omitted.
+        """Wraps `opt`, which owns the slots and updates the variables; the name is that of the class if omitted.
 
         Raises:
           ValueError: `opt` is no `tf.compat.v1.train.Optimizer`.
@@ -45,10 +41,8 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
     ) -> list[tuple[Gradient | None, tf.Variable]]:
         """The wrapped optimizer's pairs of gradient and variable.
 
-        Args:
-          loss: The scalar to minimize; in eager execution, a function that gives it.
-          var_list: The variables; all trainable ones if omitted.
-          **kwargs: Further arguments of the wrapped optimizer.
+        `loss` is the scalar to minimize, or in eager execution a function that gives it. `var_list` has the variables, all
+        trainable ones if omitted. `kwargs` are further arguments of the wrapped optimizer.
         """
         return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
 
@@ -58,15 +52,9 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Has the wrapped optimizer update the variables.
+        """The operation, called `name`, in which the wrapped optimizer updates variables by pairs of gradient and variable.
 
-        Args:
-          grads_and_vars: Pairs of gradient and variable.
-          global_step: A variable to count the updates in.
-          name: The name of the operation.
-
-        Returns:
-          The operation that updates.
+        Updates are counted in the variable `global_step`, if there is one.
         """
         return self._opt.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
@@ -103,15 +91,71 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
         return self._opt._deferred_dependencies
 
 
+def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
+    """The means of gradients over all replicas, in one meeting of theirs."""
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    reduced = iter(reductions.all_reduce(dense, mean=True))
+    return [None if gradient is None else next(reduced) for gradient in gradients]
+
+
+@contextlib.contextmanager
+def as_they_are() -> Iterator[None]:
+    """A block in which optimizers take gradients as they are, where under a strategy they would add up the replicas'."""
+    around = tf.distribute.get_replica_context()
+    if around is None or not tf.distribute.has_strategy():
+        yield
+    else:
+        with _NoReduction(around):
+            yield
+
+
+class _NoReduction(tf.distribute.ReplicaContext):
+    """The context of a replica, as optimizers see it, but for its sums."""
+
+    def __init__(self, around: tf.distribute.ReplicaContext) -> None:
+        super().__init__(around.strategy, replica_id_in_sync_group=0)
+        self._around = around
+
+    @property
+    def replica_id_in_sync_group(self) -> int | tf.Tensor:
+        return self._around.replica_id_in_sync_group
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self._around.devices
+
+    def all_reduce(self, reduce_op: object, value: Nested, options: object = None) -> Nested:
+        del reduce_op, options
+        return value
+
+    def _merge_call(self, merge_fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
+        extended = _View(self._strategy.extended, batch_reduce_to=_values)
+        distribute.enter_mode(distribute.cross_replica_mode(self._strategy))
+        try:
+            return merge_fn(_View(self._strategy, extended=extended), *args, **kwargs)
+        finally:
+            distribute.leave_mode()
+
+
+class _View:
+    """An object some attributes of which are others."""
+
+    def __init__(self, inner: object, **attributes: object) -> None:
+        self._inner = inner
+        self.__dict__.update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _values(reduce_op: object, pairs: Iterable[tuple[Nested, object]], options: object = None) -> list[Nested]:
+    """The gradients as they are, where a strategy would reduce them."""
+    del reduce_op, options
+    return [value for value, _ in pairs]
+
+
 def apply_cross_replica_op_single(grad: Gradient | None, var: tf.Variable) -> tuple[tf.Tensor | None, tf.Variable]:
-    """Takes the mean of a gradient over the replicas.
-
-    Args:
-      grad: A tensor, `tf.IndexedSlices`, which becomes dense, or None, which is passed on.
-      var: The gradient's variable.
-
-    Returns:
-      The mean, and `var`.
+    """The mean of a gradient over the replicas, and its variable. `tf.IndexedSlices` become dense, and None stays None.
 
     Raises:
       RuntimeError: No program is being traced.
@@ -122,38 +166,24 @@ def apply_cross_replica_op_single(grad: Gradient | None, var: tf.Variable) -> tu
 def apply_cross_replica_op(
     grads_and_vars: Iterable[tuple[Gradient | None, tf.Variable]],
 ) -> list[tuple[tf.Tensor | None, tf.Variable]]:
-    """Takes the means of gradients over the replicas, all in one exchange.
-
-    Args:
-      grads_and_vars: Pairs of gradient and variable; see `apply_cross_replica_op_single`.
-
-    Returns:
-      The pairs of mean and variable.
+    """As `apply_cross_replica_op_single`, for pairs of gradient and variable, all in one exchange.
 
     Raises:
       RuntimeError: No program is being traced.
     """
     pairs = list(grads_and_vars)
-    means = _reduced.mean([gradient for gradient, _ in pairs])
+    means = mean([gradient for gradient, _ in pairs])
     return [(gradient, variable) for gradient, (_, variable) in zip(means, pairs, strict=True)]
 
 
 class CrossReplicaOptimizer(IpuOptimizer):
     """Has the wrapped optimizer update with the mean of the gradients over the replicas.
 
-    So R replicas train as a single one would with R times the batch. Under a strategy, other optimizers take the sum.
+    Under a strategy, other optimizers take the sum.
     """
 
     def __init__(self, opt: tf.compat.v1.train.Optimizer, name: str = "CrossReplicaOptimizer") -> None:
-        """Wraps `opt`.
-
-        Args:
-          opt: A `tf.compat.v1.train.Optimizer`.
-          name: The wrapper's name.
-
-        Raises:
-          ValueError: `opt` is no such optimizer.
-        """
+        """Wraps `opt`; see `IpuOptimizer`."""
         super().__init__(opt, name)
 
     def apply_gradients(
@@ -162,21 +192,13 @@ class CrossReplicaOptimizer(IpuOptimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Takes the means of the gradients, and has the wrapped optimizer update the variables.
-
-        Args:
-          grads_and_vars: Pairs of gradient and variable. `tf.IndexedSlices` become dense.
-          global_step: A variable to count the updates in.
-          name: The name of the operation.
-
-        Returns:
-          The operation that updates.
+        """Takes the means of the gradients, and has the wrapped optimizer update; see `IpuOptimizer`.
 
         Raises:
           RuntimeError: No program is being traced.
         """
         means = apply_cross_replica_op(grads_and_vars)
-        with _reduced.as_they_are():
+        with as_they_are():
             return super().apply_gradients(means, global_step=global_step, name=name)
 
 
@@ -192,15 +214,10 @@ class MapGradientOptimizer(IpuOptimizer):
         gradient_mapping_function: GradientMapping,
         name: str = "MapGradientOptimizer",
     ) -> None:
-        """Wraps `wrapped_optimizer`.
-
-        Args:
-          wrapped_optimizer: A `tf.compat.v1.train.Optimizer`.
-          gradient_mapping_function: From a gradient and the value of its variable to the gradient to use.
-          name: The wrapper's name.
+        """Wraps an optimizer; the function is from a gradient and the value of its variable to the gradient to use.
 
         Raises:
-          ValueError: `wrapped_optimizer` is no such optimizer.
+          ValueError: `wrapped_optimizer` is no `tf.compat.v1.train.Optimizer`.
           TypeError: `gradient_mapping_function` cannot be called.
         """
         super().__init__(wrapped_optimizer, name)
@@ -219,31 +236,18 @@ class MapGradientOptimizer(IpuOptimizer):
 class ShardedOptimizer(IpuOptimizer):
     """Trains a model whose layers are sharded over IPUs, as the wrapped optimizer does.
 
-    Gradients are placed on the shards of their operations in any case. This places sums of several gradients too, and what
-    else TensorFlow puts beside the forward operations.
+    Gradients are on the shards of their operations in any case. This places sums of several gradients too, and what else
+    TensorFlow puts beside the forward operations.
     """
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer) -> None:
-        """Wraps `optimizer`.
-
-        Args:
-          optimizer: A `tf.compat.v1.train.Optimizer`.
-
-        Raises:
-          ValueError: It is no such optimizer.
-        """
+        """Wraps `optimizer`; see `IpuOptimizer`."""
         super().__init__(optimizer, "ShardedOptimizer")
 
     def compute_gradients(
         self, loss: TensorLike | Callable[[], TensorLike], var_list: Sequence[tf.Variable] | None = None, **kwargs: Any
     ) -> list[tuple[Gradient | None, tf.Variable]]:
-        """The wrapped optimizer's pairs of gradient and variable, with all that computes the gradients placed.
-
-        Args:
-          loss: The scalar to minimize; in eager execution, a function that gives it.
-          var_list: The variables; all trainable ones if omitted.
-          **kwargs: Further arguments of the wrapped optimizer; `colocate_gradients_with_ops` is True.
-        """
+        """As in `IpuOptimizer`, with all that computes the gradients placed: `colocate_gradients_with_ops` is True."""
         kwargs["colocate_gradients_with_ops"] = True
         pairs = super().compute_gradients(loss, var_list=var_list, **kwargs)
         if not tf.executing_eagerly():

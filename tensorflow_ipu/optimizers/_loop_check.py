@@ -21,7 +21,7 @@ LOOPS = ("While", "StatelessWhile")
 
 
 class AtRun(NamedTuple):
-    """A number of iterations that the run knows: the least of some inputs of the loop, with what is added to each; or 0."""
+    """A number of iterations that the run knows: the least of these inputs of the loop, each plus its number, or 0."""
 
     limits: tuple[tuple[int, int], ...]
 
@@ -75,10 +75,7 @@ class _Loop:
         self._condition = condition
 
     def holds(self, tensor: tf.Tensor, for_good: bool = False) -> _Count:
-        """For how many iterations, counted from the first, a bool of the condition is true; None if it is not known.
-
-        With `for_good`, it is not known either where the bool would become true again.
-        """
+        """For how many iterations a bool of the condition is true; None if unknown, or true again later and `for_good`."""
         tensor = _through(tensor)
         kind = tensor.op.type
         if kind in ("LogicalAnd", "LogicalOr"):
@@ -111,7 +108,7 @@ class _Loop:
         return None if first is None or step is None else (first, step)
 
     def _at_run(self, kind: str, operands: Sequence[tf.Tensor]) -> AtRun | None:
-        """The number where one counts up by 1 to a limit that the loop is given; see `AtRun`."""
+        """The number where one counts up by 1 to a limit that the loop is given."""
         counter, limit = operands if kind.startswith("Less") else reversed(operands)
         line, at = self._line(counter), _position(_through(limit), self._condition.inputs)
         if line is None or line[1] != 1 or at is None or self._step(at) != 0 or self._initial[at].shape.rank != 0:
@@ -228,18 +225,13 @@ def _outside_loops(
                 else:
                     _check_count(demands, count)
         elif operation.type == "NoOp":
-            found += _noted(operation)
+            if _ATTRIBUTE in operation.node_def.attr:
+                optimizer, number = operation.get_attr(_ATTRIBUTE).decode().split()
+                found.append((optimizer, int(number)))
         else:
             for callee in _callees(operation):
                 found += _outside_loops(callee, known, building)
     return found
-
-
-def _noted(operation: tf.Operation) -> list[_Demand]:
-    if _ATTRIBUTE not in operation.node_def.attr:
-        return []
-    optimizer, number = operation.get_attr(_ATTRIBUTE).decode().split()
-    return [(optimizer, int(number))]
 
 
 def _callees(operation: tf.Operation) -> list[graphs.FunctionGraph]:
@@ -256,14 +248,11 @@ def _check_count(demands: list[_Demand], iterations: int | AtRun | None) -> None
         if number == 1 or (isinstance(iterations, int) and iterations % number == 0):
             continue
         if isinstance(iterations, int):
-            before, behind = _words_of_multiple(demand)
-            raise tf.errors.FailedPreconditionError(None, None, f"{before}{iterations}{behind}")
-        raise tf.errors.FailedPreconditionError(
-            None,
-            None,
+            raise _failed(f"{iterations}".join(_words_of_multiple(demand)))
+        raise _failed(
             f"{_words(demand)} in a loop whose number of iterations is not known when the program is traced: some would"
             " never be applied. Give the loop a number that is a Python int, a constant or an argument of the program, and"
-            " leave it by no `break`",
+            " leave it by no `break`"
         )
 
 
@@ -298,12 +287,14 @@ def _words_of_multiple(demand: _Demand) -> tuple[str, str]:
 
 
 def _outside(demand: _Demand) -> tf.errors.FailedPreconditionError:
-    return tf.errors.FailedPreconditionError(
-        None,
-        None,
+    return _failed(
         f"{_words(demand)}, but is not inside a training loop of a program. Apply gradients in the body of a loop over"
-        " `tf.range`, or of `loops.repeat`",
+        " `tf.range`, or of `loops.repeat`"
     )
+
+
+def _failed(message: str) -> tf.errors.FailedPreconditionError:
+    return tf.errors.FailedPreconditionError(None, None, message)
 
 
 patches.ACCUMULATION_LOOPS.by(_check)

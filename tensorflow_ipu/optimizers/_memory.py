@@ -1,4 +1,4 @@
-"""The memory that weights and what updates them would take of a machine: in its IPUs, and beside them."""
+"""The memory of a machine that weights and their updates would take, in its IPUs and beside them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu.optimizers._options import AccumulationOptions
+from tensorflow_ipu.optimizers._accumulator import AccumulationOptions
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeLike, Optimizer, Variable
@@ -44,19 +44,15 @@ def update_memory(
     """Tells what memory a replica needs for its weights and their updates, as the options of the optimizer place it.
 
     With `offload_weight_update_variables=True` the state is off the chip, but for tensors that are too small; with
-    `replicated_optimizer_state_sharding` besides, a replica keeps its part alone of what is off the chip. None as the
-    former leaves the state where it is best: here, on the chip.
+    `replicated_optimizer_state_sharding` too, a replica keeps its part alone of that.
 
     Args:
-      optimizer: An optimizer of `tf.compat.v1.train` or Keras, or a wrapper of it, accumulating or not. It makes its
-        state at its first update, or in Keras's `build`: what it has by now counts.
+      optimizer: An optimizer of `tf.compat.v1.train` or Keras, or a wrapper of it, accumulating or not. What state it has
+        by now counts: it makes it at its first update, or in Keras's `build`.
       variables: The variables that it trains.
       replicas: Among how many replicas a state is divided, if it is.
       minimum_remote_tensor_size: How many bytes a tensor must have to be kept off the chip: the attribute of
         `IPUConfig.optimizations` of this name.
-
-    Returns:
-      The bytes.
 
     Raises:
       TypeError: `optimizer` has no variables.

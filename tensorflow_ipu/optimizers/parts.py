@@ -1,10 +1,9 @@
 """What optimizer wrappers are made of, for those of Keras, which live on a higher layer."""
 
-from tensorflow_ipu.optimizers._accumulator import Accumulator, accumulated
+from tensorflow_ipu.optimizers._accumulator import Accumulator, accumulated, checked_options
+from tensorflow_ipu.optimizers._ipu_optimizer import as_they_are, mean
 from tensorflow_ipu.optimizers._loop_check import note as must_be_in_loop
 from tensorflow_ipu.optimizers._memory import accumulators_of, bytes_of, state_of
-from tensorflow_ipu.optimizers._options import checked as checked_options
-from tensorflow_ipu.optimizers._reduced import as_they_are, mean
 
 __all__ = [
     "Accumulator",

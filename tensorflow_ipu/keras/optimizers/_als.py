@@ -1,8 +1,9 @@
-"""The Keras optimizer that scales the loss, and finds the scale by the magnitudes of gradients."""
+"""Keras optimizers that scale the loss, and find the scale by the magnitudes of gradients."""
 
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,17 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import Faults, is_number, note_bool
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu.keras.optimizers._ipu_optimizers import AdamIpuOptimizer, RMSpropIpuOptimizer, SGDIpuOptimizer
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from tensorflow_ipu._base.types import Config, Gradient, Nested, TensorLike, Variable
+    from typing_extensions import Self
+
+    from tensorflow_ipu._base.types import Config, Gradient, LearningRate, Nested, TensorLike, Variable
+    from tensorflow_ipu.keras.optimizers._gradient_accumulation import ALSGradientAccumulationOptimizer
 
 
 class ALSDefaults:
@@ -34,45 +39,52 @@ class ALSDefaults:
     histogram_bin_edge = 2**13
 
 
-class ALSSettings:
-    """The settings that can be changed after construction: each is checked, alone and against the others."""
+# The names of the settings, in the order of arguments.
+_SETTINGS = tuple(name for name in vars(ALSDefaults) if not name.startswith("_"))
+_FLAGS = ("accumulate_statistics_over_update_period", "captured_grads_only")
+_POWERS = ("initial_loss_scaling_factor", "increase_factor", "max_loss_scaling_factor")
 
-    def __init__(
-        self,
-        initial_loss_scaling_factor: float,
-        update_frequency: int,
-        increase_factor: float,
-        max_loss_scaling_factor: float,
-        accumulate_statistics_over_update_period: bool,
-        ratio_threshold: float,
-        captured_grads_only: bool,
-        lpf_alpha: float,
-        histogram_bin_edge: float,
-    ) -> None:
-        """Checks and keeps them."""
-        self.values: dict[str, float] = {}
-        faults = Faults()
-        self.values = {
-            "initial_loss_scaling_factor": initial_loss_scaling_factor,
-            "update_frequency": update_frequency,
-            "increase_factor": increase_factor,
-            "max_loss_scaling_factor": max_loss_scaling_factor,
-            "accumulate_statistics_over_update_period": accumulate_statistics_over_update_period,
-            "ratio_threshold": ratio_threshold,
-            "captured_grads_only": captured_grads_only,
-            "lpf_alpha": lpf_alpha,
-            "histogram_bin_edge": histogram_bin_edge,
-        }
-        _check(self.values, faults)
-        faults.raise_any()
 
-    def change(self, name: str, value: float) -> None:
-        """Changes one setting."""
-        changed = {**self.values, name: value}
-        faults = Faults()
-        _check(changed, faults)
-        faults.raise_any()
-        self.values = changed
+def _checked(values: dict[str, float]) -> types.SimpleNamespace:
+    """The settings, each of which is right alone and beside the others."""
+    faults = Faults()
+    for name in _FLAGS:
+        note_bool(name, values[name], faults)
+    wrong = [name for name in _SETTINGS if name not in _FLAGS and not is_number(values[name])]
+    for name in wrong:
+        faults.add(TypeError, f"`{name}` must be a number, but is {values[name]!r}")
+    if not wrong:
+        _check_numbers(values, faults)
+    faults.raise_any()
+    return types.SimpleNamespace(**values)  # Keras would wrap and save a dict.
+
+
+def _check_numbers(values: dict[str, float], faults: Faults) -> None:
+    def must_be(what: str, name: str, holds: bool) -> None:
+        if not holds:
+            faults.add(ValueError, f"`{name}` must be {what}, but is {values[name]}")
+
+    frequency, factor = values["update_frequency"], values["increase_factor"]
+    must_be("a whole number of 1 or more", "update_frequency", frequency >= 1 and frequency == int(frequency))
+    for name in _POWERS:
+        must_be("a power of two", name, values[name] > 0 and math.frexp(values[name])[0] == 0.5)
+    must_be("above 1", "increase_factor", factor > 1)
+    initial, limit = values["initial_loss_scaling_factor"], values["max_loss_scaling_factor"]
+    if initial >= limit:
+        faults.add(
+            ValueError,
+            f"`initial_loss_scaling_factor` must be less than `max_loss_scaling_factor`, but they are {initial} and"
+            f" {limit}",
+        )
+    elif initial * factor >= limit:
+        faults.add(
+            ValueError,
+            "`initial_loss_scaling_factor` x `increase_factor` must be less than `max_loss_scaling_factor`, but they are"
+            f" {initial} x {factor} and {limit}: there would be nothing to increase",
+        )
+    must_be("greater than zero and less than one", "ratio_threshold", 0 < values["ratio_threshold"] < 1)
+    must_be("at least zero and less than one", "lpf_alpha", 0 <= values["lpf_alpha"] < 1)
+    must_be("above zero", "histogram_bin_edge", values["histogram_bin_edge"] > 0)
 
 
 class setting:  # noqa: N801  (It reads as `property` does.)
@@ -89,12 +101,12 @@ class setting:  # noqa: N801  (It reads as `property` does.)
 
     def __get__(self, optimizer: Any, owner: type | None = None) -> Any:
         """The setting; the attribute itself where the class is asked."""
-        return self if optimizer is None else optimizer._settings.values[self._name]
+        return self if optimizer is None else getattr(optimizer._settings, self._name)
 
     def __set__(self, optimizer: Any, value: float) -> None:
         """Changes the setting."""
-        before = optimizer._settings.values[self._name]
-        optimizer._settings.change(self._name, value)
+        before = getattr(optimizer._settings, self._name)
+        optimizer._settings = _checked({**vars(optimizer._settings), self._name: value})
         if self._resets and value != before:
             optimizer.reset()
 
@@ -110,57 +122,11 @@ class read_only(property):  # noqa: N801
         )
 
 
-def _check(values: dict[str, float], faults: Faults) -> None:
-    numbers = [
-        name for name in values if name not in ("accumulate_statistics_over_update_period", "captured_grads_only")
-    ]
-    for name, value in values.items():
-        if name not in numbers:
-            note_bool(name, value, faults)
-    wrong = [name for name in numbers if not is_number(values[name])]
-    for name in wrong:
-        faults.add(TypeError, f"`{name}` must be a number, but is {values[name]!r}")
-    if wrong:
-        return
-    if values["update_frequency"] < 1 or values["update_frequency"] != int(values["update_frequency"]):
-        faults.add(
-            ValueError, f"`update_frequency` must be a whole number of 1 or more, but is {values['update_frequency']}"
-        )
-    for name in ("initial_loss_scaling_factor", "increase_factor", "max_loss_scaling_factor"):
-        if values[name] <= 0 or math.frexp(values[name])[0] != 0.5:
-            faults.add(ValueError, f"`{name}` must be a power of two, but is {values[name]}")
-    if values["increase_factor"] <= 1:
-        faults.add(ValueError, f"`increase_factor` must be above 1, but is {values['increase_factor']}")
-    initial, limit = values["initial_loss_scaling_factor"], values["max_loss_scaling_factor"]
-    if initial >= limit:
-        faults.add(
-            ValueError,
-            f"`initial_loss_scaling_factor` must be less than `max_loss_scaling_factor`, but they are {initial} and"
-            f" {limit}",
-        )
-    elif initial * values["increase_factor"] >= limit:
-        faults.add(
-            ValueError,
-            "`initial_loss_scaling_factor` x `increase_factor` must be less than `max_loss_scaling_factor`, but they are"
-            f" {initial} x {values['increase_factor']} and {limit}: there would be nothing to increase",
-        )
-    if not 0 < values["ratio_threshold"] < 1:
-        faults.add(
-            ValueError,
-            f"`ratio_threshold` must be greater than zero and less than one, but is {values['ratio_threshold']}",
-        )
-    if not 0 <= values["lpf_alpha"] < 1:
-        faults.add(ValueError, f"`lpf_alpha` must be at least zero and less than one, but is {values['lpf_alpha']}")
-    if values["histogram_bin_edge"] <= 0:
-        faults.add(ValueError, f"`histogram_bin_edge` must be above zero, but is {values['histogram_bin_edge']}")
-
-
 @keras.saving.register_keras_serializable("tensorflow_ipu")
 class ALSOptimizer(OptimizerWrapper):
     """Scales the loss of a float16 model, so that small gradients do not vanish, and adapts the scale.
 
-    Training goes on as without it, but for what float16 would lose: the gradients of the scaled loss are divided by the
-    scale, in float32, before the wrapped optimizer gets them.
+    The gradients of the scaled loss are divided by the scale, in float32, before the wrapped optimizer gets them.
 
         loss = optimizer.get_scaled_loss(loss)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
@@ -171,10 +137,7 @@ class ALSOptimizer(OptimizerWrapper):
     histogram, and so the scale.
 
     Gradients that `CaptureUpstreamGradients` and `CaptureActivationGradients` capture count too: `fit` hands them over, a
-    loop of your own by `captured_grads`.
-
-    An IPU's float16 ends at its largest number, or becomes a NaN, as the configuration says; the emulator's becomes infinite
-    where nothing is asked of half precision. An update with a gradient that is not finite, on any replica, is skipped; such
+    loop of your own by `captured_grads`. An update with a gradient that is not finite, on any replica, is skipped; such
     gradients count as above the edge.
     """
 
@@ -213,17 +176,8 @@ class ALSOptimizer(OptimizerWrapper):
           ValueError: A value is out of range; or `opt` is no Keras optimizer, or one that scales the loss already.
           TypeError: A value is of a wrong type.
         """
-        settings = ALSSettings(
-            initial_loss_scaling_factor,
-            update_frequency,
-            increase_factor,
-            max_loss_scaling_factor,
-            accumulate_statistics_over_update_period,
-            ratio_threshold,
-            captured_grads_only,
-            lpf_alpha,
-            histogram_bin_edge,
-        )
+        arguments = locals()
+        settings = _checked({each: arguments[each] for each in _SETTINGS})
         super().__init__(opt, name)
         self._settings = settings
         scales = (ALSOptimizer, keras.optimizers.LossScaleOptimizer)
@@ -279,14 +233,7 @@ class ALSOptimizer(OptimizerWrapper):
         return loss * tf.cast(self._scale.value, loss.dtype)
 
     def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
-        """The gradients of the scaled loss, for `apply_gradients`.
-
-        Args:
-          loss: A tensor of a graph: that of the `tf.function`, say, in which this is called.
-          params: Variables.
-
-        Returns:
-          A gradient for each.
+        """The gradients of the scaled loss, a tensor of a graph, for each of the variables `params`.
 
         Raises:
           RuntimeError: The call is eager.
@@ -315,68 +262,52 @@ class ALSOptimizer(OptimizerWrapper):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> keras.Variable:
-        """Updates the variables with the gradients of a scaled loss, and counts the latter.
+        """Updates the variables with the gradients of a scaled loss, counts those, and returns `iterations`.
 
         Args:
           grads_and_vars: Pairs of gradient and variable.
           captured_grads: A structure of other gradients of the scaled loss, such as those of activations, to count.
           global_step: A variable to count the calls in.
-          name: Accepted, as the original does; operations go by the optimizer's name.
-
-        Returns:
-          The wrapped optimizer's `iterations`.
+          name: Accepted; operations go by the optimizer's name.
 
         Raises:
           ValueError: `captured_grads_only` is set, and there are none.
         """
         del name
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        if captured_grads is None:
-            self.apply(gradients, variables)
-        else:
-            self._step(*self._matched(gradients, variables), captured_grads)
+        apply_counted(self, grads_and_vars, captured_grads)
         if global_step is not None:
             global_step.assign_add(1)
         return self.iterations
 
-    def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
-        self._step(gradients, variables, None)
-
-    def _step(self, gradients: list[Gradient | None], variables: list[Variable], captured: Nested) -> None:
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable], captured: Nested = None) -> None:
         self.update(gradients, variables, self.count(gradients, captured))
 
     def count(
         self, gradients: Sequence[Gradient | None], captured: Nested = None, counted_before: bool = False
     ) -> tf.Tensor:
-        """Counts scaled gradients in the histogram.
+        """Counts scaled gradients and `captured` ones; returns how many of the former are not finite, a float32 scalar.
 
-        Args:
-          gradients: Those of the variables; None for one that the loss does not reach.
-          captured: A structure of others.
-          counted_before: Whether the captured ones of this update were counted already.
-
-        Returns:
-          How many of `gradients` are not finite on any replica, a float32 scalar.
+        `counted_before` says that the captured ones of this update were counted already.
 
         Raises:
           ValueError: `captured_grads_only` is set, and there are none.
         """
-        settings = self._settings.values
+        settings = self._settings
         known = [gradient for gradient in gradients if gradient is not None]
         others = [gradient for gradient in tf.nest.flatten(captured) if gradient is not None]
-        if settings["captured_grads_only"] and not others and not counted_before:
+        if settings.captured_grads_only and not others and not counted_before:
             raise ValueError("`captured_grads_only` is set, but `captured_grads` has no gradient to count")
-        counted = others if settings["captured_grads_only"] else known + others
+        counted = others if settings.captured_grads_only else known + others
         counted = [gradient for gradient in counted if gradient.dtype == tf.float16] or counted
         # What is no number is not below, and so above.
-        below = _count([tf.abs(_values(gradient)) <= float(settings["histogram_bin_edge"]) for gradient in counted])
+        below = _count([tf.abs(_values(gradient)) <= float(settings.histogram_bin_edge) for gradient in counted])
         above = _count([tf.ones(tf.shape(_values(gradient)), tf.bool) for gradient in counted]) - below
         infinite = _count([~tf.math.is_finite(_values(gradient)) for gradient in known])
         counts = tf.stack([below, above, infinite])
         if reductions.in_program():
             [counts] = reductions.all_reduce([counts])
         histogram = self._histogram.value + counts[:2]
-        if not settings["accumulate_statistics_over_update_period"]:
+        if not settings.accumulate_statistics_over_update_period:
             histogram = tf.where(self._is_due(), histogram, tf.zeros([2]))
         self._histogram.assign(histogram)
         return counts[2]
@@ -387,39 +318,34 @@ class ALSOptimizer(OptimizerWrapper):
         self.update(known, matching, self.count(known, counted_before=True))
 
     def update(self, gradients: Sequence[Gradient | None], variables: Sequence[Variable], infinite: tf.Tensor) -> None:
-        """Updates the variables unless gradients are not finite, and the scale when it is time.
-
-        Args:
-          gradients: Scaled ones.
-          variables: Those of the gradients.
-          infinite: How many gradients are not finite, as `count` returned it.
-        """
+        """Updates the variables by scaled gradients if `infinite`, as of `count`, is 0; and the scale when it is time."""
         # In float32, where what the scale saved from vanishing has its place.
         inverse = 1.0 / self._scale.value
         unscaled = [gradient if gradient is None else _unscaled(gradient, inverse) for gradient in gradients]
-        tf.cond(
-            tf.equal(infinite, 0),
-            lambda: _done(self.inner_optimizer.apply(unscaled, variables)),
-            lambda: tf.constant(False),
-        )
+
+        def update() -> tf.Tensor:
+            self.inner_optimizer.apply(unscaled, variables)
+            return tf.constant(True)
+
+        tf.cond(tf.equal(infinite, 0), update, lambda: tf.constant(False))
         self._adapt()
 
     def _is_due(self) -> tf.Tensor:
         """Whether this update changes the scale."""
-        frequency = int(self._settings.values["update_frequency"])
+        frequency = int(self._settings.update_frequency)
         return tf.constant(True) if frequency == 1 else self._updates.value >= frequency
 
     def _adapt(self) -> None:
-        settings = self._settings.values
+        settings = self._settings
         due, updates = self._is_due(), self._updates.value
         total = tf.reduce_sum(self._histogram.value)
-        alpha = settings["lpf_alpha"]
+        alpha = settings.lpf_alpha
         share = alpha * self._share.value + (1 - alpha) * tf.math.divide_no_nan(self._histogram.value[1], total)
-        scale, factor = tf.convert_to_tensor(self._scale.value), float(settings["increase_factor"])
+        scale, factor = tf.convert_to_tensor(self._scale.value), float(settings.increase_factor)
         lower, higher = scale / factor, scale * factor
         lower = tf.where(lower >= 1.0, lower, scale)
-        higher = tf.where(higher < float(settings["max_loss_scaling_factor"]), higher, scale)
-        changed = tf.where(due, tf.where(share > settings["ratio_threshold"], lower, higher), scale)
+        higher = tf.where(higher < float(settings.max_loss_scaling_factor), higher, scale)
+        changed = tf.where(due, tf.where(share > settings.ratio_threshold, lower, higher), scale)
         self._previous.assign(tf.where(tf.equal(changed, scale), self._previous.value, scale))
         self._scale.assign(changed)
         self._share.assign(tf.where(due, share, self._share.value))
@@ -449,7 +375,20 @@ class ALSOptimizer(OptimizerWrapper):
 
     def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
-        return {**super().get_config(), **self._settings.values}
+        return {**super().get_config(), **vars(self._settings)}
+
+
+def apply_counted(
+    optimizer: ALSOptimizer | ALSGradientAccumulationOptimizer,
+    grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+    captured: Nested,
+) -> None:
+    """Applies pairs of gradient and variable, and has captured gradients counted with them."""
+    gradients, variables = zip(*grads_and_vars, strict=True)
+    if captured is None:
+        optimizer.apply(gradients, variables)  # Models put another function there while they accumulate.
+    else:
+        optimizer._apply(*optimizer._matched(gradients, variables), captured)
 
 
 def _values(gradient: Gradient) -> tf.Tensor:
@@ -468,5 +407,119 @@ def _unscaled(gradient: Gradient, inverse: tf.Tensor) -> Gradient:
     return _values(gradient) * inverse
 
 
-def _done(_: None) -> tf.Tensor:
-    return tf.constant(True)
+_FLOAT_SLOTS: Any = dict.fromkeys(("velocity_dtype", "momentum_accum_dtype", "average_gradient_dtype"), "float32")
+
+
+def _passed_on(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The settings among the arguments of a constructor, and the name."""
+    return {name: arguments[name] for name in (*_SETTINGS, "name")}
+
+
+class _WithParameters(ALSOptimizer):
+    """Has an optimizer of its own, which keeps its state and computes its updates in float32."""
+
+    _PARAMETERS: tuple[str, ...] = ("learning_rate",)
+
+    def get_config(self) -> Config:
+        """What `from_config` makes an equal optimizer of."""
+        inner = self.inner_optimizer.get_config()
+        config = super().get_config()
+        del config["opt"]
+        return {**{name: inner[name] for name in self._PARAMETERS}, **config}
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
+        """Makes an optimizer of what `get_config` returned."""
+        rate = config["learning_rate"]
+        if isinstance(rate, dict):
+            rate = keras.saving.deserialize_keras_object(rate, custom_objects=custom_objects)
+        return cls(**{**config, "learning_rate": rate})
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class ALSOptimizerSGD(_WithParameters):
+    """Gradient descent with momentum and automatic loss scaling; see `keras.optimizers.SGD` and `ALSOptimizer`."""
+
+    _PARAMETERS = ("learning_rate", "momentum")
+
+    def __init__(
+        self,
+        learning_rate: LearningRate = 0.01,
+        momentum: float = 0.0,
+        initial_loss_scaling_factor: float = ALSDefaults.initial_loss_scaling_factor,
+        update_frequency: int = ALSDefaults.update_frequency,
+        increase_factor: float = ALSDefaults.increase_factor,
+        max_loss_scaling_factor: float = ALSDefaults.max_loss_scaling_factor,
+        accumulate_statistics_over_update_period: bool = ALSDefaults.accumulate_statistics_over_update_period,
+        ratio_threshold: float = ALSDefaults.ratio_threshold,
+        captured_grads_only: bool = ALSDefaults.captured_grads_only,
+        lpf_alpha: float = ALSDefaults.lpf_alpha,
+        histogram_bin_edge: float = ALSDefaults.histogram_bin_edge,
+        name: str = "ALSOptimizerSGD",
+    ) -> None:
+        """Makes an optimizer. See `keras.optimizers.SGD` for the first two arguments, `ALSOptimizer` for the others."""
+        super().__init__(
+            SGDIpuOptimizer(learning_rate, momentum, momentum_accum_dtype=tf.float32),
+            **_passed_on(locals()),
+        )
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class ALSOptimizerAdam(_WithParameters):
+    """Adam with automatic loss scaling; see `keras.optimizers.Adam` and `ALSOptimizer`."""
+
+    _PARAMETERS = ("learning_rate", "beta_1", "beta_2", "epsilon")
+
+    def __init__(
+        self,
+        learning_rate: LearningRate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-07,
+        initial_loss_scaling_factor: float = ALSDefaults.initial_loss_scaling_factor,
+        update_frequency: int = ALSDefaults.update_frequency,
+        increase_factor: float = ALSDefaults.increase_factor,
+        max_loss_scaling_factor: float = ALSDefaults.max_loss_scaling_factor,
+        accumulate_statistics_over_update_period: bool = ALSDefaults.accumulate_statistics_over_update_period,
+        ratio_threshold: float = ALSDefaults.ratio_threshold,
+        captured_grads_only: bool = ALSDefaults.captured_grads_only,
+        lpf_alpha: float = ALSDefaults.lpf_alpha,
+        histogram_bin_edge: float = ALSDefaults.histogram_bin_edge,
+        name: str = "ALSOptimizerAdam",
+    ) -> None:
+        """Makes an optimizer. See `keras.optimizers.Adam` for the first four arguments, `ALSOptimizer` for the others."""
+        super().__init__(
+            AdamIpuOptimizer(learning_rate, beta_1, beta_2, epsilon, m_dtype=tf.float32, v_dtype=tf.float32),
+            **_passed_on(locals()),
+        )
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class ALSOptimizerRMSProp(_WithParameters):
+    """RMSprop with automatic loss scaling; see `keras.optimizers.RMSprop` and `ALSOptimizer`."""
+
+    _PARAMETERS = ("learning_rate", "rho", "momentum", "epsilon", "centered")
+
+    def __init__(
+        self,
+        learning_rate: LearningRate = 0.001,
+        rho: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-07,
+        centered: bool = False,
+        initial_loss_scaling_factor: float = ALSDefaults.initial_loss_scaling_factor,
+        update_frequency: int = ALSDefaults.update_frequency,
+        increase_factor: float = ALSDefaults.increase_factor,
+        max_loss_scaling_factor: float = ALSDefaults.max_loss_scaling_factor,
+        accumulate_statistics_over_update_period: bool = ALSDefaults.accumulate_statistics_over_update_period,
+        ratio_threshold: float = ALSDefaults.ratio_threshold,
+        captured_grads_only: bool = ALSDefaults.captured_grads_only,
+        lpf_alpha: float = ALSDefaults.lpf_alpha,
+        histogram_bin_edge: float = ALSDefaults.histogram_bin_edge,
+        name: str = "ALSOptimizerRMSProp",
+    ) -> None:
+        """Makes an optimizer. See `keras.optimizers.RMSprop` for the first five arguments, `ALSOptimizer` for others."""
+        super().__init__(
+            RMSpropIpuOptimizer(learning_rate, rho, momentum, epsilon, centered, **_FLOAT_SLOTS),  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+            **_passed_on(locals()),
+        )

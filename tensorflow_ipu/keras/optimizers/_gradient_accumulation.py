@@ -1,4 +1,4 @@
-"""The Keras optimizer that applies the gradients of several mini-batches as one."""
+"""The Keras optimizers that apply the gradients of several mini-batches as one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu._base.tensors import is_function, tf_variable
-from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
+from tensorflow_ipu._base.tensors import is_function
+from tensorflow_ipu.keras.optimizers._als import ALSOptimizer, apply_counted
+from tensorflow_ipu.keras.optimizers._ipu_base import add_beside
+from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper, all_finite
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
-    from tensorflow_ipu._base.types import Config, DTypeOf, Gradient, Variable
+    from tensorflow_ipu._base.types import Config, DTypeOf, Gradient, Nested, TensorLike, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -37,32 +39,14 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
         name: str = "GradientAccumulationOptimizer",
     ) -> None:
-        """Wraps `opt`.
+        """Wraps `opt`, a Keras optimizer.
 
-        Args:
-          opt: A Keras optimizer.
-          num_mini_batches: How many mini-batches make an update. The loop's iterations must be a multiple.
-          offload_weight_update_variables: Whether the state of `opt` goes to remote memory between updates. The emulator
-            has one memory: recorded in `options`, it counts in `optimizers.update_memory` alone.
-          replicated_optimizer_state_sharding: Whether that state is divided among the replicas; needs
-            `offload_weight_update_variables=True`. It counts likewise.
-          dtype: The type of the accumulators: None for that of each variable, a floating-point type, or a function from a
-            variable to one.
-          reduction_method: A `GradientAccumulationReductionMethod`, or its name.
-          name: The wrapper's name.
-
-        Raises:
-          ValueError: `opt` is no such optimizer; `num_mini_batches` is below 1; the reduction is unknown; or the state is
-            to be sharded and not offloaded.
-          TypeError: An argument is of a wrong type.
+        See `tensorflow_ipu.optimizers.GradientAccumulationOptimizerV2` for the other arguments, and for what is raised.
         """
         options = parts.checked_options(
-            num_mini_batches,
-            offload_weight_update_variables,
-            replicated_optimizer_state_sharding,
-            dtype,
+            num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype,
             reduction_method,
-        )
+        )  # fmt: skip
         super().__init__(opt, name)
         self._options = options
         self._totals: list[keras.Variable] = []
@@ -86,13 +70,10 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
     def _build_own(self, variables: list[Variable]) -> None:
         self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
-        self._totals = [self._total(variable) for variable in variables]
-
-    def _total(self, variable: Variable) -> keras.Variable:
-        dtype = self._options.accumulator_dtype(variable)
-        with self._distribution_strategy.extended.colocate_vars_with(tf_variable(variable)):
-            name = f"{getattr(variable, 'path', variable.name).replace('/', '_').replace(':', '_')}_accumulator"
-            return self.add_variable(variable.shape, "zeros", dtype.name, name=name)
+        self._totals = [
+            add_beside(self, variable, "accumulator", variable.shape, self._options.accumulator_dtype(variable))
+            for variable in variables
+        ]
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         self._accumulate(gradients, variables, self.inner_optimizer.apply)
@@ -136,3 +117,112 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         if isinstance(dtype, dict):
             dtype = keras.saving.deserialize_keras_object(dtype, custom_objects=custom_objects)
         return super().from_config({**config, "dtype": dtype}, custom_objects)
+
+
+def _forwarded(name: str) -> property:
+    """An attribute that is that of the wrapped optimizer."""
+
+    def get(self: ALSGradientAccumulationOptimizer) -> object:
+        return getattr(self._als, name)
+
+    def change(self: ALSGradientAccumulationOptimizer, value: object) -> None:
+        setattr(self._als, name, value)
+
+    return property(get, change, doc=f"See `ALSOptimizer.{name}`.")
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
+    """Accumulates the gradients of scaled losses; each mini-batch counts in the histogram of the `ALSOptimizer`."""
+
+    def __init__(
+        self,
+        als_optimizer: ALSOptimizer,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: DTypeOf = None,
+        reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
+        name: str = "ALSGradientAccumulationOptimizer",
+    ) -> None:
+        """Wraps an `ALSOptimizer`; see `GradientAccumulationOptimizer` for other arguments, and for what is raised."""
+        if not isinstance(als_optimizer, ALSOptimizer):
+            raise ValueError(
+                f"`als_optimizer` must be an `ALSOptimizer`, but is {als_optimizer!r}. `GradientAccumulationOptimizer`"
+                " wraps all others"
+            )
+        super().__init__(
+            als_optimizer, num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype,
+            reduction_method, name,
+        )  # fmt: skip
+        self._als = als_optimizer
+
+    @property
+    def als_optimizer(self) -> ALSOptimizer:
+        """The optimizer that scales. Its settings and statistics are attributes of this one too."""
+        return self._als
+
+    histogram = _forwarded("histogram")
+    normalized_histogram = _forwarded("normalized_histogram")
+    loss_scaling_factor = _forwarded("loss_scaling_factor")
+    previous_loss_scaling_factor = _forwarded("previous_loss_scaling_factor")
+    update_counter = _forwarded("update_counter")
+    update_frequency = _forwarded("update_frequency")
+    increase_factor = _forwarded("increase_factor")
+    decrease_factor = _forwarded("decrease_factor")
+    initial_loss_scaling_factor = _forwarded("initial_loss_scaling_factor")
+    max_loss_scaling_factor = _forwarded("max_loss_scaling_factor")
+    ratio_threshold = _forwarded("ratio_threshold")
+    accumulate_statistics_over_update_period = _forwarded("accumulate_statistics_over_update_period")
+    histogram_bin_edge = _forwarded("histogram_bin_edge")
+    captured_grads_only = _forwarded("captured_grads_only")
+    lpf_alpha = _forwarded("lpf_alpha")
+    supports_captured_grads = _forwarded("supports_captured_grads")
+
+    def reset(self) -> None:
+        """Begins anew with the scale; see `ALSOptimizer.reset`."""
+        self._als.reset()
+
+    def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
+        """The gradients of the scaled loss; see `ALSOptimizer.get_gradients`."""
+        return self._als.get_gradients(loss, params)
+
+    def get_scaled_loss(self, loss: TensorLike) -> tf.Tensor:
+        """The loss to differentiate; see `ALSOptimizer.get_scaled_loss`."""
+        return self._als.get_scaled_loss(loss)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+        captured_grads: Nested = None,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> keras.Variable:
+        """Counts and accumulates the gradients of a scaled loss; see `ALSOptimizer.apply_gradients`.
+
+        Raises:
+          ValueError: `experimental_aggregate_gradients` is not True: the wrapped optimizer reduces gradients over the
+            replicas; or as in `ALSOptimizer.apply_gradients`.
+        """
+        del name
+        if experimental_aggregate_gradients is not True:
+            raise ValueError(
+                "`experimental_aggregate_gradients` must be True, but is"
+                f" {experimental_aggregate_gradients!r}: the strategy decides how replicas' gradients are reduced"
+            )
+        apply_counted(self, grads_and_vars, captured_grads)
+        return self.iterations
+
+    def _apply(self, gradients: list[Gradient | None], variables: list[Variable], captured: Nested = None) -> None:
+        self._als.count(gradients, captured)
+
+        def update(reduced: list[tf.Tensor], variables: list[Variable]) -> None:
+            # What is not finite in a mini-batch is not finite in the sum either.
+            self._als.update(reduced, variables, tf.cast(~all_finite(reduced), tf.float32))  # pyright: ignore[reportOperatorIssue]  # The stub of `tf.Tensor` lacks it.
+
+        self._accumulate(gradients, variables, update)
+
+    def get_config(self) -> Config:
+        """What `from_config` makes an equal optimizer of."""
+        config = super().get_config()
+        return {"als_optimizer": config.pop("opt"), **config}

@@ -1,4 +1,4 @@
-"""The base of Keras optimizers that compute in a type of their own, with slots of a type of their own."""
+"""The base of Keras optimizers that compute in a type of their own, with slots of types of their own."""
 
 from __future__ import annotations
 
@@ -91,10 +91,9 @@ class _State:
 class IpuOptimizerBase(keras.optimizers.Optimizer):
     """Keeps slots in types other than their variables', and computes updates in a type of its own.
 
-    A subclass makes its slots in `build`, by `add_slot_with_dtype`, and updates a variable in `update_step`.
-
-    Programs have the numbers of an optimizer as constants, but for the learning rate. Those that are marked as variable can
-    be changed between two runs, as `optimizer.momentum = 0.5`, and nothing is compiled anew.
+    A subclass makes its slots in `build`, by `add_slot_with_dtype`, and updates a variable in `update_step`. Programs
+    have the numbers of an optimizer as constants, but for the learning rate and those that are marked as variable, which
+    can be changed between two runs, as `optimizer.momentum = 0.5`.
 
     Attributes:
       CHANGEABLE: Of a subclass, the names of its numbers that can be marked; its `update_step` reads them by `hyper`.
@@ -168,14 +167,14 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
             attributes.values[name] = self.add_variable((), keras.initializers.Constant(value), "float32", name=name)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
 
     def hyper(self, name: str, dtype: tf.DType) -> float | tf.Tensor:
-        """A number of `CHANGEABLE` as `update_step` uses it: a tensor of this type where it is variable, else the number."""
+        """A number of `CHANGEABLE` as `update_step` uses it: a tensor of this type if it is variable, else the number."""
         attributes = self._state.attributes
         if name in attributes.values:
             return tf.cast(tf.convert_to_tensor(attributes.values[name]), dtype)
         return self.constant(name)
 
     def constant(self, name: str) -> Any:
-        """An attribute as `update_step` uses it that is a constant of programs: to set it to another value is an error then."""
+        """An attribute as `update_step` uses it that is a constant of programs: to set it anew is an error then."""
         if not tf.executing_eagerly():
             self._state.attributes.compiled.add(name)
         return getattr(self, name)
@@ -215,17 +214,10 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         shape: ShapeLike | None = None,
         dtype: DTypeLike | None = None,
     ) -> keras.Variable:
-        """Makes a slot of a variable, or gets the one that is there.
+        """Makes a slot of a variable, beside it, or gets the one that is there.
 
-        Args:
-          var: The variable.
-          slot_name: The slot's name.
-          initializer: A Keras initializer, or its name.
-          shape: The slot's shape; the variable's if omitted.
-          dtype: The slot's type; what `get_slot_dtype` says if omitted.
-
-        Returns:
-          A Keras variable, beside `var`.
+        `initializer` is a Keras initializer, or its name. The shape is the variable's if omitted, and the type what
+        `get_slot_dtype` says.
 
         Raises:
           ValueError: `var` was made in the scope of another strategy than the optimizer.
@@ -233,17 +225,13 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         key = (slot_name, self._var_key(var))
         if key in self._state.slots:
             return self._state.slots[key]
-        extended = self._distribution_strategy.extended
-        value = tf_variable(var)
-        if not extended.variable_created_in_scope(value):
+        if not self._distribution_strategy.extended.variable_created_in_scope(tf_variable(var)):
             raise ValueError(
                 f"`var` is `{var.name}`, which was made in the scope of another strategy than the optimizer that is to have"
                 f" a slot `{slot_name}` for it: make model and optimizer in one `strategy.scope()`"
             )
         kind = self.get_slot_dtype(var, slot_name) if dtype is None else tf.as_dtype(dtype)
-        name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{slot_name}"
-        with extended.colocate_vars_with(value):
-            slot = self.add_variable(var.shape if shape is None else shape, initializer, kind.name, name=name)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        slot = add_beside(self, var, slot_name, var.shape if shape is None else shape, kind, initializer)
         self._state.slots[key] = slot
         return slot
 
@@ -261,6 +249,14 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         """
         return self._state.slots[slot_name, self._var_key(var)]
 
+    def _build(self, variables: Sequence[Variable], *slots: str) -> None:
+        """Makes the variables of the optimizer, and slots of the variables to train, once."""
+        if not self.built:
+            IpuOptimizerBase.build(self, variables)
+            for variable in variables:
+                for slot in slots:
+                    self.add_slot(variable, slot)
+
     def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         return {
@@ -272,22 +268,44 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         }
 
 
+def add_beside(
+    optimizer: Any, var: Variable, name: str, shape: ShapeLike, dtype: tf.DType, initializer: Initializer = "zeros"
+) -> keras.Variable:
+    """A variable of the optimizer's where a variable that it trains is, named after that."""
+    name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{name}"
+    with optimizer._distribution_strategy.extended.colocate_vars_with(tf_variable(var)):
+        return optimizer.add_variable(shape, initializer, dtype.name, name=name)
+
+
+class StateTypes:
+    """The types of slots that a constructor was given by the name of each slot, None for that of each variable."""
+
+    def __init__(self, **dtypes: tuple[str, DTypeLike | None]) -> None:
+        """Takes the argument and its value for each slot."""
+        self._arguments = {slot: argument for slot, (argument, _) in dtypes.items()}
+        self._types = {slot: slot_type(*given) for slot, given in dtypes.items()}
+
+    def of(self, slot_name: str) -> tf.DType | None:
+        """The type of a slot."""
+        return self._types.get(slot_name)
+
+    def config(self) -> dict[str, str | None]:
+        """The arguments, as configurations have them."""
+        return {self._arguments[slot]: kind and kind.name for slot, kind in self._types.items()}
+
+
 def slot_type(argument: str, dtype: DTypeLike | None) -> tf.DType | None:
-    """The type of slots that a constructor was given, None for that of each variable."""
+    """The type that a constructor was given; None for that of each variable."""
     if dtype is None:
         return None
+    fault = ValueError(f"`{argument}` must be a floating-point type or None, but is {dtype!r}")
     try:
         kind = tf.as_dtype(dtype)
     except TypeError as exc:
-        raise ValueError(f"`{argument}` must be a floating-point type or None, but is {dtype!r}") from exc
+        raise fault from exc
     if not kind.is_floating:
-        raise ValueError(f"`{argument}` must be a floating-point type or None, but is {dtype!r}")
+        raise fault
     return kind
-
-
-def type_name(dtype: tf.DType | None) -> str | None:
-    """The name of a slot's type, for configurations."""
-    return None if dtype is None else dtype.name
 
 
 def dense(gradient: Gradient, dtype: tf.DType) -> tf.Tensor:

@@ -1,13 +1,15 @@
-"""The base of the wrappers of Keras optimizers: passes everything on to the wrapped optimizer."""
+"""The wrappers of Keras optimizers, and dynamic loss scaling on which the replicas of a program agree."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu.ops import reductions
 from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
@@ -19,17 +21,10 @@ if TYPE_CHECKING:
 
 
 class OptimizerWrapper(keras.optimizers.Optimizer):
-    """Wraps a Keras optimizer, and by itself changes nothing.
-
-    A subclass overrides `_apply`. Its own variables come first in `variables`, and all are saved in checkpoints.
-    """
+    """Wraps a Keras optimizer, and by itself changes nothing: a subclass overrides `_apply`."""
 
     def __init__(self, opt: keras.optimizers.Optimizer, name: str | None = None) -> None:
-        """Wraps `opt`.
-
-        Args:
-          opt: The optimizer that owns the slots and updates the variables.
-          name: The wrapper's name; one of its class's if omitted.
+        """Wraps `opt`, which owns the slots and updates the variables; the name is one of the class's if omitted.
 
         Raises:
           ValueError: `opt` is no Keras optimizer.
@@ -43,11 +38,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         self.inner_optimizer = opt
 
     def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the variables of the wrapper and of the wrapped optimizer, outside of any program.
-
-        Args:
-          variables: The variables to train.
-        """
+        """Makes the variables of the wrapper and of the wrapped optimizer for those to train."""
         if self.built:
             return
         with tf.init_scope():
@@ -60,11 +51,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         """Makes what the wrapper adds, once."""
 
     def apply(self, grads: Sequence[Gradient | None], trainable_variables: Sequence[Variable] | None = None) -> None:
-        """Updates the variables, or does what the wrapper does in its place.
-
-        Args:
-          grads: Gradients, one for each variable; None for one that the loss does not reach.
-          trainable_variables: Those variables; the ones that the optimizer was built with if omitted.
+        """Updates variables by their gradients, None where the loss does not reach, or does what the wrapper does instead.
 
         Raises:
           ValueError: The optimizer was built with other variables, or with none yet and none are given.
@@ -141,20 +128,11 @@ def chain(optimizer: object) -> Iterator[Any]:
 class CrossReplicaOptimizer(OptimizerWrapper):
     """Has the wrapped optimizer update with the mean of the gradients over the replicas.
 
-    So R replicas train as a single one would with R times the batch. Under a strategy, other Keras optimizers take the
-    sum.
+    Under a strategy, other Keras optimizers take the sum.
     """
 
     def __init__(self, opt: keras.optimizers.Optimizer, name: str = "CrossReplicaOptimizer") -> None:
-        """Wraps `opt`.
-
-        Args:
-          opt: A Keras optimizer.
-          name: The wrapper's name.
-
-        Raises:
-          ValueError: `opt` is none.
-        """
+        """Wraps a Keras optimizer; see `OptimizerWrapper`."""
         super().__init__(opt, name)
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
@@ -173,12 +151,7 @@ class MapGradientOptimizer(OptimizerWrapper):
         gradient_mapping_function: GradientMapping,
         name: str = "MapGradientOptimizer",
     ) -> None:
-        """Wraps `opt`.
-
-        Args:
-          opt: A Keras optimizer.
-          gradient_mapping_function: From a gradient and the value of its variable to the gradient to use.
-          name: The wrapper's name.
+        """Wraps an optimizer; the function is from a gradient and the value of its variable to the gradient to use.
 
         Raises:
           ValueError: `opt` is no Keras optimizer.
@@ -207,3 +180,50 @@ class MapGradientOptimizer(OptimizerWrapper):
         serialized = config["gradient_mapping_function"]
         function = keras.saving.deserialize_keras_object(serialized, custom_objects=custom_objects)
         return super().from_config({**config, "gradient_mapping_function": function}, custom_objects)
+
+
+def all_finite(gradients: Sequence[Gradient | None]) -> tf.Tensor:
+    """Whether all gradients are finite on all replicas: a bool scalar, equal on all of them."""
+    values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
+    counts = [tf.reduce_sum(tf.cast(~tf.math.is_finite(value), tf.float32)) for value in values]
+    return _none_on_any_replica(tf.add_n(counts) if counts else tf.constant(0.0))
+
+
+def _none_on_any_replica(count: tf.Tensor) -> tf.Tensor:
+    """Whether a float scalar, of which each replica has its own, is 0 on all of them."""
+    if reductions.in_program():
+        [count] = reductions.all_reduce([count])
+    return tf.equal(count, 0)
+
+
+@keras.saving.register_keras_serializable("tensorflow_ipu")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """Keras's `LossScaleOptimizer`, but an update is skipped on all replicas where it is infinite on any of them.
+
+    Keras's own has each replica judge by its own gradients, and the others wait for it in the sum.
+    """
+
+    def check_finite(self, grads: Sequence[Gradient | None]) -> tf.Tensor:
+        """Whether all gradients are finite on all replicas, as a bool scalar."""
+        return all_finite(grads)
+
+
+def scales_losses(optimizer: object) -> bool:
+    """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
+    return any(
+        isinstance(one, keras.optimizers.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
+        for one in chain(optimizer)
+    )
+
+
+def agree_on_finite(optimizer: object) -> None:
+    """Has Keras's own loss scaling skip on all replicas what it skips on any; its class, which files name, stays."""
+    one: Any
+    for one in chain(optimizer):
+        if isinstance(one, keras.optimizers.LossScaleOptimizer) and not isinstance(one, LossScaleOptimizer):
+            one.check_finite = types.MethodType(_check_finite_of_all, one)
+
+
+def _check_finite_of_all(self: keras.optimizers.LossScaleOptimizer, grads: Sequence[Gradient | None]) -> tf.Tensor:
+    finite = type(self).check_finite(self, grads)
+    return _none_on_any_replica(tf.cast(tf.logical_not(finite), tf.float32))  # pyright: ignore[reportArgumentType, reportCallIssue]  # Keras infers those of all backends.

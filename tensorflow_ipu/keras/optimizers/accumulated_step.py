@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import keras
-    import tensorflow as tf
 
     from tensorflow_ipu._base.types import DTypeOf, Gradient, Nested, Variable
 
@@ -36,18 +35,18 @@ def handing_on(
         def apply(
             grads_and_vars: Iterable[tuple[Gradient | None, Variable]], captured_grads: Nested = None, **kwargs: Any
         ) -> Any:
-            captured = context.captured_gradients or None
-            if captured_grads is None and captured is not None and take is not None:
-                take(captured)
-                captured = None
-            chosen = captured if captured_grads is None else captured_grads
-            return apply_gradients(grads_and_vars, **({} if chosen is None else {"captured_grads": chosen}), **kwargs)
+            captured = context.captured_gradients
+            if captured_grads is None and captured:
+                if take is None:
+                    captured_grads = captured
+                else:
+                    take(captured)
+            if captured_grads is not None:
+                kwargs["captured_grads"] = captured_grads
+            return apply_gradients(grads_and_vars, **kwargs)
 
-        optimizer.__dict__["apply_gradients"] = apply
-        try:
+        with _replaced(optimizer, "apply_gradients", apply):
             yield
-        finally:
-            del optimizer.__dict__["apply_gradients"]
 
 
 def capturing(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
@@ -117,7 +116,8 @@ def accumulated_step(
                 model.optimizer.count((), captured)
                 counted.append(True)
 
-            with _applying(model.optimizer, accumulate), handing_on(model.optimizer, count):
+            # All ways of an optimizer to apply gradients end in `apply`.
+            with _replaced(model.optimizer, "apply", accumulate), handing_on(model.optimizer, count):
                 step()
             if not applied:
                 raise ValueError(
@@ -139,10 +139,10 @@ def accumulated_step(
 
 
 @contextlib.contextmanager
-def _applying(optimizer: keras.optimizers.Optimizer, apply: Callable[..., object]) -> Iterator[None]:
-    """Has a Keras optimizer hand what it is to apply to `apply`. All of its ways to apply gradients end in one."""
-    optimizer.__dict__["apply"] = apply
+def _replaced(optimizer: keras.optimizers.Optimizer, method: str, function: Callable[..., object]) -> Iterator[None]:
+    """A block in which a method of an object is another function."""
+    optimizer.__dict__[method] = function
     try:
         yield
     finally:
-        del optimizer.__dict__["apply"]
+        del optimizer.__dict__[method]
