@@ -23,11 +23,7 @@ class AssumeEqualAcrossReplicas(keras.layers.Layer):
     """
 
     def __init__(self, inplace: bool = False, **kwargs: Any) -> None:
-        """Creates the layer.
-
-        Args:
-          inplace: Whether to return the very tensors, and not copies.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        """Creates the layer; `inplace` says whether to return the very tensors, and not copies.
 
         Raises:
           TypeError: `inplace` is no bool.

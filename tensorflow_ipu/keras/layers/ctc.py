@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import known_size
+from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import nn_ops
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ class CTCLoss(keras.layers.Layer):
     def __init__(self, blank_index: int = 0, from_logits: bool = False, **kwargs: Any) -> None:
         """Creates the layer.
 
-        Args:
-          blank_index: The class that means nothing; a negative one counts from the last.
-          from_logits: Whether `data` are logits; else they are logarithms of probabilities.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        `blank_index` is the class that means nothing; a negative one counts from the last. With `from_logits`, `data` are
+        logits; else they are logarithms of probabilities.
         """
         super().__init__(**kwargs)
         self.blank_index = blank_index
@@ -35,17 +34,7 @@ class CTCLoss(keras.layers.Layer):
     def call(
         self, labels: tf.Tensor, data: tf.Tensor, label_length: tf.Tensor, data_length: tf.Tensor, **kwargs: Any
     ) -> tf.Tensor:
-        """Computes the loss.
-
-        Args:
-          labels: The classes: integers [batch, the longest], filled up with anything.
-          data: A tensor [time, batch, classes].
-          label_length: How many labels each sequence has: integers [batch].
-          data_length: How many steps of time each sequence has: integers [batch].
-          **kwargs: What callers pass on to every layer.
-
-        Returns:
-          A loss for each sequence, of shape [batch].
+        """A loss [batch] for each sequence; see `tensorflow_ipu.ops.nn_ops.ctc_loss_v2`, of which `data` are the logits.
 
         Raises:
           ValueError: There is no such class as `blank_index`.
@@ -66,14 +55,9 @@ class CTCInferenceLayer(keras.layers.Layer):
     def __init__(
         self, blank_index: int = 0, beam_width: int = 100, top_paths: int = 1, from_logits: bool = False, **kwargs: Any
     ) -> None:
-        """Creates the layer.
+        """Creates the layer; see `CTCLoss` for the other arguments.
 
-        Args:
-          blank_index: The class that means nothing; a negative one counts from the last.
-          beam_width: How many sequences the search keeps at each step of time.
-          top_paths: How many it returns.
-          from_logits: Whether `data` are logits; else they are logarithms of probabilities.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        `beam_width` says how many sequences the search keeps at each step of time, `top_paths` how many it returns.
 
         Raises:
           ValueError: `top_paths` is not from 1 to `beam_width`.
@@ -87,16 +71,7 @@ class CTCInferenceLayer(keras.layers.Layer):
         self.from_logits = from_logits
 
     def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Searches.
-
-        Args:
-          data: A tensor [time, batch, classes].
-          data_length: How many steps of time each sequence has: integers [batch].
-          **kwargs: What callers pass on to every layer.
-
-        Returns:
-          The logarithms of the probabilities [batch, top_paths], the best first; the lengths, int32 [batch, top_paths];
-          and the labels, int32 [batch, top_paths, time], where those beyond the length mean nothing.
+        """Searches; see `tensorflow_ipu.ops.nn_ops.ctc_beam_search_decoder` for the arguments, and for what is returned.
 
         Raises:
           ValueError: There is no such class as `blank_index`.
@@ -107,13 +82,7 @@ class CTCInferenceLayer(keras.layers.Layer):
 
     def get_config(self) -> Config:
         """The arguments to make the layer anew."""
-        return {
-            **super().get_config(),
-            "blank_index": self.blank_index,
-            "beam_width": self.beam_width,
-            "top_paths": self.top_paths,
-            "from_logits": self.from_logits,
-        }
+        return {**super().get_config(), **arguments_of(self, CTCInferenceLayer)}
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
@@ -121,11 +90,7 @@ class CTCPredictionsLayer(CTCInferenceLayer):
     """Finds the most probable sequence of labels, by a beam search."""
 
     def call(self, data: tf.Tensor, data_length: tf.Tensor, **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # Of one of the three.
-        """Searches. See `CTCInferenceLayer.call` for the arguments.
-
-        Returns:
-          The labels of the best path, int32 [batch, time], filled up with `blank_index`.
-        """
+        """The labels of the best path, int32 [batch, time], filled up with `blank_index`; see `CTCInferenceLayer.call`."""
         _, lengths, labels = super().call(data, data_length, **kwargs)
         best = labels[:, 0]
         blank = self.blank_index % known_size(data, -1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class SerialDense(keras.layers.Layer):
         "input_rows_kernel_columns"    k, and the parts are summed up
         "kernel_rows"                  units
 
-    On hardware, parts need less memory at once and more time. Weights are those of `keras.layers.Dense`.
+    On hardware, parts need less memory at once and more time.
     """
 
     def __init__(
@@ -57,22 +58,9 @@ class SerialDense(keras.layers.Layer):
         bias_constraint: Constraint = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer. Arguments that are not named here are as for `keras.layers.Dense`.
 
-        Args:
-          units: The size of the last dimension of the result.
-          serialization_factor: The number of parts. It divides the dimension that is split.
-          serialization_dimension: Which dimension is split; see above.
-          activation: As for `keras.layers.Dense`, and so are all others.
-          use_bias: Whether a bias is added.
-          kernel_initializer: Gives the kernel, of shape [k, units], its first values.
-          bias_initializer: Gives the bias, of shape [units], its first values.
-          kernel_regularizer: A loss of the kernel.
-          bias_regularizer: A loss of the bias.
-          activity_regularizer: A loss of the result.
-          kernel_constraint: A constraint of the kernel.
-          bias_constraint: A constraint of the bias.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        `serialization_factor` is the number of parts, and divides the dimension that `serialization_dimension` says.
 
         Raises:
           ValueError: `serialization_factor` or `units` is below 1, or there is no such dimension.
@@ -106,45 +94,20 @@ class SerialDense(keras.layers.Layer):
         Raises:
           ValueError: The size of the last dimension is not known, or a split does not divide its dimension.
         """
-        size = input_shape[-1]
-        if size is None:
-            raise ValueError(f"the last dimension of `inputs` must be known, and the shape is {tuple(input_shape)}")
+        size = _last(input_shape)
         split = {"input_rows_kernel_columns": size, "kernel_rows": self.units}.get(self.serialization_dimension)
         if split is not None and split % self.serialization_factor:
             raise ValueError(
                 f"`serialization_factor={self.serialization_factor}` must divide the dimension that"
                 f" `serialization_dimension={self.serialization_dimension!r}` splits, which has the size {split}"
             )
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(size, self.units),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
-        self.bias = (
-            self.add_weight(
-                name="bias",
-                shape=(self.units,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
-            if self.use_bias
-            else None
-        )
+        self.kernel = _added(self, "kernel", (size, self.units))
+        self.bias = _added(self, "bias", (self.units,)) if self.use_bias else None
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: size})
         self.built = True
 
     def call(self, inputs: tf.Tensor, **kwargs: Any) -> tf.Tensor:
-        """Computes the layer.
-
-        Args:
-          inputs: A dense tensor [batch, ..., k].
-          **kwargs: What callers pass on to every layer.
-
-        Returns:
-          A tensor [batch, ..., units].
+        """Computes the layer of a dense tensor [batch, ..., k], a tensor [batch, ..., units].
 
         Raises:
           TypeError: `inputs` is sparse.
@@ -173,21 +136,7 @@ class SerialDense(keras.layers.Layer):
 
     def get_config(self) -> Config:
         """The arguments to make the layer anew."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "serialization_factor": self.serialization_factor,
-            "serialization_dimension": self.serialization_dimension,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
-        }
+        return {**super().get_config(), **arguments_of(self, SerialDense)}
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
@@ -207,7 +156,7 @@ class Dense(keras.layers.Dense):
         kernel_data_initializer: Initializer = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer. Arguments that are not named here are as for `keras.layers.Dense`.
 
         Args:
           units: The size of the last dimension of the result.
@@ -242,48 +191,21 @@ class Dense(keras.layers.Dense):
         if not _are_two(input_shape):
             super().build(input_shape)
             return
-        size = input_shape[0][-1]
-        if size is None:
-            raise ValueError(f"the last dimension of `inputs` must be known, and the shape is {tuple(input_shape[0])}")
+        shape, data = (_last(input_shape[0]), self.units), self.kernel_data_initializer or _any_number
+        metadata = keras.initializers.Constant(f8_ops.create_metadata(self.kernel_format, self.kernel_scale))
         self.kernel_data = self.add_weight(
-            name="kernel_data",
-            shape=(size, self.units),
-            initializer=self.kernel_data_initializer or _any_number,
-            dtype="uint8",
-            trainable=False,
+            name="kernel_data", shape=shape, initializer=data, dtype="uint8", trainable=False
         )
-        metadata = f8_ops.create_metadata(self.kernel_format, self.kernel_scale)
         self.kernel_metadata = self.add_weight(
-            name="kernel_metadata",
-            shape=(),
-            initializer=keras.initializers.Constant(metadata),
-            dtype="uint8",
-            trainable=False,
+            name="kernel_metadata", shape=(), initializer=metadata, dtype="uint8", trainable=False
         )
-        self.bias = (
-            self.add_weight(
-                name="bias",
-                shape=(self.units,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-                dtype="float16",
-                autocast=False,
-            )
-            if self.use_bias
-            else None
-        )
+        self.bias = _added(self, "bias", (self.units,), dtype="float16", autocast=False) if self.use_bias else None
         self.built = True
 
     def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Computes the layer.
+        """Computes the layer of a tensor [batch, ..., k], or of its bits and metadata, a tensor [batch, ..., units].
 
-        Args:
-          inputs: A tensor [batch, ..., k]; or its bits and metadata.
-          **kwargs: Other arguments of `keras.layers.Dense`, which has `training`.
-
-        Returns:
-          A tensor [batch, ..., units]; float16 for inputs of eight bits.
+        For inputs of eight bits it is float16.
         """
         if not isinstance(inputs, (list, tuple)):
             return super().call(inputs, **kwargs)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
@@ -332,13 +254,21 @@ class Dense(keras.layers.Dense):
 
     def get_config(self) -> Config:
         """The arguments to make the layer anew."""
-        initializer = self.kernel_data_initializer
-        return {
-            **super().get_config(),
-            "kernel_format": int(self.kernel_format),
-            "kernel_scale": self.kernel_scale,
-            "kernel_data_initializer": None if initializer is None else keras.initializers.serialize(initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, Dense), "kernel_format": int(self.kernel_format)}
+
+
+def _last(shape: Shape) -> int:
+    """The size of the last dimension of inputs."""
+    if shape[-1] is None:
+        raise ValueError(f"the last dimension of `inputs` must be known, and the shape is {tuple(shape)}")
+    return shape[-1]
+
+
+def _added(layer: Any, name: str, shape: Sequence[int], **options: Any) -> keras.Variable:
+    """A weight with the initializer, regularizer and constraint that the layer has for it."""
+    for kind in ("initializer", "regularizer", "constraint"):
+        options[kind] = getattr(layer, f"{name}_{kind}")
+    return layer.add_weight(name=name, shape=shape, **options)
 
 
 def _are_two(shape: Shape | Sequence[Shape]) -> TypeGuard[Sequence[Shape]]:

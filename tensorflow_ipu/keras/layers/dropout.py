@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.ops import rand_ops
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ __all__ = ["Dropout"]
 class Dropout(keras.layers.Layer):
     """Sets inputs to zero at random in training, and divides the others by `1 - rate`. Otherwise it returns them.
 
-    Without a seed each step has another mask, which `keras.utils.set_random_seed` determines, and so has each replica.
-    With one, all steps and all replicas have the same. Keras's own layer takes a single integer, and has another mask
-    each step with it too.
+    Without a seed each step and replica has another mask, which `keras.utils.set_random_seed` determines. With one, all
+    have the same. Keras's own layer takes a single integer, and has another mask each step with it too.
     """
 
     def __init__(
@@ -33,21 +33,16 @@ class Dropout(keras.layers.Layer):
         seed: Sequence[int] | np.ndarray | tf.Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer; see `tensorflow_ipu.ops.rand_ops.dropout` for `noise_shape`, and for `ref`, which changes nothing.
 
-        Args:
-          rate: The share of inputs that become zero, from 0 to below 1.
-          noise_shape: The shape of the mask; where a size is 1, the mask is the same all along that dimension. See
-            `tensorflow_ipu.ops.rand_ops.dropout`.
-          seed: Two 32-bit integers: a list, an array, or a tensor whose value is known. None: another mask each step.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`; and `ref`, True or False, which changes
-            nothing here: see `tensorflow_ipu.ops.rand_ops.dropout`.
+        `rate` is the share of inputs that become zero, from 0 to below 1. `seed` are two 32-bit integers: a list, an
+        array, or a tensor whose value is known. None: another mask each step.
 
         Raises:
           ValueError: `rate` is not from 0 to below 1, or `seed` is not two integers of 32 bits.
           TypeError: `ref` is no bool.
         """
-        rand_ops.check_reference(kwargs.pop("ref", True))
+        check_bool("ref", kwargs.pop("ref", True))
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"`rate` must be from 0 to below 1, but is `{rate!r}`")

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import Faults
+from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.keras.layers.dropout import Dropout
 from tensorflow_ipu.keras.layers.normalization import LayerNormalization
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Activation, Config, Initializer, Shape
 
 __all__ = ["EffectiveTransformer"]
+
+_SIZES = ("output_layer_size", "max_batch_size", "num_attention_heads", "attention_head_size", "sequences_per_iter")
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
@@ -30,8 +33,7 @@ class EffectiveTransformer(keras.layers.Layer):
         to_sequences   [n, t] -> key   [n, t, heads, size] -+-> context [n, f, heads, size] -> output [n, units]
                               -> value [n, t, heads, size] -'
 
-    Hardware packs so many sequences together as fit `sequences_per_iter` rows, at most `max_batch_size` at a time. That
-    saves memory and work; numbers do not depend on it, so both are checked and kept, and change nothing here.
+    Numbers do not depend on how hardware packs sequences, so `sequences_per_iter` and `max_batch_size` change nothing here.
     """
 
     def __init__(
@@ -77,17 +79,10 @@ class EffectiveTransformer(keras.layers.Layer):
           ValueError: A size is below 1, or `sequences_per_iter` is greater than `max_batch_size`.
         """
         super().__init__(**kwargs)
-        sizes = {
-            "output_layer_size": output_layer_size,
-            "max_batch_size": max_batch_size,
-            "num_attention_heads": num_attention_heads,
-            "attention_head_size": attention_head_size,
-            "sequences_per_iter": sequences_per_iter,
-        }
-        faults = Faults()
-        for name, size in sizes.items():
-            if size < 1:
-                faults.add(ValueError, f"`{name}` must be 1 or more, but is `{size}`")
+        arguments, faults = locals(), Faults()
+        for name in _SIZES:
+            if arguments[name] < 1:
+                faults.add(ValueError, f"`{name}` must be 1 or more, but is `{arguments[name]}`")
         if sequences_per_iter > max_batch_size:
             faults.add(
                 ValueError,
@@ -183,24 +178,7 @@ class EffectiveTransformer(keras.layers.Layer):
 
     def get_config(self) -> Config:
         """The arguments to make the layer anew."""
-        return {
-            **super().get_config(),
-            "output_layer_size": self.output_layer_size,
-            "max_batch_size": self.max_batch_size,
-            "use_scale": self.use_scale,
-            "num_attention_heads": self.num_attention_heads,
-            "attention_head_size": self.attention_head_size,
-            "sequences_per_iter": self.sequences_per_iter,
-            "qkv_activation": keras.activations.serialize(self.qkv_activation),
-            "attention_dropout_prob": self.attention_dropout_prob,
-            "output_activation": keras.activations.serialize(self.output_activation),
-            "output_dropout_prob": self.output_dropout_prob,
-            "layer_norm_output": self.layer_norm_output,
-            "embedding_initializer": keras.initializers.serialize(self.embedding_initializer),
-            "embedding_bias_initializer": keras.initializers.serialize(self.embedding_bias_initializer),
-            "output_initializer": keras.initializers.serialize(self.output_initializer),
-            "output_bias_initializer": keras.initializers.serialize(self.output_bias_initializer),
-        }
+        return {**super().get_config(), **arguments_of(self, EffectiveTransformer)}
 
     def _embedding(self, name: str) -> keras.layers.Dense:
         return keras.layers.Dense(

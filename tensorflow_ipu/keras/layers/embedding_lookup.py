@@ -20,7 +20,7 @@ __all__ = ["Embedding"]
 class Embedding(keras.layers.Embedding):
     """Turns whole numbers into vectors, as `keras.layers.Embedding` does, if asked for in parts of the table.
 
-    On hardware, parts need less memory at once and more time. Weights are those of `keras.layers.Embedding`.
+    On hardware, parts need less memory at once and more time.
     """
 
     def __init__(
@@ -36,19 +36,10 @@ class Embedding(keras.layers.Embedding):
         serialization_factor: int = 1,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer. Arguments that are not named here are as for `keras.layers.Embedding`.
 
-        Args:
-          input_dim: How many vectors there are: inputs are from 0 to `input_dim - 1`.
-          output_dim: The size of a vector.
-          embeddings_initializer: Gives the table, of shape [input_dim, output_dim], its first values.
-          embeddings_regularizer: A loss of the table.
-          activity_regularizer: A loss of the result.
-          embeddings_constraint: A constraint of the table.
-          mask_zero: Whether 0 stands for padding, which the layers that follow are to ignore.
-          input_length: The sizes of the inputs' dimensions after that of the batch, if they are to be checked.
-          serialization_factor: In how many parts the table is used. It divides `input_dim`.
-          **kwargs: Other arguments of `keras.layers.Embedding`.
+        `input_length` has the sizes of the inputs' dimensions after that of the batch, if they are to be checked.
+        `serialization_factor` says in how many parts the table is used, and divides `input_dim`.
 
         Raises:
           ValueError: `serialization_factor` is below 1 or does not divide `input_dim`; or Keras refuses another argument.
@@ -73,15 +64,9 @@ class Embedding(keras.layers.Embedding):
         self.input_length = None if lengths is None else tuple(lengths)
 
     def call(self, inputs: TensorLike, inputs_are_sorted: bool = False, training: bool | None = None) -> tf.Tensor:
-        """Looks vectors up.
+        """Looks vectors up, [batch, ..., output_dim], by whole numbers [batch, ...]; what is of another type is cast to int32.
 
-        Args:
-          inputs: A tensor of whole numbers, of shape [batch, ...]. One of another type is cast to int32.
-          inputs_are_sorted: A promise that all numbers ascend; see `tensorflow_ipu.ops.embedding_ops.embedding_lookup`.
-          training: Makes no difference.
-
-        Returns:
-          A tensor of shape [batch, ..., output_dim].
+        `inputs_are_sorted` is a promise that all numbers ascend.
 
         Raises:
           ValueError: The shape is not that of `input_length`.

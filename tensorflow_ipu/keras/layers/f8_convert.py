@@ -32,12 +32,7 @@ class ConvertToF8(keras.layers.Layer):
         return super().__call__(data, metadata=metadata, **kwargs)
 
     def call(self, data: tf.Tensor, metadata: TensorLike, **kwargs: Any) -> list[TensorLike]:
-        """Converts.
-
-        Args:
-          data: A tensor of floating-point numbers.
-          metadata: What `f8_ops.create_metadata` returns, or a uint8 tensor of it.
-          **kwargs: What callers pass on to every layer.
+        """Converts floating-point numbers, by metadata of `f8_ops.create_metadata` or a uint8 tensor of it.
 
         Returns:
           The bits, uint8 of the shape of `data`, and the metadata, a uint8 scalar.
@@ -51,12 +46,7 @@ class ConvertFromF8(keras.layers.Layer):
     """Gives numbers of eight bits as numbers of another type: `tensorflow_ipu.ops.f8_ops.convert_from_f8`."""
 
     def __init__(self, dtype: DTypeLike = tf.float16, **kwargs: Any) -> None:
-        """Creates the layer.
-
-        Args:
-          dtype: The type of the result.
-          **kwargs: Arguments of every Keras layer, such as `name`.
-        """
+        """Creates the layer; `dtype` is the type of the result."""
         super().__init__(dtype=dtype.name if isinstance(dtype, tf.DType) else dtype, **kwargs)
 
     def call(self, inputs: Sequence[TensorLike], **kwargs: Any) -> tf.Tensor:

@@ -21,17 +21,14 @@ __all__ = ["CaptureActivationGradients", "CaptureUpstreamGradients"]
 class CaptureUpstreamGradients(keras.layers.Wrapper):
     """Computes a layer, and captures the gradient that comes back to its result.
 
-    The gradient is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in. Where there is
-    none, the layer is computed and nothing is captured.
+    It is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in. Where there is none,
+    nothing is captured.
     """
 
     def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
-        """Creates the wrapper.
+        """Creates the wrapper of a Keras layer.
 
-        Args:
-          layer: A Keras layer.
-          tag: The name under which the gradient is found. None: that of the layer, with "_cug" behind.
-          **kwargs: Arguments of every Keras layer; `name` is the tag if it is not given.
+        The gradient is found under `tag`, by default the layer's name with "_cug" behind, which is the wrapper's name too.
 
         Raises:
           ValueError: `layer` is none.
@@ -55,19 +52,16 @@ class CaptureUpstreamGradients(keras.layers.Wrapper):
 class CaptureActivationGradients(keras.layers.Wrapper):
     """Computes a layer, and captures the gradient of what goes into its activation.
 
-    The gradient is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in, under the tag,
-    with "_activation" behind. Where there is none, the layer is computed and nothing is captured.
-
-    Recurrent layers have their activations in a loop, out of which no gradient can be passed; they are refused.
+    It is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in, under the tag, with
+    "_activation" behind. Where there is none, nothing is captured. Recurrent layers are refused: their activations are in a
+    loop, out of which no gradient can be passed.
     """
 
     def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
-        """Creates the wrapper, around a copy of the layer.
+        """Creates the wrapper, around a copy of a Keras layer with activations.
 
-        Args:
-          layer: A Keras layer with activations.
-          tag: The beginning of the names under which gradients are found. None: that of the layer, with "_cag" behind.
-          **kwargs: Arguments of every Keras layer; `name` is the tag if it is not given.
+        Gradients are found under names that begin with `tag`, by default the layer's name with "_cag" behind, which is the
+        wrapper's name too.
 
         Raises:
           ValueError: `layer` is none, or has no activation.

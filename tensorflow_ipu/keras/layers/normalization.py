@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.tensors import known_size
+from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import normalization_ops
 
 if TYPE_CHECKING:
@@ -40,19 +41,9 @@ class GroupNormalization(keras.layers.Layer):
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer; see `tensorflow_ipu.ops.normalization_ops.group_norm` for the arguments.
 
-        Args:
-          groups: In how many groups the channels are. It divides their number.
-          channels_axis: The dimension of the channels: -1 or 1.
-          center: Whether `beta`, of shape [channels], is added.
-          scale: Whether `gamma`, of shape [channels], scales the result.
-          epsilon: What is added to the variance, against a division by zero.
-          beta_initializer: Gives `beta` its first values. None: zeros.
-          gamma_initializer: Gives `gamma` its first values. None: ones.
-          strided_channel_grouping: Whether groups are taken from the channels in turn; else they are consecutive.
-          trainable: Whether optimizers are to train `beta` and `gamma`.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        Initializers that are None are zeros for `beta`, and ones for `gamma`.
 
         Raises:
           ValueError: `groups` is below 1.
@@ -86,14 +77,10 @@ class GroupNormalization(keras.layers.Layer):
         """Normalises a tensor [batch, ...], into one like it."""
         del training
         inputs = tf.convert_to_tensor(inputs)
+        gamma, beta = (None if one is None else tf.convert_to_tensor(one) for one in (self.gamma, self.beta))
+        groups, axis = self._groups_of(inputs.shape), self._check(inputs.shape)
         return normalization_ops.normalize(
-            inputs,
-            self._groups_of(inputs.shape),
-            self._check(inputs.shape),
-            self.epsilon,
-            self.strided_channel_grouping,
-            None if self.gamma is None else tf.convert_to_tensor(self.gamma),
-            None if self.beta is None else tf.convert_to_tensor(self.beta),
+            inputs, groups, axis, self.epsilon, self.strided_channel_grouping, gamma, beta
         )
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -102,17 +89,7 @@ class GroupNormalization(keras.layers.Layer):
 
     def get_config(self) -> Config:
         """The arguments to make the layer anew."""
-        return {
-            **super().get_config(),
-            "groups": self.groups,
-            "channels_axis": self.channels_axis,
-            "center": self.center,
-            "scale": self.scale,
-            "epsilon": self.epsilon,
-            "beta_initializer": keras.initializers.serialize(self.beta_initializer),
-            "gamma_initializer": keras.initializers.serialize(self.gamma_initializer),
-            "strided_channel_grouping": self.strided_channel_grouping,
-        }
+        return {**super().get_config(), **arguments_of(self, GroupNormalization)}
 
     def _groups_of(self, shape: tf.TensorShape | Shape) -> int:
         del shape
@@ -121,15 +98,12 @@ class GroupNormalization(keras.layers.Layer):
     def _check(self, shape: tf.TensorShape | Shape) -> int:
         return normalization_ops.check_groups(shape, self._groups_of(shape), self.channels_axis)
 
-    def _add_parameters(self, shape: Shape, **options: Any) -> None:
-        """`options` are those of `gamma` and `beta`, by their names with an underscore behind."""
+    def _add_parameters(self, shape: Shape, *kinds: str) -> None:
+        """Makes `gamma` and `beta`, with the objects of these kinds that the layer has for each."""
         for name, wanted in (("gamma", self.scale), ("beta", self.center)):
             if wanted:
-                own = {key.removeprefix(f"{name}_"): value for key, value in options.items() if key.startswith(name)}
-                weight = self.add_weight(
-                    name=name, shape=shape, initializer=getattr(self, f"{name}_initializer"), **own
-                )
-                setattr(self, name, weight)
+                options: dict[str, Any] = {kind: getattr(self, f"{name}_{kind}") for kind in ("initializer", *kinds)}
+                setattr(self, name, self.add_weight(name=name, shape=shape, **options))
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
@@ -149,15 +123,7 @@ class InstanceNormalization(GroupNormalization):
     ) -> None:
         """Creates the layer: a `GroupNormalization`, which see, with a group for each channel."""
         super().__init__(
-            groups=1,
-            channels_axis=channels_axis,
-            center=center,
-            scale=scale,
-            epsilon=epsilon,
-            beta_initializer=beta_initializer,
-            gamma_initializer=gamma_initializer,
-            trainable=trainable,
-            **kwargs,
+            1, channels_axis, center, scale, epsilon, beta_initializer, gamma_initializer, trainable=trainable, **kwargs
         )
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
@@ -176,10 +142,7 @@ class InstanceNormalization(GroupNormalization):
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
 class LayerNormalization(GroupNormalization):
-    """Normalises each sample over some of its dimensions, as `keras.layers.LayerNormalization` does.
-
-    See https://arxiv.org/abs/1607.06450. Weights are those of `keras.layers.LayerNormalization`.
-    """
+    """Normalises each sample over some dimensions, as `keras.layers.LayerNormalization`: https://arxiv.org/abs/1607.06450."""
 
     def __init__(
         self,
@@ -196,34 +159,16 @@ class LayerNormalization(GroupNormalization):
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer. Arguments that are not named here are as for `GroupNormalization`.
 
-        Args:
-          axis: The dimension, or the dimensions, to normalise over. `gamma` and `beta` have their sizes.
-          epsilon: What is added to the variance, against a division by zero.
-          center: Whether `beta` is added.
-          scale: Whether `gamma` scales the result.
-          beta_initializer: Gives `beta` its first values.
-          gamma_initializer: Gives `gamma` its first values.
-          beta_regularizer: A loss of `beta`.
-          gamma_regularizer: A loss of `gamma`.
-          beta_constraint: A constraint of `beta`.
-          gamma_constraint: A constraint of `gamma`.
-          trainable: Whether optimizers are to train `beta` and `gamma`.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        `axis` is the dimension, or the dimensions, to normalise over, whose sizes `gamma` and `beta` have. Regularizers
+        are losses of these two, and constraints limit them.
 
         Raises:
           ValueError: `axis` is neither an int nor a list or tuple of ints, or names a dimension twice.
         """
         super().__init__(
-            groups=1,
-            center=center,
-            scale=scale,
-            epsilon=epsilon,
-            beta_initializer=beta_initializer,
-            gamma_initializer=gamma_initializer,
-            trainable=trainable,
-            **kwargs,
+            1, -1, center, scale, epsilon, beta_initializer, gamma_initializer, trainable=trainable, **kwargs
         )
         axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
         if not axes or not all(is_int(one) for one in axes):
@@ -240,13 +185,7 @@ class LayerNormalization(GroupNormalization):
         Raises:
           ValueError: There is no such dimension, or its size is not known.
         """
-        self._add_parameters(
-            tuple(input_shape[axis] for axis in self._axes(input_shape)),
-            beta_regularizer=self.beta_regularizer,
-            gamma_regularizer=self.gamma_regularizer,
-            beta_constraint=self.beta_constraint,
-            gamma_constraint=self.gamma_constraint,
-        )
+        self._add_parameters(tuple(input_shape[axis] for axis in self._axes(input_shape)), "regularizer", "constraint")
         self.built = True
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
@@ -261,15 +200,8 @@ class LayerNormalization(GroupNormalization):
         order = [axis for axis in range(len(inputs.shape)) if axis not in axes] + axes
         moved = tf.transpose(inputs, order)
         rows = tf.reshape(moved, [-1, math.prod(known_size(inputs, axis) for axis in axes)])
-        rows = normalization_ops.normalize(
-            rows,
-            1,
-            1,
-            self.epsilon,
-            False,
-            None if self.gamma is None else tf.reshape(self.gamma, [-1]),
-            None if self.beta is None else tf.reshape(self.beta, [-1]),
-        )
+        gamma, beta = (None if one is None else tf.reshape(one, [-1]) for one in (self.gamma, self.beta))
+        rows = normalization_ops.normalize(rows, 1, 1, self.epsilon, False, gamma, beta)
         back = [order.index(axis) for axis in range(len(order))]
         return tf.ensure_shape(tf.transpose(tf.reshape(rows, tf.shape(moved)), back), inputs.shape)
 
@@ -277,11 +209,7 @@ class LayerNormalization(GroupNormalization):
         """The arguments to make the layer anew."""
         return {
             **_without(super().get_config(), "groups", "channels_axis", "strided_channel_grouping"),
-            "axis": self.axis,
-            "beta_regularizer": keras.regularizers.serialize(self.beta_regularizer),
-            "gamma_regularizer": keras.regularizers.serialize(self.gamma_regularizer),
-            "beta_constraint": keras.constraints.serialize(self.beta_constraint),
-            "gamma_constraint": keras.constraints.serialize(self.gamma_constraint),
+            **arguments_of(self, LayerNormalization),
         }
 
     def _axes(self, shape: tf.TensorShape | Shape) -> list[int]:

@@ -40,16 +40,12 @@ class RecomputationCheckpoint(keras.layers.Layer):
 class Recompute(keras.layers.Wrapper):
     """Computes a layer, or a model, again in the backward pass, so that its activations need not be kept.
 
-    Numbers and gradients are those of the layer alone, and so are the weights. What the layer draws at random it draws
-    once, for both passes, if it does so by seeds; and what it counts or averages, it updates once.
+    Numbers, gradients and weights are those of the layer alone. What it draws by seeds it draws once, for both passes, and
+    what it counts or averages, it updates once.
     """
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any) -> None:
-        """Creates the wrapper.
-
-        Args:
-          layer: A Keras layer or model.
-          **kwargs: Arguments of every Keras layer, such as `name`.
+        """Creates the wrapper of a Keras layer or model.
 
         Raises:
           ValueError: `layer` is none.

@@ -1,28 +1,184 @@
 """Recurrent layers with the names and arguments that they have on the IPU."""
 
-# The arguments of inherited methods are IPU TensorFlow's, in other names and another order than Keras's.
+# The arguments of methods are IPU TensorFlow's, in other names and another order than Keras's.
 # pyright: reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import tensorflow as tf
 
-from tensorflow_ipu.keras.layers import _rnn_base
+from tensorflow_ipu import replicas
+from tensorflow_ipu._base.checks import Faults, note_bool
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Activation, Constraint, DTypeLike, Initializer, Regularizer
+    from tensorflow_ipu._base.types import (
+        Activation,
+        Config,
+        Constraint,
+        DTypeLike,
+        Initializer,
+        Nested,
+        Regularizer,
+        Shape,
+    )
 
-__all__ = ["PopnnGRU", "PopnnLSTM"]
+__all__ = [
+    "PopnnGRU",
+    "PopnnLSTM",
+]
 
-_NOT_CUDNN: Any = False  # Keras's own default, a string, is what its type is taken from.
+
+_PARTIALS = (tf.float16, tf.float32)
+
+# What Keras's layers can do otherwise, and those of the IPU cannot.
+_FIXED: dict[str, object] = {
+    "use_bias": True,
+    "kernel_regularizer": None,
+    "recurrent_regularizer": None,
+    "bias_regularizer": None,
+    "activity_regularizer": None,
+    "kernel_constraint": None,
+    "recurrent_constraint": None,
+    "bias_constraint": None,
+    "recurrent_dropout": 0,
+    "implementation": 2,
+    "go_backwards": False,
+    "unroll": False,
+}
+# What both of Keras's layers take as it is; and what the layers themselves keep.
+_PASSED = (
+    "activation", "recurrent_activation", "bias_initializer", "dropout", "return_sequences", "return_state", "stateful"
+)  # fmt: skip
+_RECORDED = ("seed", "dropout_seed", "time_major", "options", "options_bwd")
+
+
+class Popnn(keras.layers.RNN):
+    """What both layers add to Keras's own: the order of dimensions, seeds, and options for hardware."""
+
+    partials_dtype: tf.DType
+    seed: int | None
+    dropout_seed: int | None
+    time_major: bool
+    options: dict[str, Any] | None
+    options_bwd: dict[str, Any] | None
+
+    def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
+        """Makes the weights for inputs of this shape."""
+        super().build(self._batch_major(inputs_shape), initial_state_shape)
+
+    def call(
+        self,
+        inputs: tf.Tensor,
+        mask: tf.Tensor | None = None,
+        training: bool | None = None,
+        initial_state: Nested = None,
+    ) -> Nested:
+        """Computes the layer.
+
+        Args:
+          inputs: A tensor [batch, time, size]; with `time_major`, [time, batch, size].
+          mask: Which steps of time count, booleans of the first two dimensions of `inputs`.
+          training: Whether to drop inputs.
+          initial_state: The state to start from: of `PopnnLSTM` the output and the state of the cell, of `PopnnGRU` the
+            output alone, each [batch, units]. None: zeros.
+
+        Returns:
+          The last output [batch, units], or with `return_sequences` all outputs, in the order of dimensions of `inputs`.
+          With `return_state` a list of this and of the state after the last step.
+
+        Raises:
+          ValueError: `inputs` has not three dimensions.
+        """
+        if inputs.shape.rank != 3:
+            raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
+        with replicas.summed_in(self.partials_dtype, self.compute_dtype):
+            results = super().call(
+                self._swapped(inputs), initial_state=initial_state, mask=self._swapped(mask), training=bool(training)
+            )
+        return self._of_outputs(results, self._swapped)
+
+    def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
+        """The shapes of the results."""
+        shapes = super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
+        return self._of_outputs(shapes, self._batch_major)
+
+    def get_config(self) -> Config:
+        """The arguments to make the layer anew."""
+        own = {"partials_dtype": self.partials_dtype.name, "implementation": 2}
+        return {**super().get_config(), **own, **{name: getattr(self, name) for name in _RECORDED}}
+
+    def _begin(self, arguments: dict[str, Any], *own: str) -> None:
+        """Makes Keras's layer of the arguments of a constructor, its `own` and those of both; records the others."""
+        _check(type(self).__name__, arguments)
+        seed, keras_layer = arguments["seed"], cast("Any", super())
+        keras_layer.__init__(
+            arguments["units"],
+            kernel_initializer=_seeded(arguments["kernel_initializer"], seed),
+            recurrent_initializer=_seeded(arguments["recurrent_initializer"], seed),
+            seed=arguments["dropout_seed"],
+            use_cudnn=False,  # Else Keras would not compile models with this layer.
+            **{name: arguments[name] for name in (*_PASSED, *own)},
+            **arguments["kwargs"],
+        )
+        self.partials_dtype = tf.as_dtype(arguments["partials_dtype"])
+        for name in _RECORDED:
+            value = arguments[name]
+            setattr(self, name, dict(value) if isinstance(value, Mapping) else value)
+
+    def _batch_major(self, shape: Shape) -> tuple[int | None, ...]:
+        """The shape of inputs as Keras has it."""
+        batch, time, *rest = shape
+        return (time, batch, *rest) if self.time_major else (batch, time, *rest)
+
+    def _swapped(self, tensor: Any) -> Any:
+        """A tensor with its first two dimensions swapped, where time comes first."""
+        if tensor is None or not self.time_major:
+            return tensor
+        return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
+
+    def _of_outputs(self, results: Any, swapped: Callable[[Any], Any]) -> Any:
+        """The results of Keras's layer with the outputs of all steps `swapped`, where time comes first; states stay."""
+        if not self.time_major or not self.return_sequences:
+            return results
+        if not self.return_state:
+            return swapped(results)
+        outputs, *states = results
+        return swapped(outputs), *states
+
+
+def _check(kind: str, arguments: Mapping[str, Any]) -> None:
+    """Refuses what the layer does not have, all at once."""
+    faults = Faults()
+    for name, only in _FIXED.items():
+        if arguments[name] != only:
+            faults.add(
+                ValueError,
+                f"`{kind}` has no `{name}={arguments[name]!r}`, only `{name}={only!r}`;"
+                f" `keras.layers.{kind.removeprefix('Popnn')}` runs on the IPU too, and has it",
+            )
+    if tf.as_dtype(arguments["partials_dtype"]) not in _PARTIALS:
+        faults.add(ValueError, f"`partials_dtype` must be float16 or float32, but is `{arguments['partials_dtype']!r}`")
+    note_bool("time_major", arguments["time_major"], faults)
+    for name in ("options", "options_bwd"):
+        if arguments[name] is not None and not isinstance(arguments[name], Mapping):
+            faults.add(TypeError, f"`{name}` must be a dict, but is `{arguments[name]!r}`")
+    faults.raise_any()
+
+
+def _seeded(initializer: Initializer, seed: int | None) -> Any:
+    """The initializer, with this seed if it is random and has none of its own."""
+    found: Any = keras.initializers.get(initializer)
+    if seed is None or not isinstance(initializer, str) or "seed" not in found.get_config():
+        return found
+    return type(found).from_config({**found.get_config(), "seed": seed})
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
-class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
+class PopnnLSTM(Popnn, keras.layers.LSTM):
     """Long short-term memory, as `keras.layers.LSTM` computes it, with the weights of that.
 
     Options of `keras.layers.LSTM` that the IPU's layer does not have are refused.
@@ -61,70 +217,24 @@ class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
         options_bwd: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer.
+        """Creates the layer. Arguments that are not named here are as for `keras.layers.LSTM`.
 
-        Args:
-          units: The size of the output.
-          activation: The activation of the cell.
-          recurrent_activation: The activation of the gates.
-          use_bias: True.
-          kernel_initializer: Gives the kernel, of shape [inputs, 4 * units], its first values.
-          recurrent_initializer: Gives the recurrent kernel, of shape [units, 4 * units], its first values.
-          bias_initializer: Gives the bias, of shape [4 * units], its first values.
-          unit_forget_bias: Whether the forget gate's bias starts at 1.
-          kernel_regularizer: None; and so are the regularizers and constraints that follow.
-          recurrent_regularizer: See there.
-          bias_regularizer: See there.
-          activity_regularizer: See there.
-          kernel_constraint: See there.
-          recurrent_constraint: See there.
-          bias_constraint: See there.
-          dropout: The share of inputs that become zero in training, the same at each step of time.
-          dropout_seed: A number from which the masks of all steps of training follow.
-          recurrent_dropout: 0.
-          implementation: 2.
-          return_sequences: Whether to return the outputs of all steps of time, and not of the last alone.
-          return_state: Whether to return the last output and the state of the cell too.
-          go_backwards: False.
-          stateful: Whether a batch starts from the states that the one before ended with.
-          unroll: False.
-          partials_dtype: The type in which products of float16 sum up: float16, or float32, which goes before
-            `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call goes before both.
-          seed: The seed of the kernels' initializers where they have none of their own.
-          time_major: Whether inputs, and outputs of all steps, are [time, batch, size], and not [batch, time, size].
-          options: Options for hardware, recorded.
-          options_bwd: Options for hardware in the backward pass, recorded.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        `use_bias` is True, `recurrent_dropout` 0, `implementation` 2, `go_backwards` and `unroll` False, and
+        regularizers and constraints None. The kernel is of shape [inputs, 4 * units], the recurrent kernel [units, 4 *
+        units], and the bias [4 * units].
+
+        `dropout` drops the same inputs at each step of time, by masks that all follow from `dropout_seed`. `return_state`
+        adds the last output and the state of the cell. `seed` is that of the kernels' initializers which have none of
+        their own. With `time_major` inputs, and outputs of all steps, are [time, batch, size], and not [batch, time,
+        size]. `partials_dtype` is the type in which products of float16 sum up: float16, or float32, which goes before
+        `partialsType` of `IPUConfig`; a `scopes.partials_type` around the call goes before both. `options` and
+        `options_bwd` are for hardware, and recorded.
 
         Raises:
           ValueError: An option that the layer does not have is asked for.
           TypeError: `time_major` is no bool, or `options` no dict.
         """
-        self._check(
-            partials_dtype, time_major, {"options": options, "options_bwd": options_bwd},
-            use_bias=use_bias, kernel_regularizer=kernel_regularizer, recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint, recurrent_constraint=recurrent_constraint,
-            bias_constraint=bias_constraint, recurrent_dropout=recurrent_dropout, implementation=implementation,
-            go_backwards=go_backwards, unroll=unroll,
-        )  # fmt: skip
-        super().__init__(
-            units,
-            activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            recurrent_activation=recurrent_activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            kernel_initializer=_rnn_base.seeded(kernel_initializer, seed),
-            recurrent_initializer=_rnn_base.seeded(recurrent_initializer, seed),
-            bias_initializer=bias_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            unit_forget_bias=unit_forget_bias,
-            dropout=dropout,
-            seed=dropout_seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            stateful=stateful,
-            use_cudnn=_NOT_CUDNN,  # Else Keras would not compile models with this layer.
-            **kwargs,
-        )
-        self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
+        self._begin(locals(), "unit_forget_bias")
 
     def get_bias(self) -> tf.Tensor:
         """The bias, a tensor with a row for each gate: [4, units], in the order input, forget, cell, output."""
@@ -136,7 +246,7 @@ class PopnnLSTM(_rnn_base.Popnn, keras.layers.LSTM):
 
 
 @keras.saving.register_keras_serializable(package="tensorflow_ipu")
-class PopnnGRU(_rnn_base.Popnn, keras.layers.GRU):
+class PopnnGRU(Popnn, keras.layers.GRU):
     """Gated recurrent units, as `keras.layers.GRU` computes them, with the weights of that.
 
     Options of `keras.layers.GRU` that the IPU's layer does not have are refused.
@@ -175,65 +285,13 @@ class PopnnGRU(_rnn_base.Popnn, keras.layers.GRU):
         options_bwd: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Creates the layer. See `PopnnLSTM` for the other arguments, and for what is raised.
+        """Creates the layer; see `PopnnLSTM` for the other arguments, and for what is raised.
 
-        Args:
-          units: The size of the output.
-          activation: The activation of the output.
-          recurrent_activation: The activation of the gates.
-          use_bias: True.
-          kernel_initializer: Gives the kernel, of shape [inputs, 3 * units], its first values.
-          recurrent_initializer: Gives the recurrent kernel, of shape [units, 3 * units], its first values.
-          bias_initializer: Gives the bias its first values: [2, 3 * units] with `reset_after`, else [3 * units].
-          kernel_regularizer: None.
-          recurrent_regularizer: None.
-          bias_regularizer: None.
-          activity_regularizer: None.
-          kernel_constraint: None.
-          recurrent_constraint: None.
-          bias_constraint: None.
-          dropout: The share of inputs that become zero in training.
-          dropout_seed: A number from which the masks of all steps of training follow.
-          recurrent_dropout: 0.
-          implementation: 2.
-          return_sequences: Whether to return the outputs of all steps of time.
-          return_state: Whether to return the last output once more, as the state.
-          go_backwards: False.
-          stateful: Whether a batch starts from the state that the one before ended with.
-          unroll: False.
-          reset_after: Whether the reset gate comes after the product with the recurrent kernel.
-          seed: The seed of the kernels' initializers where they have none of their own.
-          partials_dtype: As for `PopnnLSTM`.
-          time_major: Whether inputs, and outputs of all steps, are [time, batch, size].
-          options: Options for hardware, recorded.
-          options_bwd: Options for hardware in the backward pass, recorded.
-          **kwargs: Arguments of every Keras layer, such as `name` and `dtype`.
+        The kernel is of shape [inputs, 3 * units], the recurrent kernel [units, 3 * units], and the bias [3 * units], or
+        [2, 3 * units] with `reset_after`, by which the reset gate comes after the product with the recurrent kernel. The
+        state that `return_state` adds is the last output once more.
         """
-        self._check(
-            partials_dtype, time_major, {"options": options, "options_bwd": options_bwd},
-            use_bias=use_bias, kernel_regularizer=kernel_regularizer, recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint, recurrent_constraint=recurrent_constraint,
-            bias_constraint=bias_constraint, recurrent_dropout=recurrent_dropout, implementation=implementation,
-            go_backwards=go_backwards, unroll=unroll,
-        )  # fmt: skip
-        super().__init__(
-            units,
-            activation=activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            recurrent_activation=recurrent_activation,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            kernel_initializer=_rnn_base.seeded(kernel_initializer, seed),
-            recurrent_initializer=_rnn_base.seeded(recurrent_initializer, seed),
-            bias_initializer=bias_initializer,  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            dropout=dropout,
-            seed=dropout_seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            stateful=stateful,
-            reset_after=reset_after,
-            use_cudnn=_NOT_CUDNN,  # Else Keras would not compile models with this layer.
-            **kwargs,
-        )
-        self._record(partials_dtype, seed, dropout_seed, time_major, options, options_bwd)
+        self._begin(locals(), "reset_after")
 
     def state_shape(self, batch_size: int) -> tuple[int, int]:
         """The shape of the state."""

@@ -1,0 +1,24 @@
+"""How layers give their arguments for files."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import keras
+
+_OBJECTS = ("initializer", "regularizer", "constraint")
+
+
+def arguments_of(layer: keras.layers.Layer, kind: type) -> dict[str, Any]:
+    """The layer's arguments of the constructor of `kind`, each of which is an attribute, but for Keras's own."""
+    names = [
+        name for name in inspect.signature(kind.__init__).parameters if name not in ("self", "trainable", "kwargs")
+    ]
+    return {name: _serialized(name, getattr(layer, name)) for name in names}
+
+
+def _serialized(name: str, value: Any) -> Any:
+    if name.endswith("activation"):
+        return keras.activations.serialize(value)
+    return keras.saving.serialize_keras_object(value) if name.endswith(_OBJECTS) else value
