@@ -31,14 +31,9 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
 
     In a graph, the returned tensors are what a session runs; the system may be configured after the graph was built. In
     eager execution, the program runs at once. Variables that `computation` makes belong to the graph around, and their
-    initial values are computed on the host. All operations with a side effect run, whether or not they are returned, in
-    the order in which they were made.
-
-    Kernels of the host compute layers as in `IPUStrategy.run`: as the strategy says whose scope is around, and without one,
-    as the environment variable `TENSORFLOW_IPU_HOST_KERNELS`.
-
-    Off the IPU, where neither the scope around nor the computation names an IPU device, nothing is compiled: the
-    computation's operations run where they are.
+    initial values are computed on the host. All operations with a side effect run, in the order in which they were made.
+    Kernels of the host compute layers as the strategy around says, or else `TENSORFLOW_IPU_HOST_KERNELS`. Where no IPU
+    device is named, nothing is compiled: the operations run where they are.
 
     Args:
       computation: A function of tensors. It returns tensors, then operations that the program is to run; or one of
@@ -63,8 +58,11 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
 
     options = functions.options_for(traced, "ipu_program", {"_XlaMustCompile": True})
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
-    around = _device_around()
-    host_kernels = _host_kernels()
+    around: str | None = devices.current()
+    if tf.DeviceSpec.from_string(around).device_type != "IPU":
+        around = None
+    of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
+    host_kernels = environment.host_kernels() if of_strategy is None else of_strategy
     floating_point = replicas.floating_point_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
     with replicas.tracing_program(None, host_kernels, placed=around is not None, floating_point=floating_point):
         try:
@@ -160,18 +158,6 @@ def _arguments(computation: Callable[..., Nested], inputs: Nested) -> list[Neste
     except ValueError:  # A function of C, which says nothing about itself.
         pass
     return arguments
-
-
-def _device_around() -> str | None:
-    """The IPU device of the scope around; None where that is not on one."""
-    device = devices.current()
-    return device if tf.DeviceSpec.from_string(device).device_type == "IPU" else None
-
-
-def _host_kernels() -> bool:
-    """Whether kernels of the host may compute layers: what the strategy around says, or else the environment."""
-    of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
-    return environment.host_kernels() if of_strategy is None else of_strategy
 
 
 def _as_replica() -> contextlib.AbstractContextManager[None]:

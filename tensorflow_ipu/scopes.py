@@ -39,10 +39,7 @@ _PARTIALS = {tf.float16: "half", tf.float32: "float"}
 
 @contextlib.contextmanager
 def ipu_scope(device: str) -> Iterator[None]:
-    """Places operations and variables on an IPU device; variables of a graph are resource variables.
-
-    Args:
-      device: The IPU device, for instance `"/device:IPU:0"`.
+    """Places operations and variables on an IPU device such as `"/device:IPU:0"`; variables of a graph are resource variables.
 
     Raises:
       ValueError: `device` names no IPU device.
@@ -59,11 +56,7 @@ def ipu_scope(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ipu_jit_scope(ipu_scope: object) -> Iterator[None]:
-    """Accepted and of no effect: `compiler.compile` and `IPUStrategy.run` say what becomes one program.
-
-    Args:
-      ipu_scope: Told scopes apart on the machine.
-    """
+    """Accepted and of no effect: `compiler.compile` and `IPUStrategy.run` say what becomes one program."""
     del ipu_scope
     yield
 
@@ -71,25 +64,22 @@ def ipu_jit_scope(ipu_scope: object) -> Iterator[None]:
 def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractContextManager[object]:
     """Has operations in the midst of a program run on the host, by TensorFlow's own kernels.
 
-    There is all that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the host. The block is
-    called once each time that the program comes by, in the order of the program's uses of queues, once a replica, of
-    which `replication_ops.replication_index` gives the number. There is such a block in programs for an IPU alone. Where
-    Keras asks a model for its shapes, before there is a program, the operations are those of the code around.
-
         with outside_compilation_scope():
             known = table.lookup(keys)
 
-    Numbers alone cross the border. What the block uses of the program is sent to the host, with variables of the IPU as
-    they are then; what the program uses of the block is sent back, and has a static shape (`tf.ensure_shape`). Gradients
-    flow through the block, computed on the host.
+    There is all that TensorFlow has: tables, strings, `tf.py_function`, `tf.summary`, variables of the host. The block is
+    called each time that the program comes by, once a replica, of which `replication_ops.replication_index` gives the
+    number. Where Keras asks a model for its shapes, the operations are those of the code around.
+
+    Numbers alone cross the border: what the block uses of the program, variables of the IPU as they are then, and what the
+    program uses of the block, which has a static shape (`tf.ensure_shape`). Gradients flow through the block.
 
     Args:
       name: A name for the block, which errors in it tell.
 
     Raises:
       ValueError: The block is in no program for an IPU, or inside another of these; or it uses strings or resources that
-        the program made; or it assigns to a variable of the IPU, or uses queues or other replicas, which the program
-        itself does.
+        the program made; or it assigns to a variable of the IPU, or uses queues or other replicas.
     """
     if host_callbacks.around() is not None:
         raise ValueError(
@@ -111,9 +101,9 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
 def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
     """Places the operations inside on an IPU, or on several: their attribute `_IpuShard` says which.
 
-    A program whose highest IPU is n takes as many IPUs a replica as the next power of two from n + 1 on. Gradients of
-    these operations are placed where they are, whatever scope they are asked for in; see `sharding`. The emulator computes
-    all shards in one place, so that numbers do not depend on them; `IPUStrategy.report` has time and memory of each IPU.
+    A program whose highest IPU is n takes as many IPUs a replica as the next power of two from n + 1 on. Gradients are
+    placed as their operations are. The emulator computes all shards in one place, so that numbers do not depend on them;
+    `IPUStrategy.report` has time and memory of each IPU.
 
     Args:
       index: The number of an IPU within the device, 0 or more, or a list of them; -1 for all that the program takes.
@@ -133,10 +123,7 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
 def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: str | None = None) -> Iterator[None]:
     """Sets an attribute on the instructions of the program that the operations inside become.
 
-    Args:
-      attribute_name: The attribute's name.
-      attribute_value: Its value.
-      restore_to: Its value for operations after the block, where it had none before; it stays unset if omitted.
+    `restore_to` is its value for operations after the block, where it had none before; it stays unset if omitted.
 
     Raises:
       TypeError: An argument is no string.
@@ -158,12 +145,7 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
 
 
 def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[None]:
-    """Says whether the results of operations inside are rounded to float16 at random, whatever `IPUConfig` says of others.
-
-    Gradients of these operations round as they do. See `half_precision.md`.
-
-    Args:
-      override: Whether they are.
+    """Says whether results of operations inside, and their gradients, are rounded to float16 at random, before `IPUConfig`.
 
     Raises:
       TypeError: `override` is no bool.
@@ -173,13 +155,9 @@ def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[Non
 
 
 def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager[None]:
-    """Says in which type products and convolutions of float16 inside are summed up, with their gradients.
+    """Says in which type products and convolutions of float16 inside, and their gradients, are summed up.
 
-    It goes before the option `partialsType` of `IPUConfig`. Products of other types stay as they are. `IPUStrategy.report`
-    reckons with it too.
-
-    Args:
-      override_type: `tf.float16` or `tf.float32`.
+    It is `tf.float16` or `tf.float32`, and goes before `partialsType` of `IPUConfig`. `IPUStrategy.report` reckons with it.
 
     Raises:
       ValueError: It is another type.
@@ -195,10 +173,9 @@ def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager
 def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
     """Gives the operations inside options of the machine's libraries, which go before those of `IPUConfig`.
 
-    They say how a machine divides an operation among its tiles: numbers do not depend on them, but on `partialsType`, which
-    is as by `partials_type`. `IPUStrategy.report` reckons with `availableMemoryProportion` and `partialsType` of matrix
-    products and convolutions; all others are written down on the instructions alone. Gradients of the operations do not get
-    them, unless they are asked for inside, but for `partialsType`.
+    Numbers do not depend on them, but on `partialsType`, which is as by `partials_type`. `IPUStrategy.report` reckons with
+    `availableMemoryProportion` and `partialsType` of matrix products and convolutions; all others are written down on the
+    instructions alone. Gradients get `partialsType` alone, unless they are asked for inside.
 
     Args:
       options: Names and values, all text, such as `{"availableMemoryProportion": "0.2", "partialsType": "half"}`.
@@ -215,12 +192,9 @@ def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
 
 
 def available_memory(proportion: float) -> contextlib.AbstractContextManager[None]:
-    """Says how much of a tile's memory each operation inside may take for what it needs besides: `poplar_options` in short.
+    """Says which share of a tile's memory, from 0 to 1, each operation inside may take besides: `poplar_options` in short.
 
-    Less memory makes products slower, and lets more else stay on the chip: `IPUStrategy.report` tells how much.
-
-    Args:
-      proportion: From 0 to 1; the machine's libraries take 0.6 where nothing is said.
+    The machine's libraries take 0.6 where nothing is said. Less makes products slower, and lets more else stay on the chip.
 
     Raises:
       ValueError: It is no such number.
@@ -231,10 +205,9 @@ def available_memory(proportion: float) -> contextlib.AbstractContextManager[Non
 
 
 def is_on_ipu() -> bool:
-    """Whether operations that are made now go into a program for an IPU, for code that is to differ there.
+    """Whether operations that are made now go into a program for an IPU.
 
-    False in eager execution, in functions that run on the host, and in what of a program is
-    `outside_compilation_scope`.
+    False in eager execution, in functions that run on the host, and in `outside_compilation_scope`.
     """
     return replicas.is_tracing() and host_callbacks.around() is None
 
@@ -246,12 +219,13 @@ def _check_options(argument: str, options: Mapping[str, str]) -> None:
 
 
 def _check_device(device: str) -> None:
+    fault = ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}")
     try:
         kind = tf.DeviceSpec.from_string(device).device_type
     except (ValueError, TypeError, AttributeError) as exc:
-        raise ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}") from exc
+        raise fault from exc
     if kind != "IPU":
-        raise ValueError(f"`device` must name a device like `/device:IPU:0`, but is {device!r}")
+        raise fault
 
 
 def _shards(index: Any) -> list[int]:

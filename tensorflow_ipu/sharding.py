@@ -1,8 +1,4 @@
-"""On which of its replica's IPUs each operation is placed: what `scopes.ipu_shard` said, and who follows it.
-
-Gradients follow what they are the gradients of by themselves, be it `tf.gradients`, a `tf.GradientTape` or an optimizer that
-asks for them, in loops and functions too.
-"""
+"""On which of its replica's IPUs each operation is placed: what `scopes.ipu_shard` said, and who follows it."""
 
 from __future__ import annotations
 
@@ -33,10 +29,7 @@ _BESIDE = b"loc:@"
 
 
 def get_sharding(op: Node) -> list[int] | None:
-    """The IPUs that an operation was placed on.
-
-    Args:
-      op: An operation of a graph, or a tensor of one, such as a gradient.
+    """The IPUs that an operation of a graph, or a tensor's, was placed on.
 
     Returns:
       Their numbers within the replica, `[-1]` for all of them; None where nobody said.
@@ -48,11 +41,7 @@ def get_sharding(op: Node) -> list[int] | None:
 
 
 def has_attr(o: Node, attr_name: str) -> bool:
-    """Whether an operation has an attribute.
-
-    Args:
-      o: An operation of a graph, or a tensor of one.
-      attr_name: The attribute's name.
+    """Whether an operation of a graph, or a tensor's, has an attribute of this name.
 
     Raises:
       TypeError: `o` is neither.
@@ -61,13 +50,7 @@ def has_attr(o: Node, attr_name: str) -> bool:
 
 
 def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
-    """Operations of a graph, with all that have to run before them.
-
-    Args:
-      roots: Operations, or tensors.
-
-    Returns:
-      The operations of `roots`, and those that they depend on by inputs or control inputs, within their graph.
+    """The operations of a list of operations or tensors, and all of their graph that have to run before them.
 
     Raises:
       TypeError: `roots` has something else in it, or is no list.
@@ -86,16 +69,10 @@ def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
 
 
 def get_shard_from_colocation(op: Node) -> list[int] | None:
-    """The IPUs of the first operation with any that an operation was made to be beside (`tf.compat.v1.colocate_with`).
-
-    Args:
-      op: An operation of a graph, or a tensor of one.
-
-    Returns:
-      As `get_sharding`.
+    """The IPUs, as of `get_sharding`, of the first operation with any that this one was made beside (`colocate_with`).
 
     Raises:
-      TypeError: `op` is neither.
+      TypeError: `op` is neither an operation of a graph nor a tensor of one.
     """
     operation = _operation("op", op)
     if _COLOCATION not in operation.node_def.attr:
@@ -113,12 +90,9 @@ def get_shard_from_colocation(op: Node) -> list[int] | None:
 
 
 def propagate_sharding(g: tf.Graph) -> None:
-    """Places operations without a shard on that of the operations that they were made to be beside.
+    """Places operations of a graph without a shard on that of the operations that they were made to be beside.
 
-    Gradients that were asked for by `tf.gradients(..., colocate_gradients_with_ops=True)` are such.
-
-    Args:
-      g: The graph; those of functions that it calls are not looked at.
+    Gradients by `tf.gradients(..., colocate_gradients_with_ops=True)` are such. Functions that the graph calls stay.
 
     Raises:
       TypeError: It is no graph.

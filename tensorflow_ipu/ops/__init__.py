@@ -1,6 +1,5 @@
 """Operations for compiled programs: what replicas exchange, what the shards of one do, and the arithmetic of layers."""
 
-from tensorflow_ipu.ops import _half_precision as _half_precision
 from tensorflow_ipu.ops import (
     all_to_all_op,
     control_flow_ops,
@@ -30,8 +29,7 @@ from tensorflow_ipu.ops import (
     vertex_edsl,
     within_replica_ops,
 )
-from tensorflow_ipu.ops._user_op_emulations import register_user_op_emulation
-from tensorflow_ipu.ops.custom_ops import compile_user_operation
+from tensorflow_ipu.ops.custom_ops import compile_user_operation, register_user_op_emulation
 from tensorflow_ipu.replicas import ReplicaGroups
 
 __all__ = [

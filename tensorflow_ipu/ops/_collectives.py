@@ -46,7 +46,6 @@ def all_reduce(
 
     float16 and bfloat16 accumulate in float32. The mean of integers is rounded toward zero.
     """
-    check_types(function, values, reduction)
     return _meet(ops.ipu_all_reduce, function, values, groups, name, reduction=reduction)
 
 
@@ -54,7 +53,6 @@ def all_gather(
     function: str, values: Sequence[tf.Tensor], groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
     """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s. See `all_reduce`."""
-    check_types(function, values)
     return _meet(ops.ipu_all_gather, function, values, groups, name)
 
 
@@ -65,7 +63,6 @@ def reduce_scatter(
 
     A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros. See `all_reduce`.
     """
-    check_types(function, values, reduction)
     return _meet(ops.ipu_reduce_scatter, function, values, groups, name, reduction=reduction)
 
 
@@ -76,7 +73,6 @@ def all_to_all(
 
     See `all_reduce`.
     """
-    check_types(function, values)
     split, concat = axes
     return _meet(ops.ipu_all_to_all, function, values, groups, name, split_dimension=split, concat_dimension=concat)
 
@@ -85,7 +81,6 @@ def broadcast(
     function: str, values: Sequence[tf.Tensor], root: int, groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
     """Gives all replicas of a group the tensors of the one of rank `root`. See `all_reduce`."""
-    check_types(function, values)
     return _meet(ops.ipu_broadcast, function, values, groups, name, root=root)
 
 
@@ -137,6 +132,7 @@ def _meet(
     **options: Any,
 ) -> list[tf.Tensor]:
     """Adds the op of a collective to the program being traced, at a site of its own."""
+    check_types(function, values, options.get("reduction"))
 
     def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
         site, order = sites.new(function, name or function, _words(function, tensors, groups, options), groups)

@@ -73,9 +73,7 @@ def all_gather(
 def all_gather(
     x: TensorLike, replication_factor: int | ReplicaGroups, name: str | None = None
 ) -> tf.Tensor | list[tf.Tensor]:
-    """Gathers a tensor from all replicas.
-
-    The gradient of a replica is the sum of the upstream gradients, over all replicas, of its own part.
+    """Gathers a tensor from all replicas; the gradient is the sum of the upstream gradients of a replica's own part.
 
     Args:
       x: A tensor of numbers or booleans, or a list of them, which are exchanged at once.
@@ -83,8 +81,7 @@ def all_gather(
       name: A name for the operation.
 
     Returns:
-      A tensor of shape [replication_factor] + the shape of `x`, or a list of them. Row r is that of the replica of
-      rank r.
+      A tensor of shape [replication_factor] + the shape of `x`, or a list of them. Row r is that of rank r.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.

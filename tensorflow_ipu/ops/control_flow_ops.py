@@ -22,15 +22,8 @@ def barrier(
 ) -> list[tf.Tensor]:
     """The same tensors, each of which is there only once all of them are.
 
-    In a program no computation of what comes in is moved behind, or merged with that of what goes out.
-
-    Args:
-      tensors: A list of tensors.
-      insert_barrier_for_gradients: Whether their gradients go through a barrier as well. Else they go straight through.
-      name: A name for the operation.
-
-    Returns:
-      The tensors.
+    In a program no computation of what comes in is moved behind, or merged with that of what goes out. Gradients go through
+    a barrier too with `insert_barrier_for_gradients`; else straight through.
 
     Raises:
       TypeError: `insert_barrier_for_gradients` is no bool, or `tensors` is no list or tuple.

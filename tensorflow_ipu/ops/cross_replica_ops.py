@@ -19,12 +19,10 @@ __all__ = ["assume_equal_across_replicas", "cross_replica_broadcast", "cross_rep
 def cross_replica_sum(
     x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """Sums a tensor over the replicas.
+    """Sums a tensor over the replicas, in their order, so that every run has the same result to the bit.
 
-    The terms are added in the order of the replicas, so that every run has the same result to the bit. float16 and
-    bfloat16 accumulate in float32 and are rounded at the end; integers wrap around.
-
-    The gradient is the sum of the upstream gradients over the same replicas.
+    float16 and bfloat16 accumulate in float32 and are rounded at the end; integers wrap around. The gradient is the sum of
+    the upstream gradients over the same replicas.
 
     Args:
       x: A tensor of numbers, of any shape.
@@ -47,11 +45,9 @@ def cross_replica_sum(
 def cross_replica_mean(
     x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """Takes the mean of a tensor over the replicas: their sum, divided by their number.
+    """The mean over the replicas, that of integers rounded toward zero; see `cross_replica_sum`.
 
-    The mean of integers is rounded toward zero. The gradient is the mean of the upstream gradients.
-
-    See `cross_replica_sum` for the arguments, and for what is returned and raised.
+    The gradient is the mean of the upstream gradients.
     """
     return _reduce("cross_replica_mean", x, "mean", replica_group_size, name)
 
@@ -62,18 +58,10 @@ def cross_replica_broadcast(
     replica_group_size: int | ReplicaGroups | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Gives all replicas the tensor of one of them.
+    """Gives all replicas the tensor of one of them, numbers or booleans; see `cross_replica_sum` for the groups.
 
-    The gradient of that one is the sum of the upstream gradients of all, and zero for the others.
-
-    Args:
-      x: A tensor of numbers or booleans, of any shape.
-      root: The rank of that replica in its group; without groups, its index.
-      replica_group_size: See `cross_replica_sum`.
-      name: A name for the operation.
-
-    Returns:
-      A tensor of the same type and shape.
+    The gradient of that one is the sum of the upstream gradients of all, and zero for the others. `root` is its rank in its
+    group; without groups, its index.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
@@ -92,14 +80,9 @@ def cross_replica_broadcast(
 
 
 def assume_equal_across_replicas(tensors: Nested, inplace: bool = False) -> Nested:
-    """Asserts to the compiler that tensors are equal on all replicas. The emulator needs no such help.
+    """Asserts to the compiler that a structure's tensors are equal on all replicas, and returns it. The emulator ignores that.
 
-    Args:
-      tensors: A structure of tensors.
-      inplace: Whether to return the very tensors, and not copies.
-
-    Returns:
-      The same structure of equal tensors.
+    `inplace` says whether to return the very tensors, and not copies.
 
     Raises:
       TypeError: `inplace` is not a bool.

@@ -1,7 +1,422 @@
 """Operations that users write themselves: in C++ for the host, as an expression, or for tiles, with an emulation."""
 
-from tensorflow_ipu.ops._cpu_user_operation import compile_user_operation, cpu_user_operation
-from tensorflow_ipu.ops._user_op_emulations import precompiled_user_op
+from __future__ import annotations
+
+import atexit
+import ctypes
+import inspect
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from tensorflow_ipu import replicas
+from tensorflow_ipu._native.library import native, of_user, ops
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.ops import sites
 from tensorflow_ipu.ops.vertex_edsl import codelet_expression_op
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import DTypeLike, Gradient, ShapeLike, TensorLike
+
 __all__ = ["codelet_expression_op", "compile_user_operation", "cpu_user_operation", "precompiled_user_op"]
+
+
+class Emulation(NamedTuple):
+    """What was registered for an operation: what computes it, and its gradients."""
+
+    function: Callable[..., Any] | str
+    gradient: Callable[..., Any] | None
+
+
+# By the operation's name, and that of its library's file, or None for a library of any name.
+_registered: dict[tuple[str, str | None], Emulation] = {}
+
+
+def register_user_op_emulation(
+    op_name: str,
+    function: Callable[..., Any] | str | os.PathLike[str],
+    gradient: Callable[..., Any] | None = None,
+    *,
+    library: str | os.PathLike[str] | None = None,
+) -> None:
+    """Says what stands in for an operation of `custom_ops.precompiled_user_op`, whose own code only tiles can run.
+
+    Register before programs are traced; the last call for a name holds.
+
+    Args:
+      op_name: The operation's name, as `precompiled_user_op` is called with it: `"Build"` where it is not.
+      function: A function of the inputs, tensors, that returns the outputs: one tensor or a list, made by TensorFlow's
+        operations. One with a parameter `attributes` gets the operation's, a string, by name. Or the path of a shared
+        library, whose functions `op_name` and `<op_name>_grad` are as `custom_ops.cpu_user_operation` calls them.
+      gradient: A function of three lists of tensors, the gradients of the outputs, the outputs, and the inputs, that
+        returns a list with a gradient for each input, or None for one that has none. It gets the operation's
+        `gradient_attributes` likewise. If omitted, TensorFlow differentiates `function`.
+      library: The name of the operation's library, with or without its folder, where several have an operation
+        `op_name`. If omitted, it stands in for those of all libraries that have none of their own.
+
+    Raises:
+      TypeError: An argument is of another type.
+      ValueError: `op_name` is empty, the library in C++ does not exist, or comes with a `gradient` in Python.
+    """
+    if not isinstance(op_name, str):
+        raise TypeError(f"`op_name` must be a string, but is {op_name!r}")
+    if not op_name:
+        raise ValueError('`op_name` is empty; name the operation, which is `"Build"` where a program does not')
+    if gradient is not None and not callable(gradient):
+        raise TypeError(f"`gradient` must be a function or None, but is {gradient!r}")
+    if isinstance(function, (str, os.PathLike)):
+        path = os.fspath(function)
+        if not Path(path).is_file():
+            raise ValueError(f"`function` is `{path}`, which is no file: give a function, or the path of a library")
+        if gradient is not None:
+            raise ValueError(
+                f"`gradient` must be omitted where `function` is a library: its function `{op_name}_grad` is called"
+            )
+        function = path
+    elif not callable(function):
+        raise TypeError(f"`function` must be a function or the path of a shared library, but is {function!r}")
+    _registered[op_name, None if library is None else Path(library).name] = Emulation(function, gradient)
+
+
+def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulation:
+    """What was registered for an operation."""
+    library = Path(library_path).name
+    found = _registered.get((op_name, library)) or _registered.get((op_name, None))
+    if found is not None:
+        return found
+    others = ", ".join(f"`{name}`" + (f" of `{of}`" if of else "") for name, of in _registered)
+    raise NotImplementedError(
+        f"`precompiled_user_op` calls `{op_name}` of `{library}`, whose code is for the tiles of an IPU, and there is no"
+        f' emulation of it: say what it computes by `ops.register_user_op_emulation("{op_name}", function)` before the'
+        " program is traced, in Python over TensorFlow's operations or as a library in C++; for a script that is to stay"
+        " as it is, in a file of its own: `python -m tensorflow_ipu --emulations=FILE SCRIPT`."
+        + (f" Registered are {others}" if others else "")
+    )
+
+
+def _called(function: Callable[..., Any], arguments: Sequence[Any], attributes: str | None) -> list[Any]:
+    """What a Python function of the user's returns, as a list."""
+    named = {"attributes": attributes or ""} if "attributes" in inspect.signature(function).parameters else {}
+    found = function(*arguments, **named)
+    if found is None:
+        return []
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def precompiled_user_op(
+    inputs: Sequence[TensorLike],
+    library_path: str | os.PathLike[str],
+    gp_path: str | os.PathLike[str] = "",
+    outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None = None,
+    name: str = "UserOp",
+    op_name: str = "Build",
+    separate_gradients: bool = False,
+    inputs_with_gradients: Sequence[int] | None = None,
+    attributes: str | None = None,
+    gradient_attributes: str | None = None,
+) -> list[tf.Tensor]:
+    """An operation with code for the tiles of an IPU, for which what `ops.register_user_op_emulation` was given stands in.
+
+    Args:
+      inputs: Tensors.
+      library_path: The path of the operation's library, which need not exist: its name chooses among emulations that were
+        registered for a library.
+      gp_path: The path of its code for tiles, which is not opened either.
+      outs: As for `cpu_user_operation`. What the emulation returns is held against it.
+      name: A name for the operation.
+      op_name: The name of the function in the library.
+      separate_gradients: As for `cpu_user_operation`; the numbers are the same.
+      inputs_with_gradients: The numbers of those inputs that have a gradient; all if omitted.
+      attributes: A string that the emulation gets.
+      gradient_attributes: A string that its gradient function gets.
+
+    Returns:
+      The outputs.
+
+    Raises:
+      NotImplementedError: There is no emulation of the operation.
+      RuntimeError: The emulation is in C++, and the call is not in a program that is being traced.
+      ValueError: `attributes` or `gradient_attributes` is no string; `outs` does not say types and static shapes, or the
+        emulation returns others; `inputs_with_gradients` has the number of no input.
+    """
+    del gp_path
+    values, wanted = checked(inputs, inputs_with_gradients, attributes, gradient_attributes)
+    types, shapes = results(outs)
+    function, gradient_function = emulation_of(op_name, library_path)
+    if isinstance(function, str):
+        return cpu_user_operation(
+            values, function, outs, name, op_name, separate_gradients, wanted, attributes, gradient_attributes
+        )
+
+    def outputs_of(*arguments: tf.Tensor) -> list[tf.Tensor]:
+        found = [tf.convert_to_tensor(one) for one in _called(function, arguments, attributes)]
+        given = [(one.dtype, one.shape) for one in found]
+        if len(found) != len(types) or not all(
+            dtype == type_ and shape.is_compatible_with(expected)
+            for (dtype, shape), type_, expected in zip(given, types, shapes, strict=True)
+        ):
+            raise ValueError(
+                f"`outs` says that `{op_name}` has the outputs {_described(types, shapes)}, and its emulation returns"
+                f" {_described([dtype for dtype, _ in given], [shape for _, shape in given])}"
+            )
+        return [tf.ensure_shape(one, shape) for one, shape in zip(found, shapes, strict=True)]
+
+    with tf.name_scope(name):
+        if gradient_function is None:
+            passed = [one if index in wanted else tf.stop_gradient(one) for index, one in enumerate(values)]
+            return outputs_of(*passed)
+
+        @tf.custom_gradient
+        def operation(*arguments: tf.Tensor) -> Any:
+            outputs = outputs_of(*arguments)
+
+            def gradient(*gradients: tf.Tensor) -> list[Gradient | None]:
+                given = [list(gradients), list(outputs), list(arguments)]
+                found = _called(gradient_function, given, gradient_attributes)
+                if len(found) != len(arguments):
+                    raise ValueError(
+                        f"`gradient` of `register_user_op_emulation`, `{gradient_function!r}`, returns {len(found)}"
+                        f" gradients for {len(arguments)} inputs: let it return one for each, or None for one that has none"
+                    )
+                return [one if index in wanted else None for index, one in enumerate(found)]
+
+            return outputs, gradient
+
+        return list(operation(*values))
+
+
+def _described(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> str:
+    each = (f"{dtype.name}{shape.as_list()}" for dtype, shape in zip(types, shapes, strict=True))
+    return ", ".join(each) or "none"
+
+
+# What the gradient has to know of an operation; TensorFlow ignores it.
+_CALL = "_ipu_user_call"
+
+# The path of a library and the name of one of its functions: what names it to programs. Libraries stay loaded.
+_functions: dict[tuple[str, str], _feed.Feed] = {}
+
+
+def cpu_user_operation(
+    inputs: Sequence[TensorLike],
+    library_path: str | os.PathLike[str],
+    outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None = None,
+    name: str = "UserOp",
+    op_name: str = "Callback",
+    separate_gradients: bool = False,
+    inputs_with_gradients: Sequence[int] | None = None,
+    attributes: str | None = None,
+    gradient_attributes: str | None = None,
+) -> list[tf.Tensor]:
+    """Calls a C++ function of a shared library in the midst of a program, in the order of its uses of queues.
+
+    The library has a function of this form, which reads the inputs at `data` and writes the outputs, all in row-major
+    order:
+
+        extern "C" void Callback(
+            const std::vector<const void*>& data, const std::vector<uint32_t>& number_of_elements,
+            const std::vector<void*>& outputs, const std::string& attributes, const std::string& name);
+
+    It runs on a thread of the program, on the program's own memory: it must keep no pointer, and not wait for another
+    replica, which may call it at the same time. What it throws ends the run with its message. The gradient is computed by
+    another such function, `Callback_grad`, whose `data` are the gradients of all outputs, the outputs, and the inputs, one
+    after the other; its outputs are the gradients of the inputs.
+
+    Args:
+      inputs: Tensors of static shape.
+      library_path: The path of the shared library, which is loaded now; see `compile_user_operation`.
+      outs: `{"output_types": [...], "output_shapes": [...]}`: types and static shapes of the outputs; none if omitted.
+        In a graph that is no program, as where Keras traces a layer, sizes may be unknown.
+      name: A name for the operation, which the function gets.
+      op_name: The name of the function.
+      separate_gradients: Whether the gradient function is called once for each input, with that one's gradient as its only
+        output, and `_grad_` with the number of the input behind `name`. Else it is called once, for all.
+      inputs_with_gradients: The numbers of those inputs that have a gradient; all if omitted.
+      attributes: A string that the function gets.
+      gradient_attributes: A string that the gradient function gets.
+
+    Returns:
+      The outputs.
+
+    Raises:
+      RuntimeError: The call is not in a program that is being traced.
+      ValueError: `attributes` or `gradient_attributes` is no string; `outs` does not say types and static shapes;
+        `inputs_with_gradients` has the number of no input; the library cannot be loaded, or lacks the function.
+    """
+    values, wanted = checked(inputs, inputs_with_gradients, attributes, gradient_attributes)
+    path = _load(library_path, op_name)
+    known = {"path": path, "function": op_name, "separate": bool(separate_gradients), "inputs": wanted}
+    known["attributes"] = gradient_attributes or ""
+    return _call((path, op_name), values, *results(outs), name, attributes or "", known)
+
+
+def compile_user_operation(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], flags: Sequence[str] = ()
+) -> str:
+    """Compiles C++ files to a library for `cpu_user_operation`, by g++ or what the variable `CXX` names.
+
+    `sources` is the path of a file, or several, and `flags` are further ones for the compiler. The library lives as long as
+    the process.
+
+    Raises:
+      ValueError: There is no compiler, or it does not compile the files: the message has its words.
+    """
+    files = [os.fspath(file) for file in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
+    if not files:
+        raise ValueError("`sources` must be the path of a C++ file, or several, but is empty")
+    for file in files:
+        if "\n" in file:
+            raise ValueError(
+                f"`sources` must be paths of C++ files, but `{file.strip().splitlines()[0]}`... is code: write it to a file"
+            )
+        if not Path(file).is_file():
+            raise ValueError(f"`sources` must be paths of C++ files, but `{file}` is none")
+    folder = tempfile.mkdtemp(prefix="ipu_user_operation_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = Path(folder, f"lib{Path(files[0]).stem}.so")
+    # TensorFlow's wheels, and so this package, have the strings and lists of the newer ABI.
+    fixed = ["-std=c++17", "-O2", "-fPIC", "-shared", "-D_GLIBCXX_USE_CXX11_ABI=1"]
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    try:
+        command = [*compiler, *fixed, *flags, *files, "-o", str(library)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError as exc:
+        raise ValueError(
+            f"there is no compiler `{compiler[0]}`: install g++ (`apt-get install g++`), let the variable `CXX` name yours,"
+            " or compile the library elsewhere"
+        ) from exc
+    except subprocess.CalledProcessError as exc:
+        raise ValueError(f"`{compiler[0]}` does not compile `sources`:\n{exc.stderr}") from exc
+    return str(library)
+
+
+def checked(
+    inputs: Sequence[TensorLike],
+    inputs_with_gradients: Sequence[int] | None,
+    attributes: str | None,
+    gradient_attributes: str | None,
+) -> tuple[list[tf.Tensor], list[int]]:
+    """What operations of the user's are given: the inputs, and the numbers of those that have a gradient."""
+    for argument, value in (("attributes", attributes), ("gradient_attributes", gradient_attributes)):
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"Expected {argument} to be a 'str' type, but was {type(value).__name__}: `{value!r}`")
+    values = [tf.convert_to_tensor(value) for value in inputs]
+    wanted = list(range(len(values)) if inputs_with_gradients is None else inputs_with_gradients)
+    if any(not isinstance(index, int) or not 0 <= index < len(values) for index in wanted):
+        raise ValueError(
+            f"`inputs_with_gradients` must have numbers of `inputs`, 0 to {len(values) - 1}, but is {wanted!r}"
+        )
+    return values, wanted
+
+
+def _load(library_path: str | os.PathLike[str], function: str) -> str:
+    """Loads the function of a library, and returns the path that the library is known by."""
+    path = os.path.realpath(library_path)
+    if (path, function) in _functions:
+        return path
+    if not Path(path).is_file():
+        raise ValueError(f"`library_path` must be the path of a shared library, but `{library_path}` is no file")
+    try:
+        library = of_user(path)
+    except OSError as exc:
+        raise ValueError(f"`library_path` is `{library_path}`, which cannot be loaded: {exc}") from exc
+    _find(library, path, function)
+    return path
+
+
+def _find(library: ctypes.CDLL, path: str, function: str) -> None:
+    try:
+        address = getattr(library, function)
+    except AttributeError as exc:
+        raise ValueError(
+            f'the library `{path}` has no function `{function}`: declare it with `extern "C"`, and let `op_name` say what it'
+            " is called. A gradient is computed by that of the same name with `_grad` behind it; `tf.stop_gradient` does"
+            " without one"
+        ) from exc
+    _functions[path, function] = _feed.Feed(native.ipu_user_function_new(address), native.ipu_user_function_drop)
+
+
+def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
+    """The types and shapes that `outs` says; sizes may be unknown in graphs that are no program, as where Keras traces."""
+    if outs is None:
+        return [], []
+    given: Mapping[str, Any] = outs
+    try:
+        types = [tf.as_dtype(one) for one in given["output_types"]]
+        shapes = [tf.TensorShape(one) for one in given["output_shapes"]]
+    except (KeyError, TypeError) as exc:
+        raise ValueError(
+            f"`outs` must be a dict with the lists `output_types` and `output_shapes`, but is {outs!r}"
+        ) from exc
+    may_be_unknown = not tf.executing_eagerly() and not sites.on_ipu()
+    if len(types) != len(shapes) or not (may_be_unknown or all(shape.is_fully_defined() for shape in shapes)):
+        raise ValueError(f"`outs` must have as many types as shapes, all of them static, but is {outs!r}")
+    return types, shapes
+
+
+def _call(
+    function: tuple[str, str],
+    values: list[tf.Tensor],
+    types: list[tf.DType],
+    shapes: list[tf.TensorShape],
+    name: str,
+    attributes: str,
+    known: Mapping[str, Any] | None = None,
+) -> list[tf.Tensor]:
+    """Adds the operation to the program being traced."""
+    device = sites._device("cpu_user_operation")
+    state = replicas.in_function(_functions[function].state(device))
+    outputs = ops.ipu_user_operation(
+        state,
+        values,
+        program_order.of(device),
+        output_types=types,
+        output_shapes=shapes,
+        attributes=attributes,
+        called=name,
+        advance=not replicas.in_condition(),
+        name=name,
+    )
+    if not types:
+        return []
+    if known is not None:
+        graphs.set_attribute(outputs[0].op, _CALL, tf.compat.v1.AttrValue(s=json.dumps(known).encode()))
+    return list(outputs)
+
+
+@tf.RegisterGradient("IpuUserOperation")
+def _gradient(op: tf.Operation, *gradients: Gradient | None) -> list[tf.Tensor | None]:
+    real = op.outputs[0].op  # A tape shows another one.
+    known = json.loads(real.get_attr(_CALL))
+    inputs = list(real.inputs)[1 : 1 + len(real.get_attr("input_types"))]
+    outputs = list(real.outputs)
+    given = [
+        tf.zeros_like(output) if gradient is None else gradient
+        for output, gradient in zip(outputs, gradients, strict=True)
+    ]
+    function = (known["path"], known["function"] + "_grad")
+    if function not in _functions:
+        _find(of_user(known["path"]), *function)  # Loaded by now.
+    data, name = [*given, *outputs, *inputs], real.get_attr("called").decode()
+    found: list[tf.Tensor | None] = [None] * len(inputs)
+    wanted = known["inputs"]
+    calls = (
+        [(name + f"_grad_{index}", [index]) for index in wanted] if known["separate"] else [(name + "_grad", wanted)]
+    )
+    for called, indices in calls:
+        of = [inputs[index] for index in indices]
+        results = _call(
+            function, data, [one.dtype for one in of], [one.shape for one in of], called, known["attributes"]
+        )
+        for index, result in zip(indices, results, strict=True):
+            found[index] = result
+    return [None, *found, *[None] * (len(real.inputs) - 1 - len(inputs))]

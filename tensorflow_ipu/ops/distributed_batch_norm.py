@@ -1,4 +1,4 @@
-"""Batch normalization whose statistics are those of several replicas: `distributed_batch_norm_replica_group_size`.
+"""Batch normalization with the statistics of several replicas: `distributed_batch_norm_replica_group_size`.
 
 While a program is traced for which that option is above 1, TensorFlow's fused batch normalization in training is made of
 operations that have the replicas of a group meet: once for the statistics, and once for their gradient.
@@ -29,16 +29,6 @@ if TYPE_CHECKING:
 _OPTION = "norms.experimental.distributed_batch_norm_replica_group_size"
 
 
-class _Results(NamedTuple):
-    """What `FusedBatchNorm` and `FusedBatchNormV2` give."""
-
-    y: tf.Tensor
-    batch_mean: tf.Tensor
-    batch_variance: tf.Tensor
-    reserve_space_1: tf.Tensor
-    reserve_space_2: tf.Tensor
-
-
 class _ResultsV3(NamedTuple):
     """What `FusedBatchNormV3` gives."""
 
@@ -48,6 +38,16 @@ class _ResultsV3(NamedTuple):
     reserve_space_1: tf.Tensor
     reserve_space_2: tf.Tensor
     reserve_space_3: tf.Tensor
+
+
+class _Results(NamedTuple):
+    """What `FusedBatchNorm` and `FusedBatchNormV2` give."""
+
+    y: tf.Tensor
+    batch_mean: tf.Tensor
+    batch_variance: tf.Tensor
+    reserve_space_1: tf.Tensor
+    reserve_space_2: tf.Tensor
 
 
 def group_size() -> int:

@@ -19,7 +19,7 @@ __all__ = ["dynamic_slice", "dynamic_update", "nop"]
 
 
 def dynamic_slice(input: TensorLike, dim: int, start: TensorLike, size: int, step: int = 1) -> tf.Tensor:  # noqa: A002
-    """A part of a tensor along one dimension, from a place that may be computed.
+    """A part of a tensor along one dimension, from a place that may be computed, with `ceil(size / step)` places there.
 
     Gradients flow to the part of `input` that was taken.
 
@@ -30,9 +30,6 @@ def dynamic_slice(input: TensorLike, dim: int, start: TensorLike, size: int, ste
         is in the tensor.
       size: How far the part reaches.
       step: Of every so many places in it the first is taken.
-
-    Returns:
-      A tensor with `ceil(size / step)` places along `dim`.
 
     Raises:
       TypeError: `dim`, `size` or `step` is no whole number, or `start` is of another type.
@@ -49,20 +46,10 @@ def dynamic_slice(input: TensorLike, dim: int, start: TensorLike, size: int, ste
 
 
 def dynamic_update(input: TensorLike, src: TensorLike, dim: int, start: TensorLike, size: int) -> tf.Tensor:  # noqa: A002
-    """A tensor with a part of it along one dimension replaced, at a place that may be computed.
+    """A tensor like `input` with a part of it along one dimension replaced, at a place that may be computed.
 
-    Gradients flow to `src`, and to what it left of `input`.
-
-    Args:
-      input: A tensor, which stays as it is.
-      src: What takes the place of the part: of the type of `input`, and as large but for `dim`, where it has `size` places.
-      dim: The dimension; negative ones count from the last.
-      start: A whole number, or a tensor of one: where the part begins. One beyond an end is moved, so that all of the part
-        is in the tensor.
-      size: How far the part reaches.
-
-    Returns:
-      A tensor as large as `input`.
+    Gradients flow to `src`, and to what it left of `input`. `src` is of the type of `input`, and as large but for `dim`,
+    where it has `size` places. See `dynamic_slice` for the other arguments.
 
     Raises:
       TypeError: `dim` or `size` is no whole number, `start` is of another type, or the tensors are of two types.
@@ -83,12 +70,7 @@ def dynamic_update(input: TensorLike, src: TensorLike, dim: int, start: TensorLi
 
 
 def nop(input: TensorLike, name: str | None = None) -> tf.Tensor:  # noqa: A002
-    """The same tensor, by way of an operation that programs keep: nothing is merged across it. For debugging.
-
-    Args:
-      input: A tensor.
-      name: A name for the operation.
-    """
+    """The same tensor, by way of an operation that programs keep: nothing is merged across it. For debugging."""
     return control_flow_ops.barrier([input], insert_barrier_for_gradients=True, name=name or "nop")[0]
 
 

@@ -107,14 +107,10 @@ class Format(IntEnum):
 
 
 def create_metadata(fmt: Format | int, scale: int = 0) -> int:
-    """Packs the format and the scale of a tensor into eight bits.
-
-    Args:
-      fmt: The format.
-      scale: The exponent of the scale, from -32 to 31: the tensor's numbers are what its bits say, times `2 ** scale`.
+    """Packs the format and the scale of a tensor into eight bits: its numbers are what its bits say, times `2 ** scale`.
 
     Raises:
-      ValueError: `fmt` is no `Format`, or `scale` is out of range.
+      ValueError: `fmt` is no `Format`, or `scale` not from -32 to 31.
     """
     if fmt not in (Format.F143, Format.F152):
         raise ValueError(f"`fmt` must be `Format.F143` or `Format.F152`, but is `{fmt!r}`")
@@ -129,7 +125,7 @@ class QuarterTensor:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # It is compared by value, and can be changed.
 
     def __init__(self, data: _Data, metadata: TensorLike) -> None:
-        """Puts bits and metadata together.
+        """Puts bits, uint8, and metadata together.
 
         Args:
           data: A uint8 tensor or variable; an array becomes a variable.
@@ -146,11 +142,7 @@ class QuarterTensor:
         return [self.data.numpy(), self.metadata]
 
     def assign(self, new_values: Sequence[TensorLike], **kwargs: Any) -> None:
-        """Takes other bits and metadata.
-
-        Args:
-          new_values: Both, as `numpy` returns them.
-          **kwargs: What Keras adds when it assigns variables.
+        """Takes other bits and metadata, as `numpy` returns them; `kwargs` are what Keras adds when it assigns variables.
 
         Raises:
           TypeError: The bits are not uint8.
@@ -187,15 +179,11 @@ class QuarterTensor:
 
 
 def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
-    """Rounds numbers to eight bits: to the nearest, to even where two are, and to the largest where they are larger.
+    """Rounds numbers to float16 and then to eight bits: to the nearest, to even where two are, or to the largest.
 
-    In a program, `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` say how: `esr` has them round at
-    random, `nanoo` has what is larger become NaN, `oflo` has it stop the program. No gradient passes.
-
-    Args:
-      values: A tensor of numbers. They are rounded to float16 first, which hardware converts from.
-      metadata: The format and the scale, as `create_metadata` makes them; it may be a tensor.
-      name: A name for the operation.
+    In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` say how: with `esr` at random, with
+    `nanoo` to NaN where they are larger, with `oflo` the program stops there. No gradient passes. `metadata`, of
+    `create_metadata`, may be a tensor.
     """
     with tf.name_scope(name or "convert_to_f8"):
         half = tf.cast(values, tf.float16)
@@ -206,13 +194,7 @@ def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = N
 def convert_from_f8(
     packed_input: QuarterTensor | Sequence[TensorLike], dtype: DTypeLike = tf.float16, name: str | None = None
 ) -> tf.Tensor:
-    """Gives numbers of eight bits as numbers of another type.
-
-    Args:
-      packed_input: A `QuarterTensor`, or its data and metadata.
-      dtype: The type of the result. What does not fit float16 is infinite, whatever it is.
-      name: A name for the operation.
-    """
+    """The numbers of a `QuarterTensor`, or of its data and metadata, in type `dtype`. What does not fit float16 is infinite."""
     with tf.name_scope(name or "convert_from_f8"):
         data, metadata = packed_input
         half = tf.cast(decode(tf.convert_to_tensor(data), _metadata(metadata)), tf.float16)
@@ -220,16 +202,7 @@ def convert_from_f8(
 
 
 def f8_matmul(lhs: QuarterTensor | TensorLike, rhs: QuarterTensor | TensorLike, name: str = "f8_matmul") -> tf.Tensor:
-    """Multiplies matrices of eight bits. Sums are of float32.
-
-    Args:
-      lhs: A `QuarterTensor`, or a tensor of floating-point numbers.
-      rhs: Likewise.
-      name: A name for the operation.
-
-    Returns:
-      The product, float16.
-    """
+    """The product, float16, of two matrices, each a `QuarterTensor` or a tensor of floats. Sums are of float32."""
     with tf.name_scope(name):
         return tf.cast(tf.matmul(_wide(lhs), _wide(rhs)), tf.float16)
 
@@ -243,19 +216,12 @@ def f8_conv_1d(
     dilations: int | Sequence[int] = (1,),
     name: str = "f8_conv_1d",
 ) -> tf.Tensor:
-    """Convolves sequences of eight bits. Sums are of float32.
+    """Convolves sequences of eight bits, a float16 result. Sums are of float32.
 
-    Args:
-      inputs: A `QuarterTensor`, or a tensor, of shape [batch, width, channels].
-      filters: Likewise, of shape [width, channels in, channels out].
-      strides: By how much the filter moves on.
-      padding: "SAME" or "VALID".
-      data_format: "NWC", or "NCW" where the channels of `inputs` and of the result come second.
-      dilations: The distance of the filter's elements.
-      name: A name for the operation.
-
-    Returns:
-      The result, float16.
+    `inputs` are a `QuarterTensor`, or a tensor, of shape [batch, width, channels], or [batch, channels, width] with the
+    `data_format` "NCW", as is the result; `filters` likewise, of shape [width, channels in, channels out]. `strides` say
+    by how much the filter moves on, and `dilations` how far its elements are apart. `padding` is "SAME", "VALID" or a
+    list of pairs.
 
     Raises:
       ValueError: `data_format` is another.

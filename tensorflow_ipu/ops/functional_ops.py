@@ -3,20 +3,344 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import hashlib
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import Faults, note_bool
+from tensorflow_ipu._native.library import ops
+from tensorflow_ipu._tensorflow import definitions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
-from tensorflow_ipu.ops import _outlined
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu._base.types import Gradient, Nested, ShapeLike
 
-__all__ = ["outlined_function"]
+__all__ = [
+    "outlined_function",
+]
+
+
+# Each call is traced. The graph of the forward pass is made to return what the backward pass needs of it, its residuals,
+# and the graph of the backward pass takes those:
+#
+#     call        inputs, captured --- IpuOutlined(f=forward) ---> outputs, residuals
+#     gradient    gradients of outputs, residuals, inputs, captured --- IpuOutlined(f=backward) ---> gradients of inputs
+#
+# Where a call's graphs are those of an earlier one but for what they capture, it calls the functions of that one. Where
+# the gradient of a gradient needs more residuals, a function of the same graph that returns them is called once more.
+
+# Of static shapes: what they are of need not be there.
+_OF_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
+
+
+class GradientGraph(graphs.FunctionGraph):
+    """A graph whose operations use tensors of the forward pass; what shapes and constants alone make has a copy here."""
+
+    def __init__(self, name: str, forward: graphs.FunctionGraph) -> None:
+        """Begins with nothing."""
+        super().__init__(name)
+        self._forward = forward
+        self._copies: dict[str, tf.Tensor] = {}
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        if getattr(tensor, "graph", None) is self._forward and self._is_known(tensor):
+            return self._copy(tensor)
+        return super().capture(tensor, name=name, shape=shape)
+
+    def _is_known(self, tensor: tf.Tensor) -> bool:
+        """Whether only constants and shapes are behind a tensor of integers or booleans."""
+        seen: set[str] = set()
+        waiting = [tensor]
+        while waiting:
+            one = waiting.pop()
+            if one.name in seen:
+                continue
+            seen.add(one.name)
+            operation = one.op
+            if operation.type == "Const" or _value_of_shape(one) is not None:
+                continue
+            if not (one.dtype.is_integer or one.dtype.is_bool) or not operation.inputs or _does_more(operation):
+                return False
+            waiting += operation.inputs
+        return True
+
+    def _copy(self, tensor: tf.Tensor) -> tf.Tensor:
+        waiting = [tensor]
+        while waiting:
+            top = waiting[-1]
+            missing = [each for each in top.op.inputs if each.name not in self._copies]
+            value = _value_of_shape(top)
+            if top.name in self._copies:
+                waiting.pop()
+            elif value is not None:
+                with self.as_default(), tf.control_dependencies(None):
+                    self._copies[top.name] = tf.constant(value, top.dtype)
+            elif missing:
+                waiting += missing
+            else:
+                with self.as_default(), tf.control_dependencies(None):
+                    inputs = [self._copies[each.name] for each in top.op.inputs]
+                    attributes = {key: each for key, each in top.op.node_def.attr.items() if key != "_class"}
+                    copied = graphs.copy_operation(self, top.op, inputs, attributes)
+                for old, new in zip(top.op.outputs, copied.outputs, strict=True):
+                    self._copies[old.name] = new
+        return self._copies[tensor.name]
+
+
+def _value_of_shape(tensor: tf.Tensor) -> Any:
+    """What a static shape says; None for what says something else."""
+    return tf.get_static_value(tensor) if tensor.op.type in _OF_SHAPES else None
+
+
+def _does_more(operation: tf.Operation) -> bool:
+    """Whether an operation does anything but compute its results, or calls functions."""
+    attributes = operation.node_def.attr.values()
+    return operation.op_def.is_stateful or any(each.HasField("func") or each.list.func for each in attributes)
+
+
+# Of no bearing on what is computed: gradients are made already, and these are other ones in each trace.
+_IGNORED = frozenset({"_gradient_op_type", "_class", "_output_shapes", "_num_original_outputs"})
+
+
+def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
+    """The digest of what a graph computes from its inputs to its outputs, and of its side effects."""
+    found = hashlib.sha256()
+    # By number: names count on from graph to graph.
+    names = {one.op.name: f"input {at}" for at, one in enumerate(inputs)}
+    for operation in graph.get_operations():
+        if operation.name not in names:
+            names[operation.name] = str(len(names))
+    for one in inputs:
+        found.update(repr((one.dtype.name, one.shape)).encode())
+    for operation in graph.get_operations():
+        if names[operation.name].startswith("input"):
+            continue
+        takes = [(names[one.op.name], one.value_index) for one in operation.inputs]
+        behind = sorted(names[one.name] for one in operation.control_inputs if one.name in names)
+        attributes = operation.node_def.attr
+        described = [(name, _described(graph, attributes[name])) for name in sorted(set(attributes) - _IGNORED)]
+        found.update(repr((operation.type, operation.device, takes, behind, described)).encode())
+    found.update(repr([(names[one.op.name], one.value_index) for one in outputs]).encode())
+    return found.digest()
+
+
+def _described(graph: graphs.FunctionGraph, value: Any) -> object:
+    """The value of an attribute, with the digests of functions for their names."""
+    called = [value.func, *value.list.func] if value.HasField("func") or value.list.func else []
+    if not called:
+        return value.SerializeToString(deterministic=True)
+    functions = [graphs.function_named(graph, each.name) for each in called]
+    return [
+        each.name if function is None else digest(function.graph, function.graph.inputs, function.graph.outputs)
+        for each, function in zip(called, functions, strict=True)
+    ]
+
+
+_numbers = itertools.count()
+
+# What a graph has the functions as that it calls, and the outermost one of a program all of its own.
+_CALLED, _SHARED = "_ipu_outlined", "_ipu_outlined_codes"
+
+
+class _Code:
+    """A function of the runtime, and what differentiates its calls."""
+
+    def __init__(self, name: str, graph: graphs.FunctionGraph) -> None:
+        self.graph = graph
+        self.results: list[tf.Tensor] = []
+        self.outputs = len(graph.outputs)
+        self.differentiated: list[int] = []
+        self.needs: list[int] = []
+        self.wanted: list[int] = []
+        self.backward: _Code | None = None
+        self.name = f"__ipu_outlined_{name}_{next(_numbers)}"
+        self.function: Any = None
+
+    def finish(self) -> None:
+        """Makes the function of the graph, whose results are known now."""
+        self.results = list(self.graph.outputs)
+        self.function = definitions.of_graph(self.name, self.graph, called=False)
+        _codes[self.name] = self
+
+
+# By the name of the function. The graphs of those who call it hold it.
+_codes: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
+
+
+def _call_outlined(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Nested:
+    """Calls a function of the user's in the program that is being traced."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in name)
+    flat = tf.nest.flatten((args, dict(kwargs)), expand_composites=True)
+    places = [at for at, one in enumerate(flat) if _is_value(one)]
+    graph = graphs.FunctionGraph(name)
+    body = user_code(function)
+
+    def traced(*values: tf.Tensor) -> Nested:
+        given = dict(zip(places, values, strict=True))
+        arguments, named = tf.nest.pack_sequence_as(
+            (args, dict(kwargs)), [given.get(at, one) for at, one in enumerate(flat)], expand_composites=True
+        )
+        returned = body(*arguments, **named)
+        # What they do is done in its order in any case.
+        return tf.nest.map_structure(lambda one: None if isinstance(one, tf.Operation) else one, returned)
+
+    values = [tf.convert_to_tensor(flat[at]) for at in places]
+    graphs.trace_into(graph, traced, tuple(tf.TensorSpec(each.shape, each.dtype) for each in values))
+    structure = graph.structured_outputs
+    code = _Code(name, graph)
+    if not _add_backward(code, name):
+        return body(*args, **kwargs)
+    captured = [outside for outside, _ in graph.captures]
+    code = _known(code, len(values))
+    for variable in graph.variables:
+        if variable.trainable:
+            gradients.note_use_of(variable)
+    results = _emit(code, [*values, *captured])
+    found = iter(results[: code.outputs])
+    return tf.nest.map_structure(
+        lambda one: next(found) if isinstance(one, tf.Tensor) else one, structure, expand_composites=True
+    )
+
+
+def _is_value(one: object) -> bool:
+    return isinstance(one, tf.Tensor) and one.dtype not in (tf.resource, tf.variant)
+
+
+def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Puts a call of the function into the graph that is being built."""
+    target = tf.compat.v1.get_default_graph()
+    setattr(target, _CALLED, {*getattr(target, _CALLED, ()), code})
+    graphs.hold_function(target, code.function)
+    outputs = code.results
+    results = ops.ipu_outlined(
+        replicas.with_states(inputs),
+        output_types=[each.dtype for each in outputs],
+        output_shapes=[each.shape for each in outputs],
+        f=code.name,
+    )
+    operation = results if isinstance(results, tf.Operation) else results[0].op
+    graphs.say_read_only(operation, graphs.read_only_inputs(code.graph))
+    return [] if isinstance(results, tf.Operation) else list(results)
+
+
+def _add_backward(code: _Code, name: str) -> bool:
+    """Gives a function its backward pass; False where it cannot be outlined, as a loop would leave its gradient no tensor."""
+    graph = code.graph
+    code.differentiated = [at for at, one in enumerate(graph.outputs) if one.dtype.is_floating]
+    xs = [at for at, one in enumerate(graph.inputs) if gradients.has_gradient(one) and not _names_a_state(graph, at)]
+    if not code.differentiated or not xs:
+        return True
+    ys = [graph.outputs[at] for at in code.differentiated]
+    behind = GradientGraph(f"{name}_gradient", graph)
+
+    def differentiate(*upstream: tf.Tensor) -> list[tf.Tensor]:
+        found = gradients.between(ys, [graph.inputs[at] for at in xs], upstream, graph)
+        code.wanted = [at for at, one in zip(xs, found, strict=True) if one is not None]
+        return [tf.convert_to_tensor(one) for one in found if one is not None]
+
+    graphs.trace_into(behind, differentiate, tuple(tf.TensorSpec(each.shape, each.dtype) for each in ys))
+    if not code.wanted:
+        return True
+    results = list(graph.outputs)
+    for outside, _ in behind.captures:
+        # What the gradient alone uses goes by way of the call, too.
+        inside = outside if getattr(outside, "graph", None) is graph else graph.capture(outside)
+        inputs = {id(one): at for at, one in enumerate(graph.inputs)}
+        if id(inside) in inputs:
+            code.needs.append(inputs[id(inside)])
+        elif inside.dtype == tf.variant:
+            return False
+        else:
+            code.needs.append(-1 - len(results))
+            results.append(inside)
+    graph.outputs = results
+    code.backward = _Code(f"{name}_gradient", behind)
+    return True
+
+
+def _names_a_state(graph: graphs.FunctionGraph, at: int) -> bool:
+    """Whether an input names a feed, and no variable of the user's."""
+    return any(inside is graph.inputs[at] and replicas.names_a_feed(outside) for outside, inside in graph.captures)
+
+
+def _known(code: _Code, arguments: int) -> _Code:
+    """An earlier function that is the same; else this one, made."""
+    backward = code.backward
+    key = (
+        digest(code.graph, code.graph.inputs, code.graph.outputs),
+        None if backward is None else digest(backward.graph, backward.graph.inputs, backward.graph.outputs),
+        arguments,
+        tuple(code.differentiated),
+        tuple(code.needs),
+        tuple(code.wanted),
+    )
+    *_, program = graphs.being_traced()
+    shared: dict[Any, _Code] = getattr(program, _SHARED, {})
+    setattr(program, _SHARED, shared)  # A graph takes attributes, though it shows no `__dict__`.
+    known = shared.get(key)
+    if known is None:
+        for one in (code, backward):
+            if one is not None:
+                one.finish()
+        known = shared[key] = code
+    return known
+
+
+@tf.RegisterGradient("IpuOutlined")
+def _gradient(op: tf.Operation, *upstream: Gradient | None) -> list[tf.Tensor | None]:
+    real = op.outputs[0].op  # A tape shows another one.
+    code = _codes[real.get_attr("f").name]
+    inputs, outputs = list(real.inputs), list(real.outputs)
+    known = set(code.differentiated)
+    if code.backward is None or any(at not in known and _says_more(one) for at, one in enumerate(upstream)):
+        code, more = _with_all(code, len(inputs))
+        inputs += more
+        outputs = _emit(code, inputs)
+    found: list[tf.Tensor | None] = [None] * len(real.inputs)
+    if code.backward is None:  # Nothing of it depends on what is differentiated.
+        return found
+    given = []
+    for at in code.differentiated:
+        one = upstream[at] if at < len(upstream) else None
+        given.append(tf.zeros_like(outputs[at]) if one is None else tf.convert_to_tensor(one))
+    needed = [inputs[at] if at >= 0 else outputs[-1 - at] for at in code.needs]
+    for at, one in zip(code.wanted, _emit(code.backward, [*given, *needed]), strict=True):
+        if at < len(found):
+            found[at] = one
+    return found
+
+
+def _says_more(upstream: Gradient | None) -> bool:
+    """Whether a gradient is not the zeros that TensorFlow makes for results of which nothing depends."""
+    if upstream is None or not upstream.dtype.is_floating:
+        return False
+    if not isinstance(upstream, tf.Tensor):
+        return True
+    if upstream.op.type == "ZerosLike":
+        return False
+    value = tf.get_static_value(upstream)
+    return value is None or bool(np.any(value))
+
+
+def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
+    """A function of the same graph whose backward pass takes the gradients of all that the function returns."""
+    code.graph.outputs = list(code.results)
+    name = "again"
+    again = _Code(name, code.graph)
+    if not _add_backward(again, name):
+        raise NotImplementedError(
+            "an outlined function has a loop, whose gradient has no gradient there: call the function without"
+            " `outlined_function` where gradients of its gradients are wanted"
+        )
+    captured = [outside for outside, _ in code.graph.captures]
+    return _known(again, inputs), captured[len(captured) - (len(code.graph.inputs) - inputs) :]
+
 
 # What a decorated function tells of itself: not the user's module, or AutoGraph would rewrite it as code of the user's, and
 # look for a lambda where there is none.
@@ -35,20 +359,16 @@ def outlined_function(
         def block(x, weights):
             return tf.nn.relu(tf.matmul(x, weights))
 
-    Each call traces the function, as calls of Python functions do. What comes of it and differs in its inputs alone
-    (arguments of the same shapes and types, variables and tensors that it captures) is in the program once; so several
-    functions that do the same share their code too. Gradients flow to all inputs, and have gradients in their turn.
-
-    Outside of a program the function is called as it is. So is, after a trace for nothing, one with a loop in it that has a
-    gradient: what the loop leaves for that cannot leave the function.
+    Each call traces the function. What comes of it and differs in its inputs alone (arguments of the same shapes and
+    types, variables and tensors that it captures) is in the program once. Gradients flow to all inputs, and have
+    gradients in their turn. Outside of a program the function is called as it is; so is one with a loop in it that has a
+    gradient.
 
     Args:
       func: The function, from tensors and any other arguments to a structure of tensors. None where the decorator is
         called with the other arguments.
-      unique_sharding: Whether the function is for the one IPU of a program in shards that all its operations are on.
-        Checked: it tunes hardware.
-      keep_input_layouts: Whether all calls have to have inputs of one layout; None is decided by hardware. Checked
-        likewise.
+      unique_sharding: Whether the function is for one IPU of a program in shards. Checked: it tunes hardware.
+      keep_input_layouts: Whether all calls have to have inputs of one layout. Checked likewise.
       name: A name for the function.
 
     Returns:
@@ -74,7 +394,7 @@ def outlined_function(
         def call(*args: Any, **kwargs: Any) -> Nested:
             if tf.executing_eagerly() or not replicas.is_tracing():
                 return user_code(function)(*args, **kwargs)
-            return _outlined.call(function, called, args, kwargs)
+            return _call_outlined(function, called, args, kwargs)
 
         return call
 

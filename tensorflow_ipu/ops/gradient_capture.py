@@ -1,8 +1,4 @@
-"""Gradients of what is inside a computation, caught on their way back through it.
-
-No tensor leaves the graph of a loop or branch. So a gradient that goes by in one is written to a variable as well, which
-code around the loop reads.
-"""
+"""Gradients of what is inside a computation, caught on their way back through it."""
 
 from __future__ import annotations
 
@@ -83,9 +79,8 @@ class GradientCaptureContext:
     tape.gradient(y, x)
     context.captured_gradients  # {"of the square": [...]}
 
-    Of a call in a loop it has the gradient that went by last: in the last iteration of a loop that computes gradients, and in
-    the first one of a loop through which they go back. It is zeros where none has gone by in a loop or branch. Out of a branch
-    in a loop it hands out nothing.
+    Of a call in a loop it has the gradient that went by last; zeros where none has gone by in a loop or branch. Out of a
+    branch in a loop it hands out nothing.
     """
 
     def __init__(self) -> None:
@@ -150,14 +145,9 @@ class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
 
 
 def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
-    """Returns tensors as they are, and has the innermost open context capture the gradients that come back to them.
+    """Returns a structure of tensors as it is, and has the innermost open context capture the gradients that come back to it.
 
-    Args:
-      args: A tensor, or a structure of tensors.
-      tag: The name under which the context has the gradients.
-
-    Returns:
-      The same structure of equal tensors.
+    The context has them under `tag`.
 
     Raises:
       RuntimeError: No context is open.

@@ -47,12 +47,7 @@ _pending = _Pending()
 
 
 class HostPart(graphs.FunctionGraph):
-    """The graph of a part of a program that the host runs.
-
-    To TensorFlow it is a function inside of no other, so that nothing in it is traced as a program's. Of the program,
-    numbers come in, and any tensor of the part goes back where the program uses it: the call gets one more result then.
-    What else the part uses (tables, variables of the host) it gets from where that is, past the program.
-    """
+    """The graph of a part of a program that the host runs: a function inside of no other, which the program calls."""
 
     def __init__(self, name: str) -> None:
         """Makes the graph, in the program that is being traced."""

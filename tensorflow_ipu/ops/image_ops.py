@@ -21,19 +21,11 @@ def normalise_image(
     scale: TensorLike = 1,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Normalises the three channels of images and adds a fourth one of zeros, with which convolutions are faster on IPUs.
+    """Normalises three channels of images and adds a fourth one of zeros, with which convolutions are faster on IPUs.
 
-    Each channel becomes `(image * scale - channel_offsets) * channel_scales`.
-
-    Args:
-      image: Images [..., 3] of two dimensions or more, of type uint8, float16 or float32.
-      channel_offsets: What is taken off each channel: three numbers.
-      channel_scales: What each channel is then multiplied by: three numbers.
-      scale: What pixels are multiplied by first, a number that is not 0.
-      name: A name for the operation.
-
-    Returns:
-      A tensor [..., 4] of the type of `image`, float16 for uint8.
+    Each channel becomes `(image * scale - channel_offsets) * channel_scales`, by three offsets, three scales, and a
+    number that is not 0. Images [..., 3] have two dimensions or more, and are uint8, float16 or float32; the result [...,
+    4] has their type, float16 for uint8.
 
     Raises:
       TypeError: `image` has another type.

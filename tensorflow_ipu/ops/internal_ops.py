@@ -1,7 +1,4 @@
-"""What a program does besides computing: it prints, counts its micro-batches, remembers values, and hints at layouts.
-
-TensorFlow's own `tf.print` works in programs as everywhere.
-"""
+"""What a program does besides computing: it prints, counts its micro-batches, remembers values, and hints at layouts."""
 
 from __future__ import annotations
 
@@ -25,17 +22,11 @@ __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "re
 
 
 def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # noqa: A002  (Graphcore's name.)
-    """Prints a tensor to stderr, each time that the program comes by, in its order.
+    """Prints `name: ` and all elements of a tensor to stderr, each time that the program comes by, in its order.
 
-    It prints `name: ` and all elements, on a device of several replicas with `replica 0: ` or the like before each line.
-    Outside of a program it prints as `tf.print` does.
-
-    Args:
-      input: A tensor.
-      name: What is printed before the value; the tensor's own name if empty.
-
-    Returns:
-      The operation that prints, which runs whether or not anything depends on it; None in eager execution.
+    The name is the tensor's own if empty. On a device of several replicas, `replica 0: ` or the like is before each line.
+    Outside of a program it prints as `tf.print` does. It returns the operation that prints, which runs whether or not
+    anything depends on it; None in eager execution.
 
     Raises:
       TypeError: `name` is no string.
@@ -58,20 +49,13 @@ def remap_deduce(x: TensorLike, name: str | None = None) -> tf.Tensor:
 
 
 def get_current_iteration_counter(name: str | None = None, **kwargs: object) -> tf.Tensor:
-    """Which micro-batch of a pass a stage of a pipeline works on: from 0 to below `gradient_accumulation_count`.
+    """Which micro-batch of a pass a stage of a pipeline works on: an int32 scalar below `gradient_accumulation_count`.
 
     A backward pass has the number of the forward pass that it belongs to.
 
-    Args:
-      name: A name for the operation.
-      **kwargs: None: the names of others are the SDK's own.
-
-    Returns:
-      An int32 scalar.
-
     Raises:
       RuntimeError: It is not called in a stage of a pipeline.
-      TypeError: There is another argument.
+      TypeError: There is an argument besides `name`.
     """
     if kwargs:
         raise TypeError(f"`get_current_iteration_counter` takes no argument `{next(iter(kwargs))}`")
@@ -90,19 +74,11 @@ MICRO_BATCH = "ipu_micro_batch"
 
 
 def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = None) -> tf.Tensor:
-    """What was put in `depth` calls ago: a delay line, whose state lasts from iteration to iteration and run to run.
+    """What was put in `depth` calls ago, zeros at first: a delay line, whose state lasts from run to run.
 
-    The first `depth` results are zeros. Each call in a program has a queue of its own, which begins anew when the program is
-    traced anew, and each replica has its own values. No gradient goes through.
-
-    Args:
-      x: A tensor of static shape, which is put in.
-      depth: How many values are in the queue. Below 1 there is none, and `x` comes out at once.
-      offload: Whether hardware keeps the queue in memory off the chip. Checked: the host has one memory.
-      name: A name for the operation.
-
-    Returns:
-      A tensor like `x`.
+    Each call in a program has a queue of its own, which begins anew when the program is traced anew, and each replica has
+    its own values. No gradient goes through. With a `depth` below 1, `x` comes out at once. `offload`, whether hardware
+    keeps the queue off the chip, is checked: the host has one memory.
 
     Raises:
       RuntimeError: It is called outside of a program.

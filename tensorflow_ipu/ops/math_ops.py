@@ -26,27 +26,16 @@ def serialized_matmul(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Multiplies matrices as `tf.matmul` does, in parts one after the other.
+    """Multiplies matrices of one type, of rank 2 or more, as `tf.matmul` does, in parts one after the other.
 
-    With `a` of shape [..., m, k] and `b` of shape [..., k, n] after their transpositions, the names of the dimensions
-    are those of the SDK:
+    With `a` of shape [..., m, k] and `b` of shape [..., k, n] after their transpositions, of which the product has the
+    shape
+    [..., m, n], `serialization_factor` is the number of parts, and divides the dimension that is split:
 
         serialization_dimension   is split   the parts are
         "a_columns"               m          concatenated
         "a_rows_b_columns"        k          summed up
         "b_rows"                  n          concatenated
-
-    Args:
-      a: A tensor of rank 2 or more.
-      b: A tensor of the same type, of rank 2 or more.
-      serialization_factor: The number of parts. It divides the dimension that is split.
-      serialization_dimension: Which dimension is split; see above.
-      transpose_a: Whether the last two dimensions of `a` are swapped first.
-      transpose_b: Whether those of `b` are.
-      name: A name for the operation.
-
-    Returns:
-      The product, of shape [..., m, n].
 
     Raises:
       ValueError: The factor is below 1 or does not divide that dimension, the dimension has another name, a rank is
@@ -95,14 +84,8 @@ def serialized_matmul(
 def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int, name: str | None = None) -> tf.Tensor:
     """Sums the rows of each segment up, as `tf.math.segment_sum` does, for a number of segments that is known.
 
-    Args:
-      data: A tensor of shape [rows, ...].
-      segment_ids: The segment of each row: integers [rows] that ascend, from 0 to `num_segments - 1`.
-      num_segments: The number of segments. Those without a row are zero.
-      name: A name for the operation.
-
-    Returns:
-      A tensor of shape [num_segments, ...] and of the type of `data`.
+    `data` has the shape [rows, ...]; `segment_ids` are integers [rows] that ascend, from 0 to `num_segments - 1`. The
+    result has the shape [num_segments, ...] and the type of `data`; segments without a row are zero.
 
     Raises:
       ValueError: A shape is not known, `num_segments` is below 1, or `segment_ids` is not as long as `data`.

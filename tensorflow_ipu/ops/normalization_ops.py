@@ -3,19 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import known_size
-from tensorflow_ipu.ops._normalization import check_groups, normalize
+from tensorflow_ipu.config import _state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorflow_ipu._base.types import TensorLike
+    from tensorflow_ipu._base.types import ShapeLike, TensorLike
 
-__all__ = ["check_groups", "group_norm", "instance_norm", "layer_norm", "normalize"]
+__all__ = [
+    "check_groups",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "normalize",
+]
+
+
+def check_groups(shape: ShapeLike, groups: int, channels_axis: int) -> int:
+    """The axis of the channels, counted from the front.
+
+    Raises:
+      ValueError: There is no such axis, its size or the rank is not known, it is neither the second nor the last, or
+        `groups` does not divide its size.
+    """
+    shape = tf.TensorShape(shape)
+    if shape.rank is None:
+        raise ValueError("the rank of `inputs` must be known; use `tf.ensure_shape`")
+    if not -shape.rank <= channels_axis < shape.rank:
+        raise ValueError(f"`channels_axis={channels_axis}` is out of bounds: `inputs` has shape {shape}")
+    axis = channels_axis % shape.rank
+    if axis not in (1, shape.rank - 1):
+        raise ValueError(
+            f"`channels_axis={channels_axis}` must be 1 (NCHW) or -1 (NHWC), and `inputs` has shape {shape}; use"
+            " `tf.transpose`"
+        )
+    channels = shape[axis]
+    if channels is None:
+        raise ValueError(f"the number of channels of `inputs` must be known, and the shape is {shape}")
+    if not 1 <= groups <= channels:
+        raise ValueError(f"`groups={groups}` must be from 1 to the number of channels, which is {channels}")
+    if channels % groups:
+        raise ValueError(f"`groups={groups}` must divide the number of channels, which is {channels}")
+    return axis
+
+
+def normalize(
+    x: tf.Tensor,
+    groups: int,
+    axis: int,
+    epsilon: float,
+    strided: bool,
+    gamma: TensorLike | None = None,
+    beta: TensorLike | None = None,
+) -> tf.Tensor:
+    """Normalises the channels of each group of each sample to the mean 0 and the variance 1, then scales and shifts.
+
+    Args:
+      x: A tensor [n, ..., channels, ...]. Half precision is computed in float32.
+      groups: The number of groups.
+      axis: The axis of the channels, counted from the front, 1 or more.
+      epsilon: What is added to the variance.
+      strided: Whether channel c is in group `c % groups`; else groups are consecutive channels.
+      gamma: The scale of each channel, of shape [channels].
+      beta: What is added to each channel, of shape [channels].
+    """
+    channels = known_size(x, axis)
+    values = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
+    shape = [size if size is not None else tf.shape(x)[i] for i, size in enumerate(x.shape)]
+    split = [channels // groups, groups] if strided else [groups, channels // groups]
+    values = tf.reshape(values, [*shape[:axis], *split, *shape[axis + 1 :]])
+    group_axis = axis + 1 if strided else axis
+    axes = [i for i in range(1, len(shape) + 1) if i != group_axis]
+    mean = tf.reduce_mean(values, axes, keepdims=True)
+    records = _state.records()
+    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
+    if ordinal < len(records) and records[ordinal].options["norms.use_stable_statistics"]:
+        variance = tf.reduce_mean(tf.math.squared_difference(values, mean), axes, keepdims=True)
+    else:
+        # Cancellation may leave a little less than nothing.
+        variance = tf.maximum(tf.reduce_mean(tf.square(values), axes, keepdims=True) - tf.square(mean), 0)
+    values = tf.reshape((values - mean) * tf.math.rsqrt(variance + epsilon), shape)
+    along = [channels if i == axis else 1 for i in range(len(shape))]
+    if gamma is not None:
+        values *= tf.reshape(tf.cast(gamma, values.dtype), along)
+    if beta is not None:
+        values += tf.reshape(tf.cast(beta, values.dtype), along)
+    return tf.ensure_shape(tf.cast(values, x.dtype), x.shape)
 
 
 def group_norm(
@@ -60,9 +138,7 @@ def group_norm(
       ValueError: The rank or the number of channels is not known, there is no such axis, it is neither the second nor
         the last, `groups` does not divide the number of channels, or `param_initializers` has other names.
     """
-    del training  # There are no moving averages that one of both would use.
-    return _norm("GroupNorm", inputs, groups, channels_axis, center, scale, epsilon, param_initializers, reuse,
-                 variables_collections, trainable, scope, strided_channel_grouping)  # fmt: skip
+    return _norm("GroupNorm", groups, strided_channel_grouping, locals())
 
 
 def layer_norm(
@@ -79,9 +155,7 @@ def layer_norm(
     scope: str | tf.compat.v1.VariableScope | None = None,
 ) -> tf.Tensor:
     """Normalises each sample over all its dimensions: `group_norm` with a single group, which see."""
-    del training
-    return _norm("LayerNorm", inputs, 1, channels_axis, center, scale, epsilon, param_initializers, reuse,
-                 variables_collections, trainable, scope, False)  # fmt: skip
+    return _norm("LayerNorm", 1, False, locals())
 
 
 def instance_norm(
@@ -98,46 +172,26 @@ def instance_norm(
     scope: str | tf.compat.v1.VariableScope | None = None,
 ) -> tf.Tensor:
     """Normalises each channel of each sample: `group_norm` with a group for each channel, which see."""
-    del training
-    return _norm("InstanceNorm", inputs, None, channels_axis, center, scale, epsilon, param_initializers, reuse,
-                 variables_collections, trainable, scope, False)  # fmt: skip
+    return _norm("InstanceNorm", None, False, locals())
 
 
-def _norm(
-    name: str,
-    inputs: TensorLike,
-    groups: int | None,
-    channels_axis: int,
-    center: bool,
-    scale: bool,
-    epsilon: float,
-    param_initializers: Mapping[str, Callable[..., tf.Tensor] | TensorLike | None] | None,
-    reuse: bool | None,
-    collections: Sequence[str] | None,
-    trainable: bool,
-    scope: str | tf.compat.v1.VariableScope | None,
-    strided: bool,
-) -> tf.Tensor:
-    """`groups` is None for as many groups as there are channels."""
-    inputs = tf.convert_to_tensor(inputs, name="inputs")
-    axis = check_groups(inputs.shape, 1 if groups is None else groups, channels_axis)
+def _norm(name: str, groups: int | None, strided: bool, arguments: Mapping[str, Any]) -> tf.Tensor:
+    """Normalises as the arguments of a function of users say; `groups` is None for a group for each channel."""
+    inputs = tf.convert_to_tensor(arguments["inputs"], name="inputs")
+    axis = check_groups(inputs.shape, 1 if groups is None else groups, arguments["channels_axis"])
     channels = known_size(inputs, axis)
-    given = dict(param_initializers or {})
+    given = dict(arguments["param_initializers"] or {})
     if not given.keys() <= {"beta", "gamma"}:
         raise ValueError(f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(given)}`")
 
     def parameter(which: str, default: Callable[..., tf.Tensor]) -> tf.Variable:
         return tf.compat.v1.get_variable(
-            which,
-            [channels],
-            inputs.dtype,
-            given.get(which, default),
-            trainable=trainable,
-            collections=collections,
-            use_resource=True,
-        )
+            which, [channels], inputs.dtype, given.get(which, default), trainable=arguments["trainable"],
+            collections=arguments["variables_collections"], use_resource=True,
+        )  # fmt: skip
 
-    with tf.compat.v1.variable_scope(scope, name, [inputs], reuse=reuse):
-        beta = parameter("beta", tf.compat.v1.zeros_initializer()) if center else None
-        gamma = parameter("gamma", tf.compat.v1.ones_initializer()) if scale else None
-        return normalize(inputs, channels if groups is None else groups, axis, epsilon, strided, gamma, beta)
+    with tf.compat.v1.variable_scope(arguments["scope"], name, [inputs], reuse=arguments["reuse"]):
+        beta = parameter("beta", tf.compat.v1.zeros_initializer()) if arguments["center"] else None
+        gamma = parameter("gamma", tf.compat.v1.ones_initializer()) if arguments["scale"] else None
+        groups = channels if groups is None else groups
+        return normalize(inputs, groups, axis, arguments["epsilon"], strided, gamma, beta)

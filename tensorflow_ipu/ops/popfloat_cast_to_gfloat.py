@@ -26,9 +26,9 @@ class GenericFloat:
         gfloat = GenericFloat(man=3, exp=4, bias=7)
         rounded = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, round_mode="RN"))
 
-    Formats of less than 8 bits beside the sign are stored packed as int8, some of less than 16 as int16, all others as the
-    numbers that they are, in float16 or float32. Gradients go through a cast
-    to floats as if it did not round (straight through); none goes through integers, which numbers are packed as.
+    Formats of less than 8 bits beside the sign are stored packed as int8, some of less than 16 as int16, all others as
+    the numbers that they are, in float16 or float32. Gradients go straight through a cast to floats; none goes through
+    integers.
     """
 
     def __init__(
@@ -164,20 +164,17 @@ class GenericFloat:
             def rounded(values: tf.Tensor) -> tf.Tensor:
                 return self._rounded(tf.cast(values, tf.float32), round_mode, noisy, en_nanoo)
 
+            def straight_through(values: tf.Tensor) -> Any:
+                return tf.cast(rounded(values), kind), lambda upstream: tf.cast(upstream, values.dtype)
+
             values = tf.convert_to_tensor(inputs)
-            if not kind.is_floating:
-                return self._packed(rounded(values), kind)
-            return _straight_through(lambda values: tf.cast(rounded(values), kind))(values)
+            through: Any = tf.custom_gradient(straight_through)
+            return through(values) if kind.is_floating else self._packed(rounded(values), kind)
 
     def cast_gfloat_to_native(self, inputs: TensorLike, storage_type: str = "auto") -> tf.Tensor:
-        """The numbers of a tensor of the format.
+        """The numbers of a tensor of the format, as `cast_native_to_gfloat` gave it; `inputs` where it is not packed.
 
-        Args:
-          inputs: What `cast_native_to_gfloat` gave.
-          storage_type: The type to unpack to: "fp16", "fp32", or "auto" for the smallest that has all of them.
-
-        Returns:
-          A tensor of the shape of `inputs`; `inputs` where the format is not packed.
+        `storage_type` says what to unpack to: "fp16", "fp32", or "auto" for the smallest type that has all of them.
 
         Raises:
           RuntimeError: There is no such `storage_type`.
@@ -282,13 +279,3 @@ class GenericFloat:
         code = tf.bitwise.left_shift(exponent + self._bias - 1, self._man) + fraction
         code = tf.where(tf.math.is_nan(numbers), (1 << (self._exp + self._man)) - 1, code)
         return tf.cast(tf.where(numbers < 0, code + int(kind.min), code), kind)
-
-
-def _straight_through(rounding: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A rounding whose gradient is that of no rounding at all."""
-
-    def call(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return rounding(values), lambda upstream: tf.cast(upstream, values.dtype)
-
-    straight: Any = tf.custom_gradient(call)
-    return straight

@@ -48,7 +48,7 @@ def dropout(
       TypeError: `x` holds no floating-point numbers, `seed` or `noise_shape` no integers, `ref` is no bool, or there are
         other arguments.
     """
-    check_reference(kwargs.pop("ref", True))
+    check_bool("ref", kwargs.pop("ref", True))
     if kwargs:
         raise TypeError(f"`dropout` has no argument `{min(kwargs)}`")
     with tf.name_scope(name or "dropout"):
@@ -63,11 +63,6 @@ def dropout(
             return tf.identity(x)
         # Philox has the same numbers eagerly and compiled.
         return tf.nn.experimental.stateless_dropout(x, rate, pair, rng_alg="philox", noise_shape=mask_shape)
-
-
-def check_reference(ref: object) -> None:
-    """Checks the argument `ref` of dropout."""
-    check_bool("ref", ref)
 
 
 def _pair(seed: TensorLike) -> tf.Tensor:

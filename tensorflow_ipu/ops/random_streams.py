@@ -1,8 +1,7 @@
 """Random numbers in programs: a stream a replica, that `config.utils.reset_ipu_seed` starts anew.
 
-XLA draws what TensorFlow's stateful operations ask for from a source of the executable, which nobody can seed, and which
-replicas would share. So while a program is traced, those operations become stateless ones, seeded by the replica's own
-stream. Outside of programs they are what they are.
+XLA would draw them from one source, which nobody can seed: so while a program is traced, TensorFlow's stateful operations
+become stateless ones, seeded by the replica's own stream.
 """
 
 from __future__ import annotations
@@ -35,10 +34,15 @@ def stream() -> tf.Tensor:
     return ops.ipu_random_stream(sites.random("stream"))
 
 
-def _uniform(
-    shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
-) -> tf.Tensor:
-    return tf.random.stateless_uniform(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
+def _of_type(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """A stateless function in the form of the stateful ones that take a shape and a type."""
+
+    def drawn(
+        shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
+    ) -> tf.Tensor:
+        return draw(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
+
+    return drawn
 
 
 def _uniform_int(
@@ -51,18 +55,6 @@ def _uniform_int(
 ) -> tf.Tensor:
     lowest = tf.convert_to_tensor(minval)
     return tf.random.stateless_uniform(shape, _seed_of(seed, seed2), lowest, maxval, lowest.dtype, name=name)
-
-
-def _normal(
-    shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
-) -> tf.Tensor:
-    return tf.random.stateless_normal(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
-
-
-def _truncated_normal(
-    shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
-) -> tf.Tensor:
-    return tf.random.stateless_truncated_normal(shape, _seed_of(seed, seed2), dtype=dtype, name=name)
 
 
 def _bounded_normal(
@@ -109,10 +101,10 @@ _STATELESS: dict[str, Callable[..., tf.Tensor]] = {
     "multinomial": _categorical,
     "parameterized_truncated_normal": _bounded_normal,
     "random_shuffle": _shuffle,
-    "random_standard_normal": _normal,
-    "random_uniform": _uniform,
+    "random_standard_normal": _of_type(tf.random.stateless_normal),
+    "random_uniform": _of_type(tf.random.stateless_uniform),
     "random_uniform_int": _uniform_int,
-    "truncated_normal": _truncated_normal,
+    "truncated_normal": _of_type(tf.random.stateless_truncated_normal),
 }
 
 

@@ -20,14 +20,7 @@ def in_program() -> bool:
 
 
 def all_reduce(values: Sequence[tf.Tensor], mean: bool = False) -> list[tf.Tensor]:
-    """Sums tensors over all replicas, in the order of the replicas, or takes their mean.
-
-    Args:
-      values: Tensors of numbers, of any types and shapes.
-      mean: Whether to divide by the number of replicas.
-
-    Returns:
-      Tensors of the same types and shapes, equal on all replicas.
+    """Sums tensors of numbers over all replicas, in the order of the replicas, or takes their mean.
 
     Raises:
       RuntimeError: No program is being traced.

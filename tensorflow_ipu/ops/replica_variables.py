@@ -33,11 +33,11 @@ def assign_groups(variable: Variable, values: TensorLike, groups: ReplicaGroups 
         table = tf.Variable(tf.zeros([250, 64]))  # in the strategy's scope
         assign_groups(table, tf.reshape(full_table, [4, 250, 64]), ReplicaGroups(2))
 
-    The variable itself, which is what the host reads and saves, is replica 0's: it gets the value of the first group. The
-    others keep theirs from run to run, until the host assigns to the variable as a whole.
+    The host reads and saves replica 0's value. The others keep theirs from run to run, until the host assigns to the
+    variable.
 
     Args:
-      variable: A `tf.Variable` or Keras variable on an IPU device of R IPUs. Call this in eager execution.
+      variable: A `tf.Variable` or Keras variable on an IPU device of R IPUs.
       values: A tensor of the variable's type, of shape [number of groups] + the variable's shape.
       groups: The groups; each replica is its own if omitted, which takes R values.
 
@@ -65,12 +65,7 @@ def read_groups(
     groups: ReplicaGroups | None = None,
     retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
 ) -> tf.Tensor:
-    """Reads what replicas have of a variable.
-
-    Args:
-      variable: A `tf.Variable` or Keras variable on an IPU device of R IPUs. Call this in eager execution.
-      groups: The groups; each replica is its own if omitted.
-      retrieval_mode: Whether to read the first replica of each group, or all R replicas.
+    """Reads what the first replica of each group, or each of all replicas, has of a variable; see `assign_groups`.
 
     Returns:
       A tensor of shape [number of groups] + the variable's shape, or [R] + the variable's shape.

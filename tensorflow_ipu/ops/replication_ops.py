@@ -11,13 +11,7 @@ __all__ = ["replication_index"]
 
 
 def replication_index(name: str | None = None) -> tf.Tensor:
-    """The number of the replica that runs; in an `outside_compilation_scope`, of the one whose part runs.
-
-    Args:
-      name: A name for the operation.
-
-    Returns:
-      An int32 scalar, from 0 to the number of replicas - 1.
+    """The number of the replica that runs, an int32 scalar; in an `outside_compilation_scope`, of the one whose part runs.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.

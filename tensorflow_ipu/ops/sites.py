@@ -9,29 +9,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._native.library import native
+from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
-    from tensorflow_ipu.feeds import _feed
-
-# A device: the feed whose state tells programs which replica they are. Its site is one where nobody meets.
 _Result = TypeVar("_Result")
 
-_identities: dict[str, _feed.Feed] = {}
-# A device: the feed whose state names its random streams to programs.
-_random: dict[str, _feed.Feed] = {}
+# By device: the feed whose state tells programs which replica they are, of a site where nobody meets (`identity`), and
+# the one whose state names its random streams to programs (`random`).
+_shared: dict[tuple[str, str], _feed.Feed] = {}
 
 
 def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The resource that names a new call site to the program being traced, and the order of the program there.
-
-    The replicas of a program meet where they use the same resource. Each call has one of its own.
-    """
+    """The resource of a call site of its own, where the replicas of a program meet, and the order of the program there."""
     device = _device(function)
     graph = tf.compat.v1.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
@@ -60,15 +54,14 @@ def random(function: str) -> tf.Tensor:
 
 def shared(kind: str, device: str) -> _feed.Feed:
     """What all programs of a device have one of: of kind `identity` or `random`."""
-    feeds = _identities if kind == "identity" else _random
-    if device not in feeds:
-        feeds[device] = _make(device, "the replica's index") if kind == "identity" else _make_random(device)
-    return feeds[device]
+    if (kind, device) not in _shared:
+        _shared[kind, device] = _make(device, "the replica's index") if kind == "identity" else _make_random(device)
+    return _shared[kind, device]
 
 
 def is_identity(feed: object) -> bool:
     """Whether a feed tells programs which replica they are."""
-    return any(feed is each for each in _identities.values())
+    return any(feed is each for (kind, _), each in _shared.items() if kind == "identity")
 
 
 def _make_random(device: str) -> _feed.Feed:
@@ -77,14 +70,8 @@ def _make_random(device: str) -> _feed.Feed:
 
 
 def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None = None) -> _feed.Feed:
-    groups = groups or ReplicaGroups()
-    number = native.ipu_site_new(
-        tf.DeviceSpec.from_string(device).device_index,
-        place.encode(),
-        what.encode(),
-        groups.size or 0,
-        groups.orthogonal,
-    )
+    groups, index = groups or ReplicaGroups(), tf.DeviceSpec.from_string(device).device_index
+    number = native.ipu_site_new(index, place.encode(), what.encode(), groups.size or 0, groups.orthogonal)
     return _feed.Feed(number, native.ipu_site_drop)
 
 
@@ -133,3 +120,13 @@ def kind(state: tf.Tensor) -> str | None:
 def feed_of(kind: str, device: str) -> _feed.Feed:
     """What takes the place of the stored program's."""
     return _make_random(device) if kind == "random" else _make(device, "a stored program")
+
+
+def _mark_half_precision(graph: FunctionGraph, options: str) -> None:
+    """Puts the marker into the outermost graph of a program; the pass over its HLO finds it there."""
+    with graph.as_default(), tf.control_dependencies(None), tf.name_scope("half_precision"):
+        marker = ops.ipu_half_precision(random("IPUConfig.floating_point_behaviour"), options=options)
+    graph.control_outputs.append(marker)
+
+
+replicas.set_marker(_mark_half_precision)

@@ -40,9 +40,6 @@ def sequence_slice(
       dst_offsets: Where each begins in the result: integers [runs].
       zero_unused: Whether rows of the result that no run reaches are zeros, and not those of `dst`.
 
-    Returns:
-      A tensor like `dst`.
-
     Raises:
       ValueError: `num_elems`, `src_offsets` and `dst_offsets` are not of one shape [runs] with at least one run, or `src`
         and `dst` differ in more than the number of rows, or have no rank of 2 or more.
@@ -70,9 +67,6 @@ def sequence_slice_unpack(
       src_offsets: Where each begins in `src`: integers [runs].
       total_elements: How many rows the result has, 1 or more. Those behind the last run are zeros.
 
-    Returns:
-      A tensor [total_elements, ...].
-
     Raises:
       ValueError: `num_elems` and `src_offsets` are not of one shape [runs] with at least one run, `src` has no rank of 2
         or more, or `total_elements` is below 1.
@@ -96,17 +90,7 @@ def sequence_slice_pack(
 ) -> tf.Tensor:
     """Puts runs of rows that lie one after the other in `src` to places in `dst`: the way back from unpacking.
 
-    See `sequence_slice` for the arguments, what is raised, and the gradients.
-
-    Args:
-      dst: What the result begins as.
-      src: The runs, one after the other.
-      num_elems: How many rows each run has.
-      dst_offsets: Where each begins in the result.
-      zero_unused: Whether rows of the result that no run reaches are zeros, and not those of `dst`.
-
-    Returns:
-      A tensor like `dst`.
+    See `sequence_slice` for the arguments, what is returned and raised, and the gradients.
     """
     with tf.name_scope("sequence_slice_pack"):
         counts, offsets = _integers({"num_elems": num_elems, "dst_offsets": dst_offsets})

@@ -15,14 +15,9 @@ __all__ = ["fixed_width_bins", "histogram", "histogram_normalize", "histogram_up
 
 
 def fixed_width_bins(inputs: TensorLike, n_bins: int) -> tf.Tensor:
-    """So many numbers at equal distances from the smallest of `inputs` to the largest, as levels of a histogram.
+    """Numbers at equal distances from the smallest of `inputs`, floats, to the largest, as levels of a histogram.
 
-    Args:
-      inputs: A tensor of floats.
-      n_bins: How many levels, 1 or more. A histogram of them has one bin more.
-
-    Returns:
-      A tensor [n_bins] of the type of `inputs`, ascending.
+    `n_bins` says how many, 1 or more; a histogram of them has one bin more. They are of the type of `inputs` and ascend.
 
     Raises:
       ValueError: `n_bins` is below 1.
@@ -40,18 +35,11 @@ def fixed_width_bins(inputs: TensorLike, n_bins: int) -> tf.Tensor:
 
 
 def histogram(inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = False) -> tf.Tensor:
-    """Counts how many of `inputs` are between two levels each.
+    """Counts how many of `inputs`, float16 or float32 of rank 1, are between two levels each.
 
-    With n levels there are n + 1 bins: below the first level, from each level to the next, and from the last on. What
-    equals a level is in the bin above it; NaN is in the first.
-
-    Args:
-      inputs: A tensor of floats of rank 1, float16 or float32.
-      levels: The levels, ascending: a tensor of rank 1.
-      absolute_of_input: Whether the sign of `inputs` is ignored.
-
-    Returns:
-      The counts: float32 [n + 1]. They are exact below 2 to the power of 24.
+    With n `levels`, which ascend, there are n + 1 bins: below the first level, from each level to the next, and from the
+    last on. What equals a level is in the bin above it; NaN is in the first. The counts are float32 [n + 1], exact below
+    2 to the power of 24. With `absolute_of_input`, the sign of `inputs` is ignored.
 
     Raises:
       ValueError: `inputs` has another type or rank, or `levels` another rank.
@@ -71,16 +59,7 @@ def histogram(inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = 
 def histogram_update(
     hist: TensorLike, inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = False
 ) -> tf.Tensor:
-    """A histogram to which that of `inputs` is added; see `histogram`.
-
-    Args:
-      hist: The counts so far: float32 [n + 1].
-      inputs: A tensor of floats of rank 1.
-      levels: The n levels.
-      absolute_of_input: Whether the sign of `inputs` is ignored.
-
-    Returns:
-      The new counts; `hist` is not changed.
+    """The counts `hist`, float32 [n + 1], plus those of `inputs`; see `histogram` for the other arguments.
 
     Raises:
       ValueError: `hist` is of another type, or does not have one element more than `levels`; see `histogram` too.
@@ -104,14 +83,7 @@ def histogram_update(
 
 
 def histogram_normalize(hist: TensorLike) -> tf.Tensor:
-    """The share of each bin in a histogram: the counts divided by their sum.
-
-    Args:
-      hist: Counts, floats of rank 1.
-
-    Returns:
-      A tensor like `hist`, of sum 1.
-    """
+    """The share of each bin in a histogram of floats: the counts divided by their sum."""
     with tf.name_scope("histogram_normalize"):
         counts = tf.convert_to_tensor(hist)
         return counts / tf.reduce_sum(counts)

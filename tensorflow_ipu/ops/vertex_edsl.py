@@ -1,7 +1,6 @@
 """Expressions of one element of each input, as `custom_ops.codelet_expression_op` takes them.
 
-On the machine they are lowered to C++ for a tile, so they know what those know: `+`, `-`, `*` and `abs`, of the inputs and
-of numbers. Here each operator is TensorFlow's, on whole tensors; types mix as in C++.
+They have what those for a tile have: `+`, `-`, `*` and `abs`, of inputs and numbers, whose types mix as in C++.
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ class VertexExpression:
     """
 
     def __init__(self, value: tf.Tensor) -> None:
-        """Wraps a tensor.
-
-        Args:
-          value: The tensor.
-        """
+        """Wraps a tensor."""
         self.value = value
 
     def __add__(self, other: Operand) -> VertexExpression:
@@ -80,12 +75,6 @@ Operand = VertexExpression | int | float
 def constant(value: float) -> VertexExpression:
     """A number in an expression: a Python int is an int32 there, and a float a float32.
 
-    Args:
-      value: The number.
-
-    Returns:
-      The expression.
-
     Raises:
       TypeError: It is no number.
     """
@@ -117,17 +106,11 @@ def _common(one: tf.DType, other: tf.DType) -> tf.DType:
 
 
 def codelet_expression_op(vertex_expression: Callable[..., Any], *args: TensorLike) -> tf.Tensor:
-    """Computes an expression of one element of each input, for all elements.
+    """Computes an expression of one element of each input, for all elements, as code for tiles does, without a gradient.
 
-    On the machine the expression is lowered to code for tiles, which has no gradient: nothing can be trained through it.
-
-    Args:
-      vertex_expression: A function of so many expressions as there are inputs, that returns one. It has the operators
-        `+`, `-`, `*` and `abs`, and numbers: see `vertex_edsl`.
-      *args: The inputs, tensors whose shapes broadcast.
-
-    Returns:
-      A tensor of the first input's type, and of the shape that all inputs have together.
+    `vertex_expression` is a function of as many expressions as there are inputs, tensors whose shapes broadcast, that
+    returns one. It has the operators `+`, `-`, `*` and `abs`, and numbers: see `vertex_edsl`. The result has the first
+    input's type.
 
     Raises:
       LookupError: A gradient is taken through it.

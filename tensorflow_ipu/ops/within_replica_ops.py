@@ -29,19 +29,15 @@ _LOCAL = "COLLECTIVE_OP_LOCAL"
 
 
 def all_reduce(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, ...]:
-    """Reduces vectors element by element; every shard gets the result.
+    """Reduces vectors element by element; every shard gets the result, as long as the longest of the inputs.
 
         [a, b]        [a + c, b + d, 0 + e]
         [c, d, e]  -> [a + c, b + d, 0 + e]
 
     Args:
-      input_shards: Tensors of one type and of rank 0 or 1, one a shard: the first that of shard 0, and so on. Shorter ones
-        are filled up with zeros.
+      input_shards: Tensors of one type and of rank 0 or 1, one a shard, in their order. Shorter ones are filled up with zeros.
       op: How to reduce: `COLLECTIVE_OP_ADD`, `_MUL`, `_MIN` or `_MAX` for numbers, `_LOGICAL_AND` or `_LOGICAL_OR` for
         booleans; with `COLLECTIVE_OP_LOCAL` each shard keeps its own.
-
-    Returns:
-      A vector for each shard, as long as the longest of the inputs.
 
     Raises:
       ValueError: The tensors differ in type or rank, one is listed twice or has rank 2 or more, or `op` is unknown; or one
@@ -85,14 +81,9 @@ def reduce_scatter(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tens
 
 
 def all_gather(input_shards: Sequence[TensorLike], axis: int = 0) -> tuple[tf.Tensor, ...]:
-    """Concatenates the tensors of all shards; every shard gets the result.
+    """Concatenates tensors of all shards, of one type and rank; every shard gets the result.
 
-    Args:
-      input_shards: Tensors of one type and rank, one a shard, whose shapes differ along `axis` at most.
-      axis: The axis along which they are concatenated. Scalars become a vector.
-
-    Returns:
-      A tensor for each shard.
+    Their shapes differ along `axis` at most. Scalars become a vector.
 
     Raises:
       ValueError: The tensors differ in type, rank, or in their shapes beside `axis`; one is listed twice, or was made in

@@ -148,7 +148,7 @@ def test_sample_is_drawn_in_the_program(problem, loss):
 
 
 def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
-    from tensorflow_ipu.ops._sampled_losses import _log_uniform
+    from tensorflow_ipu.ops.nn_ops import _log_uniform
 
     labels = tf.constant([[0]], tf.int64)
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.ops import _user_op_emulations, compile_user_operation, register_user_op_emulation
+from tensorflow_ipu.ops import compile_user_operation, custom_ops, register_user_op_emulation
 from tensorflow_ipu.ops.custom_ops import codelet_expression_op, precompiled_user_op
 from tensorflow_ipu.ops.vertex_edsl import constant
 
@@ -41,7 +41,7 @@ OUTS = {"output_types": [tf.float32], "output_shapes": [[3]]}
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
     yield
-    _user_op_emulations._registered.clear()
+    custom_ops._registered.clear()
 
 
 def scaled_product(a: Any, b: Any, attributes: str) -> Any:
