@@ -101,14 +101,8 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         dtype: Any = options.dtype
         if dtype is not None:
             dtype = keras.saving.serialize_keras_object(dtype) if is_function(dtype) else tf.as_dtype(dtype).name
-        return {
-            **super().get_config(),
-            "num_mini_batches": options.num_mini_batches,
-            "offload_weight_update_variables": options.offload_weight_update_variables,
-            "replicated_optimizer_state_sharding": options.replicated_optimizer_state_sharding,
-            "dtype": dtype,
-            "reduction_method": options.reduction_method.name,
-        }
+        method = options.reduction_method.name
+        return {**super().get_config(), **vars(options), "dtype": dtype, "reduction_method": method}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
