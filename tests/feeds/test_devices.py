@@ -1,4 +1,4 @@
-"""Queues on other devices than the first."""
+"""Queues on other devices than the first, and of `TF_POPLAR_FLAGS`: data that does not pass between host and device."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.config import reset_ipu_configuration
 
 
-def configure(devices: int) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = [1] * devices
-    config.configure_ipu_system()
-
-
 @tf.function(jit_compile=True)
 def _program(infeed: Any, outfeed: Any) -> None:
     for _ in tf.range(3):
         outfeed.enqueue(infeed._dequeue())
 
 
-def test_queues_serve_the_second_device(numbers: Any, infeed_of: Any) -> None:
-    configure(2)
+@pytest.mark.parametrize("configured_first", [True, False])
+def test_queues_serve_the_second_device_and_go_quietly_after_it(configured_first, numbers, infeed_of, configure):
+    if configured_first:
+        configure(1, 1)
+    infeed, outfeed = infeed_of(numbers(10), device_ordinal=1), ipu.IPUOutfeedQueue(device_ordinal=1)
+    if not configured_first:
+        configure(1, 1)
     strategy = ipu.IPUStrategy("/device:IPU:1")
     with strategy.scope():
-        infeed, outfeed = infeed_of(numbers(10)), ipu.IPUOutfeedQueue()
         iterator = iter(numbers(5, 9))
-    strategy.run(_program, (infeed, outfeed))
-    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
     take = tf.function(lambda: next(iterator), jit_compile=True, autograph=False)
     assert int(strategy.run(take)) == 5
+    strategy.run(_program, (infeed, outfeed))
+    # The end of a queue once failed on the device that was no more, in the collector, where nobody can handle it.
+    reset_ipu_configuration()
+    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
+    del infeed, outfeed
+    gc.collect()
 
 
-def test_both_devices_run_at_once_with_queues_of_their_own(
-    tap: Any, numbers: Any, infeed_of: Any, start: Any, until_waiting: Any
-) -> None:
-    configure(2)
+def test_both_devices_run_at_once_with_queues_of_their_own(tap, numbers, infeed_of, start, until_waiting, configure):
+    configure(1, 1)
     waiting, outfeed = infeed_of(tap.dataset, device_ordinal=0), ipu.IPUOutfeedQueue(device_ordinal=0)
     first = start(lambda: ipu.IPUStrategy().run(_program, (waiting, outfeed)))
     until_waiting(waiting)
@@ -53,9 +53,9 @@ def test_both_devices_run_at_once_with_queues_of_their_own(
 
 
 @pytest.mark.parametrize("passed", [True, False], ids=["passed", "captured"])
-def test_queue_of_another_device_is_refused_in_words(passed: bool, numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_queue_of_another_device_is_refused_in_words(passed, numbers, infeed_of, strategy, configure):
     # The program once failed with a message on the name of an inner variable.
-    configure(2)
+    configure(1, 1)
     infeed, outfeed = infeed_of(numbers(10), device_ordinal=1), ipu.IPUOutfeedQueue(device_ordinal=1)
     for queue, use in ((infeed, lambda queue: queue._dequeue()), (outfeed, lambda queue: queue.enqueue(1) and None)):
         program = tf.function(use if passed else lambda: use(queue), jit_compile=True, autograph=False)  # noqa: B023
@@ -64,19 +64,64 @@ def test_queue_of_another_device_is_refused_in_words(passed: bool, numbers: Any,
             strategy.run(program, (queue,) if passed else ())
 
 
-def test_queue_may_be_made_before_its_device_is_configured(numbers: Any, infeed_of: Any) -> None:
-    infeed, outfeed = infeed_of(numbers(10), device_ordinal=1), ipu.IPUOutfeedQueue(device_ordinal=1)
-    configure(2)
-    ipu.IPUStrategy("/device:IPU:1").run(_program, (infeed, outfeed))
-    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
+ALL = "--use_synthetic_data"
+INFEED = "--synthetic_data_categories=infeed"
+OUTFEED = "--synthetic_data_categories=outfeed"
 
 
-def test_queue_of_a_device_that_is_gone_can_be_read_and_goes_quietly(numbers: Any, infeed_of: Any) -> None:
-    # Its end once failed on the device that was no more, in the collector, where nobody can handle it.
-    configure(2)
-    infeed, outfeed = infeed_of(numbers(10), device_ordinal=1), ipu.IPUOutfeedQueue(device_ordinal=1)
-    ipu.IPUStrategy("/device:IPU:1").run(_program, (infeed, outfeed))
-    reset_ipu_configuration()
-    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
-    del infeed, outfeed
-    gc.collect()
+def run(infeed: Any, outfeed: Any) -> Any:
+    """Runs a program, traced now, that passes on three elements and returns their sum."""
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        total = tf.constant(0.0)
+        for _ in tf.range(3):
+            x = infeed._dequeue()
+            outfeed.enqueue(x)
+            total += tf.reduce_sum(x)
+        return total
+
+    return float(ipu.IPUStrategy().run(program))
+
+
+@pytest.fixture
+def queues(infeed_of: Any) -> tuple[Any, Any]:
+    return infeed_of(tf.data.Dataset.from_tensors(np.ones(2, np.float32)).repeat()), ipu.IPUOutfeedQueue()
+
+
+@pytest.mark.parametrize(
+    ("flags", "total", "rows"), [("", 6, 3), (INFEED, 0, 3), (OUTFEED, 6, 0), (ALL, 0, 0), (f"{INFEED},outfeed", 0, 0)]
+)
+def test_synthetic_feeds_carry_nothing(flags, total, rows, queues, monkeypatch):
+    monkeypatch.setenv("TF_POPLAR_FLAGS", flags)
+    infeed, outfeed = queues
+    assert run(infeed, outfeed) == total
+    assert outfeed.dequeue().shape == (rows, 2)
+    assert len(list(outfeed)) == 0
+    if total == 0:
+        infeed.deleter  # noqa: B018
+        assert run(infeed, outfeed) == 0  # It needs no initialized queue, nor any element.
+    elif rows == 0:
+        last = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+        run(infeed, last)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has no value to dequeue"):
+            last.dequeue()
+
+
+def test_flags_count_when_a_program_is_traced(queues, monkeypatch):
+    infeed, _ = queues
+    program = tf.function(lambda: tf.reduce_sum(infeed._dequeue()), jit_compile=True, autograph=False)
+    strategy = ipu.IPUStrategy()
+    assert float(strategy.run(program)) == 2
+    monkeypatch.setenv("TF_POPLAR_FLAGS", ALL)
+    assert float(strategy.run(program)) == 2
+    assert float(strategy.run(tf.function(program.python_function, jit_compile=True, autograph=False))) == 0
+
+
+def test_synthetic_outfeed_that_is_an_argument_gives_empty_results(monkeypatch):
+    """The queue knew of no element, and so `dequeue` said that nothing enqueues to it."""
+    monkeypatch.setenv("TF_POPLAR_FLAGS", ALL)
+    outfeed = ipu.IPUOutfeedQueue()
+    program = tf.function(lambda queue: queue.enqueue({"x": tf.ones([2])}) and None, jit_compile=True, autograph=False)
+    ipu.IPUStrategy().run(program, (outfeed,))
+    assert outfeed.dequeue()["x"].shape == (0, 2)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import IPUOutfeedMode, pipelining
+from tensorflow_ipu import pipelining
 
 Session = tf.compat.v1.Session
 
@@ -38,40 +38,38 @@ def program_of(infeed: Any, *outfeeds: Any) -> Any:
         return program()
 
 
-def test_initializer_is_an_operation(infeed: Any) -> None:
+def test_initializer_is_an_operation_that_can_be_had_once(infeed):
     assert isinstance(infeed.initializer, tf.Operation)
-
-
-def test_second_access_to_the_initializer_is_refused(infeed: Any) -> None:
-    infeed.initializer  # noqa: B018
     with pytest.raises(ValueError, match=r"`initializer` function can only be accessed once in a graph"):
         infeed.initializer  # noqa: B018
 
 
-def test_initializer_refuses_types_as_it_is_built() -> None:
+def test_initializer_refuses_types_as_it_is_built():
     with pytest.raises(tf.errors.FailedPreconditionError, match="Unsupported datatype double on index 0"):
         ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(np.float64(1))).initializer  # noqa: B018
 
 
-def test_program_goes_on_where_it_stopped(infeed: Any) -> None:
+def test_program_goes_on_where_it_stopped_until_the_dataset_ends(infeed):
     outfeed = ipu.IPUOutfeedQueue()
     result, initializer = program_of(infeed, outfeed), infeed.initializer
     dequeued = outfeed.dequeue()
     with Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has no dataset iterator"):
+            session.run(result)
         session.run(initializer)
         assert session.run(dequeued).shape == (0,)
-        assert [int(session.run(result)) for _ in range(2)] == [0 + 1 + 2, 3 + 4 + 5]
+        assert session.run(result) == 0 + 1 + 2
+        with Session() as other:  # The position is the queue's, not the session's.
+            assert other.run(result) == 3 + 4 + 5
         np.testing.assert_array_equal(session.run(dequeued), range(6))
         assert session.run(dequeued).shape == (0,)
+        assert session.run(result) == 6 + 7 + 8
+        with pytest.raises(tf.errors.OutOfRangeError, match="ended after 10 elements"):
+            session.run(result)
+        np.testing.assert_array_equal(session.run(dequeued), range(6, 10))
 
 
-def test_program_of_a_queue_that_was_not_initialized_fails(infeed: Any) -> None:
-    result = program_of(infeed)
-    with Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="has no dataset iterator"):
-        session.run(result)
-
-
-def test_deleter_and_initializer_can_be_run_in_turn(infeed: Any) -> None:
+def test_deleter_and_initializer_can_be_run_in_turn(infeed):
     result, initializer, deleter = program_of(infeed), infeed.initializer, infeed.deleter
     with Session() as session:
         with pytest.raises(tf.errors.NotFoundError, match="it was not initialized"):
@@ -84,21 +82,8 @@ def test_deleter_and_initializer_can_be_run_in_turn(infeed: Any) -> None:
                 session.run(result)
 
 
-def test_exhausted_dataset_raises_out_of_range(infeed: Any) -> None:
-    outfeed = ipu.IPUOutfeedQueue()
-    result, initializer = program_of(infeed, outfeed), infeed.initializer
-    dequeued = outfeed.dequeue()
-    with Session() as session:
-        session.run(initializer)
-        for _ in range(3):
-            session.run(result)
-        with pytest.raises(tf.errors.OutOfRangeError, match="ended after 10 elements"):
-            session.run(result)
-        np.testing.assert_array_equal(session.run(dequeued), range(10))
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_queues_serve_the_next_run_after_one_that_failed_midway(replicas: int) -> None:
+def test_queues_serve_the_next_run_after_one_that_failed_midway(replicas):
     """XLA may have used the memory of what names the queues to the program for something else."""
     config = ipu.IPUConfig()
     config.auto_select_ipus = 2 * replicas
@@ -126,58 +111,24 @@ def test_queues_serve_the_next_run_after_one_that_failed_midway(replicas: int) -
         np.testing.assert_array_equal(np.ravel(session.run(dequeued)), 2 * (elements + 1))
 
 
-def test_failing_dataset_raises_its_error() -> None:
-    def fail(x: Any) -> Any:
-        with tf.control_dependencies([tf.debugging.assert_less(x, 2, message="two is right out")]):
-            return tf.identity(x)
-
-    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype=np.int32)).map(fail))
-    result, initializer = program_of(infeed), infeed.initializer
-    with Session() as session:
-        session.run(initializer)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="two is right out"):
-            session.run(result)
-
-
-def test_last_mode_has_a_value_after_a_run_alone(infeed: Any) -> None:
-    outfeed = ipu.IPUOutfeedQueue(IPUOutfeedMode.LAST)
-    result, initializer = program_of(infeed, outfeed), infeed.initializer
-    dequeued = outfeed.dequeue()
-    with Session() as session:
-        session.run(initializer)
-        with pytest.raises(tf.errors.FailedPreconditionError, match="has no value to dequeue"):
-            session.run(dequeued)
-        session.run(result)
-        assert session.run(dequeued) == 2
-        with pytest.raises(tf.errors.FailedPreconditionError, match="has no value to dequeue"):
-            session.run(dequeued)
-
-
-def test_dequeue_before_the_program_is_built_is_refused() -> None:
-    with pytest.raises(ValueError, match="dequeue an outfeed which has not been enqueued"):
-        ipu.IPUOutfeedQueue().dequeue()
-
-
-def test_structure_of_a_dequeue_is_that_of_the_enqueue(infeed: Any) -> None:
+def test_outfeed_is_enqueued_once_before_it_is_dequeued_and_is_for_graphs():
     outfeed = ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def program() -> Any:
-        x = infeed._dequeue()
-        outfeed.enqueue({"x": x, "rows": (tf.stack([x, x]), [x + 1])})
-        return x
-
-    with tf.device("/device:IPU:0"):
-        result = program()
-    initializer, dequeued = infeed.initializer, outfeed.dequeue()
-    with Session() as session:
-        session.run([initializer])
-        session.run(result)
-        got = session.run(dequeued)
-    assert tf.nest.map_structure(lambda leaf: leaf.tolist(), got) == {"x": [0], "rows": ([[0, 0]], [[1]])}
+    with pytest.raises(ValueError, match="dequeue an outfeed which has not been enqueued"):
+        outfeed.dequeue()
+    outfeed.enqueue(1)
+    with pytest.raises(ValueError, match="can only be enqueued once"):
+        outfeed.enqueue(2)
+    with tf.Graph().as_default():
+        assert isinstance(outfeed.enqueue(3), tf.Operation)
+        with pytest.raises(ValueError, match="can only be enqueued once"):
+            outfeed.enqueue(4)
+    with pytest.raises(RuntimeError, match="can only be created in eager mode"):
+        ipu.feeds.ScopedIPUOutfeedQueue()
+    with pytest.raises(RuntimeError, match="can only be iterated over in eager mode"):
+        next(iter(ipu.IPUOutfeedQueue()))
 
 
-def test_dequeue_that_was_built_for_other_elements_fails_and_loses_none() -> None:
+def test_dequeue_that_was_built_for_other_elements_fails_and_loses_none():
     # It once read the elements by the wrong shape, past their end.
     outfeed = ipu.IPUOutfeedQueue()
 
@@ -196,24 +147,13 @@ def test_dequeue_that_was_built_for_other_elements_fails_and_loses_none() -> Non
         np.testing.assert_array_equal(session.run(small), [[1, 1]])
 
 
-def test_second_enqueue_in_a_graph_is_refused() -> None:
-    outfeed = ipu.IPUOutfeedQueue()
-    outfeed.enqueue(1)
-    with pytest.raises(ValueError, match="can only be enqueued once"):
-        outfeed.enqueue(2)
-    with tf.Graph().as_default():
-        assert isinstance(outfeed.enqueue(3), tf.Operation)
-        with pytest.raises(ValueError, match="can only be enqueued once"):
-            outfeed.enqueue(4)
-
-
-def test_int8_elements_keep_their_values_and_are_taken_a_few_at_a_time() -> None:
+def test_structured_int8_elements_keep_their_values_and_are_taken_a_few_at_a_time():
     values = np.array([[-128, 127], [-1, 0], [5, -7]], np.int8)
     infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(values))
     outfeed = ipu.IPUOutfeedQueue()
 
     def body(x: Any) -> Any:
-        return outfeed.enqueue({"x": x, "wide": tf.cast(x, tf.int32)})
+        return outfeed.enqueue({"x": x, "rows": (tf.cast(x, tf.int32), [x])})
 
     with ipu.scopes.ipu_scope("/device:IPU:0"):
         program = ipu.compiler.compile(lambda: ipu.loops.repeat(3, body, [], infeed))
@@ -224,50 +164,39 @@ def test_int8_elements_keep_their_values_and_are_taken_a_few_at_a_time() -> None
         taken = [session.run(two) for _ in range(3)]
     assert [len(part["x"]) for part in taken] == [2, 1, 0]
     assert {part["x"].dtype for part in taken} == {np.dtype(np.int8)}
-    for name in ("x", "wide"):
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in taken]), values)
+    for part in (lambda one: one["x"], lambda one: one["rows"][0], lambda one: one["rows"][1][0]):
+        np.testing.assert_array_equal(np.concatenate([part(one) for one in taken]), values)
 
 
-@pytest.fixture
-def looked_up() -> Any:
-    """What initializes a table, an infeed that reads it, and the event that it begins to."""
+@pytest.mark.parametrize("initialized", [True, False])
+def test_table_of_a_dataset_may_be_initialized_after_the_initializer_ran_or_is_named_by_the_program(initialized):
     entries = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([5, 6]))
-    table = tf.lookup.StaticHashTable(entries, 0)
-    begun = threading.Event()
+    table, begun = tf.lookup.StaticHashTable(entries, 0), threading.Event()
+
+    def note(key: Any) -> Any:
+        begun.set()
+        return key
 
     def read(key: Any) -> Any:
-        def note(key: Any) -> Any:
-            begun.set()
-            return key
-
         return table.lookup(tf.ensure_shape(tf.numpy_function(note, [key], tf.int64), []))
 
-    return tf.compat.v1.tables_initializer(), ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(read)), begun
-
-
-def test_table_of_a_dataset_may_be_initialized_after_the_initializer_ran(looked_up: Any) -> None:
-    tables, infeed, begun = looked_up
-    program, initializer = program_of(infeed), infeed.initializer
-    with Session() as session:
-        session.run(initializer)
-        assert begun.wait(60)
-        session.run(tables)
-        assert session.run(program) == 5 + 6 + 0
-        assert session.run(program) == 0
-
-
-def test_table_that_is_never_initialized_is_named_by_the_program(looked_up: Any) -> None:
-    _, infeed, _ = looked_up
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(read))
     program, initializer, deleter = program_of(infeed), infeed.initializer, infeed.deleter
+    tables = tf.compat.v1.tables_initializer()
     with Session() as session:
         session.run(initializer)
-        with pytest.raises(tf.errors.FailedPreconditionError, match="Table not initialized"):
-            session.run(program)
-        session.run(initializer)
+        if initialized:
+            assert begun.wait(60)
+            session.run(tables)
+            assert [session.run(program) for _ in range(2)] == [5 + 6 + 0, 0]
+        else:
+            with pytest.raises(tf.errors.FailedPreconditionError, match="Table not initialized"):
+                session.run(program)
+            session.run(initializer)
         session.run(deleter)  # Nobody has asked for an element: the pump ends all the same.
 
 
-def test_enqueue_on_its_own_runs_in_a_session() -> None:
+def test_enqueue_on_its_own_runs_in_a_session():
     outfeed = ipu.IPUOutfeedQueue()
     value = tf.compat.v1.placeholder(tf.float32, [2])
     with ipu.scopes.ipu_scope("/device:IPU:0"):
@@ -279,31 +208,11 @@ def test_enqueue_on_its_own_runs_in_a_session() -> None:
         np.testing.assert_array_equal(session.run(dequeued)["twice"], [[0, 2], [2, 2], [4, 2]])
 
 
-def test_outfeed_deleter_ends_the_queue(infeed: Any) -> None:
+def test_deleter_ends_the_outfeed_and_a_closed_session_stops_the_reading_that_it_started(infeed):
     outfeed = ipu.IPUOutfeedQueue()
-    result, initializer = program_of(infeed, outfeed), infeed.initializer
-    dequeued, deleter = outfeed.dequeue(), outfeed.deleter
-    with Session() as session:
-        session.run(initializer)
-        session.run(result)
-        session.run(deleter)
-        for operation in (dequeued, deleter):
-            with pytest.raises(tf.errors.NotFoundError, match="it was deleted"):
-                session.run(operation)
-
-
-def test_position_is_the_queues_and_not_the_sessions(infeed: Any) -> None:
     result, initializer = program_of(infeed), infeed.initializer
-    with Session() as session:
-        session.run(initializer)
-        assert session.run(result) == 3
-        with Session() as other:
-            assert other.run(result) == 12
-        assert session.run(result) == 21
-
-
-def test_session_that_is_closed_stops_the_reading_that_it_started(infeed: Any) -> None:
-    result, initializer = program_of(infeed), infeed.initializer
+    enqueue, dequeued, deleter = outfeed.enqueue(1), outfeed.dequeue(), outfeed.deleter
+    del enqueue
     with Session() as session:
         session.run(initializer)
     with Session() as session:
@@ -311,10 +220,7 @@ def test_session_that_is_closed_stops_the_reading_that_it_started(infeed: Any) -
             session.run(result)
         session.run(initializer)
         assert session.run(result) == 3
-
-
-def test_scoped_outfeed_and_iteration_are_for_eager_mode() -> None:
-    with pytest.raises(RuntimeError, match="can only be created in eager mode"):
-        ipu.feeds.ScopedIPUOutfeedQueue()
-    with pytest.raises(RuntimeError, match="can only be iterated over in eager mode"):
-        next(iter(ipu.IPUOutfeedQueue()))
+        session.run(deleter)
+        for operation in (dequeued, deleter):
+            with pytest.raises(tf.errors.NotFoundError, match="it was deleted"):
+                session.run(operation)

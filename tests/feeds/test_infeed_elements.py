@@ -1,4 +1,4 @@
-"""The elements of an infeed: structures, types and shapes that a program can take, and those that it cannot."""
+"""The elements and arguments of an infeed and of `BufferDataset`: those that a program can take, and those that it cannot."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu.feeds import BufferDataset
 
 Pair = collections.namedtuple("Pair", ["left", "right"])  # noqa: PYI024  (What old code uses.)
 Dataset = tf.data.Dataset
@@ -36,53 +37,40 @@ def same(taken: Any, given: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "element",
-    [
-        X,
-        (X,),
-        (X, Y),
-        (X, Y, Z),
-        {"x": X},
-        {"y": Y, "x": X},
-        ({"x": X, "z": Z}, Y),
-        ({"x": X},),
-        ({"x": X}, {"y": Y}),
-        {"inputs": {"x": X, "y": Y}, "label": Z},
-        ({"inputs": {"x": X}, "y": Y}, Z),
-        Pair(X, Y),
-        Pair({"x": X}, Y),
-        collections.OrderedDict(z=Z, a=X),
-    ],
-    ids=repr,
-)
-def test_structure_arrives_as_the_dataset_has_it(element: Any, infeed_of: Any, take_one: Any) -> None:
-    dataset = Dataset.from_tensors(element)
-    taken = take_one(infeed_of(dataset))
-    same(taken, next(dataset.as_numpy_iterator()))
+STRUCTURES = [
+    X,
+    (X,),
+    (X, Y, Z),
+    {"y": Y, "x": X},
+    ({"x": X, "z": Z}, Y),
+    ({"x": X},),
+    ({"inputs": {"x": X}, "y": Y}, Z),
+    Pair({"x": X}, Y),
+    collections.OrderedDict(z=Z, a=X),
+    np.random.default_rng(1).random((512, 2048), np.float32),
+]
 
 
-def test_list_from_a_map_arrives_as_a_tuple(infeed_of: Any, take_one: Any) -> None:
-    taken = take_one(infeed_of(Dataset.from_tensors(Y).map(lambda y: [y, y + 1])))
-    assert isinstance(taken, tuple)
-    same(taken, (Y, Y + 1))
+def test_structures_arrive_as_the_dataset_has_them(infeed_of, strategy):
+    datasets = [Dataset.from_tensors(element) for element in STRUCTURES]
+    datasets.append(Dataset.from_tensors(Y).repeat().batch(4, drop_remainder=True))
+    lists = [Dataset.from_tensors(Y).map(lambda y: [y, y + 1]), Dataset.from_tensors(Y).map(lambda y: [y])]
+    queues = [infeed_of(dataset) for dataset in (*datasets, *lists)]
+    program = tf.function(lambda: [queue._dequeue() for queue in queues], jit_compile=True, autograph=False)
+    taken = strategy.run(program)
+    for found, dataset in zip(taken, datasets, strict=False):
+        same(found, next(dataset.as_numpy_iterator()))
+    assert isinstance(taken[-2], tuple)
+    same(taken[-2], (Y, Y + 1))
+    assert isinstance(taken[-1], tuple)
+    same(taken[-1], (Y,))
 
 
-def test_list_of_one_from_a_map_arrives_as_a_tuple_of_one(infeed_of: Any, take_one: Any) -> None:
-    taken = take_one(infeed_of(Dataset.from_tensors(Y).map(lambda y: [y])))
-    assert isinstance(taken, tuple)
-    same(taken, (Y,))
-
-
-@pytest.mark.parametrize(
-    "element",
-    [(X, (Y, Z)), ((X,),), {"x": (X, Y)}, ({"x": (X, Y)}, Z), (X, Pair(X, Y)), {"a": {"b": (X,)}}],
-    ids=repr,
-)
-def test_list_or_tuple_inside_of_an_element_is_refused(element: Any) -> None:
-    dataset = Dataset.from_tensors(0).map(lambda _: element)
-    with pytest.raises(ValueError, match=r"Nested list/tuple input shapes are not supported: .* Map the dataset to"):
-        ipu.IPUInfeedQueue(dataset)
+def test_list_or_tuple_inside_of_an_element_is_refused():
+    for element in [(X, (Y, Z)), ((X,),), {"x": (X, Y)}, ({"x": (X, Y)}, Z), (X, Pair(X, Y)), {"a": {"b": (X,)}}]:
+        dataset = Dataset.from_tensors(0).map(lambda _: element)  # noqa: B023
+        with pytest.raises(ValueError, match=r"Nested list/tuple input shapes are not supported: .* Map the dataset"):
+            ipu.IPUInfeedQueue(dataset)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +84,9 @@ def test_list_or_tuple_inside_of_an_element_is_refused(element: Any) -> None:
     ],
     ids=["batch", "batch of tuples", "padded batch", "generator", "py_function"],
 )
-def test_shape_that_is_not_fully_defined_is_refused(dataset: Any) -> None:
+def test_shape_that_is_not_fully_defined_is_refused(dataset):
     with pytest.raises(ValueError, match=r"Output shape .* is not fully defined.*`drop_remainder=True`"):
         ipu.IPUInfeedQueue(dataset)
-
-
-def test_batch_that_drops_the_remainder_is_taken(infeed_of: Any, take_one: Any) -> None:
-    taken = take_one(infeed_of(Dataset.from_tensors(Y).repeat().batch(4, drop_remainder=True)))
-    same(taken, np.stack([Y] * 4))
 
 
 @pytest.mark.parametrize(
@@ -116,36 +99,33 @@ def test_batch_that_drops_the_remainder_is_taken(infeed_of: Any, take_one: Any) 
     ],
     ids=["ragged", "sparse", "none", "dataset"],
 )
-def test_what_is_no_dense_tensor_is_refused(dataset: Any) -> None:
+def test_what_is_no_dense_tensor_is_refused(dataset):
     with pytest.raises(ValueError, match=r"the dataset's elements hold .*; a feed carries dense tensors alone"):
         ipu.IPUInfeedQueue(dataset)
 
 
-@pytest.mark.parametrize("dtype", ALLOWED, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3, 4)], ids=str)
-def test_type_and_shape_that_an_ipu_takes_arrives_unchanged(
-    dtype: tf.DType, shape: tuple[int, ...], infeed_of: Any, echo: Any
-) -> None:
-    values = np.random.default_rng(0).integers(0, 100, (6, *shape)).astype(dtype.as_numpy_dtype)
+def test_types_and_shapes_that_an_ipu_takes_arrive_unchanged(infeed_of, echo):
+    random = np.random.default_rng(0)
+    values = {
+        f"{dtype.name} {shape}": random.integers(0, 100, (6, *shape)).astype(dtype.as_numpy_dtype)
+        for dtype in ALLOWED
+        for shape in [(), (1,), (5,), (2, 3, 4)]
+    }
+    bits = np.array([0, 1, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7FC12345, 0x00800000], np.uint32)
+    values["bits"] = np.stack([bits] * 6).view(np.float32)
     outfeed = ipu.IPUOutfeedQueue()
     echo(infeed_of(Dataset.from_tensor_slices(values)), outfeed, 6)
-    same(outfeed.dequeue(), values)
-
-
-def test_float_bits_arrive_unchanged(infeed_of: Any, echo: Any) -> None:
-    bits = np.array([0, 1, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7FC12345, 0x00800000], np.uint32)
-    outfeed = ipu.IPUOutfeedQueue()
-    echo(infeed_of(Dataset.from_tensors(bits.view(np.float32))), outfeed, 1)
-    np.testing.assert_array_equal(outfeed.dequeue()[0].numpy().view(np.uint32), bits)
+    taken = outfeed.dequeue()
+    np.testing.assert_array_equal(taken["bits"].numpy().view(np.uint32), [bits] * 6)
+    del taken["bits"], values["bits"]
+    same(taken, values)
 
 
 @pytest.mark.parametrize(("dtype", "name"), REFUSED.items(), ids=list(REFUSED.values()))
-def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype: tf.DType, name: str) -> None:
+def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype, name):
     value = tf.constant(["a"]) if dtype == tf.string else tf.zeros([1], dtype)
     queue = ipu.IPUInfeedQueue(Dataset.from_tensors(({"a": X}, value)))  # Made without complaint.
-    words = (
-        rf"Unsupported datatype {name} on index 1 of .*\(int32, float32, float16, bool, int8, uint8\).*`dataset\.map"
-    )
+    words = rf"Unsupported datatype {name} on index 1 of .*\(int32, float32, float16, bool, int8, uint8\).*dataset\.map"
     with pytest.raises(tf.errors.FailedPreconditionError, match=words) as info:
         queue.initializer  # noqa: B018
     ways = {"floating": "`tf.cast(x, tf.float32)`", "integer": "`tf.cast(x, tf.int32)`", "complex": "`tf.math.real(x)`"}
@@ -154,14 +134,11 @@ def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype: tf.DType, n
     assert dtype.is_integer or "tf.cast(x, tf.int32)" not in str(info.value)
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)], ids=str)
-def test_dimension_of_size_zero_is_refused_when_the_queue_starts(shape: tuple[int, ...]) -> None:
-    queue = ipu.IPUInfeedQueue(Dataset.from_tensors({"a": X, "b": tf.zeros(shape)}))  # Made without complaint.
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"^The tensor on index 1 of .* of size 0.*leave it out"):
-        queue.initializer  # noqa: B018
-
-
-def test_dimension_of_size_zero_is_refused_when_a_session_starts_the_queue() -> None:
+def test_dimension_of_size_zero_is_refused_when_the_queue_starts():
+    for shape in [(0,), (3, 0), (0, 0, 2)]:
+        queue = ipu.IPUInfeedQueue(Dataset.from_tensors({"a": X, "b": tf.zeros(shape)}))  # Made without complaint.
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"^The tensor on index 1 .* of size 0.*leave it out"):
+            queue.initializer  # noqa: B018
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         queue = ipu.IPUInfeedQueue(Dataset.from_tensors(np.zeros([3, 0], np.float32)))
         with ipu.scopes.ipu_scope("/device:IPU:0"):
@@ -173,14 +150,8 @@ def test_dimension_of_size_zero_is_refused_when_a_session_starts_the_queue() -> 
             session.run(compiled)
 
 
-def test_large_element_arrives_unchanged(infeed_of: Any, take_one: Any) -> None:
-    big = np.random.default_rng(1).random((512, 2048), np.float32)
-    same(take_one(infeed_of(Dataset.from_tensors(big))), big)
-
-
-@pytest.mark.parametrize(
-    ("element", "positional", "named"),
-    [
+def test_loop_body_gets_a_tuple_by_position_and_a_dict_by_name(infeed_of, strategy):
+    cases = [
         (X, [7], {}),
         ((X,), [7], {}),
         ((X, X + 1), [7, 8], {}),
@@ -188,25 +159,134 @@ def test_large_element_arrives_unchanged(infeed_of: Any, take_one: Any) -> None:
         ({"b": X, "a": X + 1}, [], {"a": 8, "b": 7}),
         (({"b": X, "a": X + 1},), [], {"a": 8, "b": 7}),
         (({"b": X, "a": X + 1}, X + 2), [{"a": 8, "b": 7}, 9], {}),
-    ],
-    ids=repr,
-)
-def test_loop_body_gets_a_tuple_by_position_and_a_dict_by_name(
-    element: Any, positional: list[Any], named: dict[str, Any], infeed_of: Any, strategy: Any
-) -> None:
-    queue = infeed_of(Dataset.from_tensors(element).repeat())
-    outfeed = ipu.IPUOutfeedQueue()
-    assert queue.number_of_tuple_elements == len(positional) + len(named)
+    ]
+    queues = [infeed_of(Dataset.from_tensors(element).repeat()) for element, *_ in cases]
+    seen: list[Any] = []
 
     @tf.function(jit_compile=True, autograph=False)
-    def program() -> Any:
-        def body(total: Any, *args: Any, **kwargs: Any) -> Any:
-            outfeed.enqueue({"positional": args, "named": kwargs} if kwargs else {"positional": args})
-            return total + 1
+    def program() -> None:
+        for queue in queues:
+            outfeed = ipu.IPUOutfeedQueue()
 
-        return ipu.loops.repeat(2, body, [0], queue)
+            def body(total: Any, *args: Any, **kwargs: Any) -> Any:
+                outfeed.enqueue((args, kwargs) if args and kwargs else args or kwargs)  # noqa: B023
+                return total + 1
 
-    assert strategy.run(program) == 2
-    got = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), outfeed.dequeue())
-    twice = tf.nest.map_structure(lambda value: [value, value], {"positional": tuple(positional), "named": named})
-    assert got == twice if named else got["positional"] == twice["positional"]
+            ipu.loops.repeat(2, body, [0], queue)
+            seen.append(outfeed)
+
+    strategy.run(program)
+    for queue, outfeed, (_, positional, named) in zip(queues, seen, cases, strict=True):
+        assert queue.number_of_tuple_elements == len(positional) + len(named)
+        got = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), outfeed.dequeue())
+        assert got == tf.nest.map_structure(lambda value: [value, value], tuple(positional) or named)
+
+
+ONES = tf.data.Dataset.from_tensors(np.float32(1)).repeat()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        *(
+            ("device_ordinal", value, "Device ordinal must be an integer: `device_ordinal` is")
+            for value in ("0", 0.0, True, np.int64(0))
+        ),
+        ("device_ordinal", -1, "Device ordinal must be >= 0: `device_ordinal` is -1"),
+        ("prefetch_depth", 0, "prefetch_depth must be greater than zero, but it is 0"),
+        ("prefetch_depth", -1, "prefetch_depth must be greater than zero, but it is -1"),
+        ("prefetch_depth", 256, "prefetch_depth must be less than 256, but it is 256"),
+        ("prefetch_depth", "3", "`prefetch_depth` must be an integer, but it is '3'"),
+        ("prefetch_depth", 2.0, "`prefetch_depth` must be an integer, but it is 2.0"),
+        ("prefetch_depth", True, "`prefetch_depth` must be an integer, but it is True"),
+        ("optimise_latency", 1, "`optimise_latency` must be True or False, but is 1"),
+        *(
+            ("dataset", value, "`dataset` must be a `tf.data.Dataset`")
+            for value in ([1, 2], None, np.zeros(3), iter(ONES))
+        ),
+    ],
+)
+def test_faulty_argument_is_refused(name, value, words):
+    with pytest.raises(TypeError if name in ("optimise_latency", "dataset") else ValueError, match=words):
+        ipu.IPUInfeedQueue(**{"dataset": ONES, name: value})
+
+
+def test_device_is_that_of_the_ordinal_or_of_the_strategy_in_whose_scope_the_queue_is_made(configure):
+    configure(1, 1)
+    for make in (lambda **options: ipu.IPUInfeedQueue(ONES, **options), ipu.IPUOutfeedQueue):
+        with ipu.IPUStrategy("/device:IPU:1").scope():
+            assert make().device == "/device:IPU:1"
+            assert make(device_ordinal=0).device == "/device:IPU:0"
+        assert make().device == "/device:IPU:0"
+        assert make(device_ordinal=3).device == "/device:IPU:3"
+
+
+def test_prefetch_depth_is_three_where_it_is_none():
+    for depth, used in ((None, 3), (1, 1), (7, 7), (255, 255)):
+        assert ipu.IPUInfeedQueue(ONES, prefetch_depth=depth).prefetch_depth == used
+    # Arguments of earlier releases say nothing.
+    assert ipu.IPUInfeedQueue(ONES, feed_name="mine", replication_factor=2, _internal_id="x").prefetch_depth == 3
+
+
+@pytest.mark.parametrize("names", [("foo",), ("depth", "feed_names")])
+def test_argument_by_an_unknown_name_is_refused(names):
+    with pytest.raises(TypeError, match=f"no argument {', '.join(f'`{name}`' for name in names)}; it has.*prefetch"):
+        ipu.IPUInfeedQueue(ONES, **dict.fromkeys(names, 1))
+
+
+def test_names_of_queues_are_unique_in_the_process():
+    names = {ipu.IPUInfeedQueue(ONES)._name for _ in range(5)} | {ipu.IPUOutfeedQueue()._name for _ in range(5)}
+    assert len(names) == 10
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch_depth": 1}, {"prefetch_depth": 255}, {"optimise_latency": True}])
+def test_options_that_tune_transfers_change_no_result(options, echo, infeed_of, numbers):
+    infeed, outfeed = infeed_of(numbers(50), **options), ipu.IPUOutfeedQueue()
+    echo(infeed, outfeed, 50)
+    np.testing.assert_array_equal(outfeed.dequeue(), np.arange(50))
+
+
+def test_all_faults_of_a_dataset_are_named_together():
+    dataset = tf.data.Dataset.from_tensors((tf.zeros([4, 2]), (1, 2))).batch(3)
+    with pytest.raises(ValueError, match=r"(?s)Nested list/tuple.*\(None, 4, 2\) is not fully defined.*drop_remainder"):
+        ipu.IPUInfeedQueue(dataset)
+
+
+NUMBERS = tf.data.Dataset.range(7)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        NUMBERS,
+        NUMBERS.map(lambda x: (x, {"twice": [2 * x]})),
+        NUMBERS.map(lambda x: {"x": x}),
+        NUMBERS.map(lambda x: (tf.range(x),)),  # Of different shapes.
+    ],
+)
+def test_elements_are_those_of_the_dataset_without_the_rest(dataset):
+    whole = BufferDataset(dataset, 3)
+    assert whole.element_spec == dataset.element_spec
+    for one, other in zip(list(whole), list(dataset.take(6)), strict=True):
+        tf.nest.map_structure(lambda a, b: tf.debugging.assert_equal(a, b), one, other)
+    assert len(list(whole.batch(1) if dataset is NUMBERS else whole.map(lambda *x: x))) == 6
+
+
+def test_infeed_ends_with_the_last_whole_buffer(strategy):
+    infeed = ipu.IPUInfeedQueue(BufferDataset(NUMBERS.map(lambda x: tf.cast(x, tf.int32)), 3))
+    infeed.initializer  # noqa: B018
+    program = tf.function(lambda: ipu.loops.repeat(3, lambda total, x: total + x, [0], infeed), jit_compile=True)
+    assert [strategy.run(program).numpy() for _ in range(2)] == [3, 12]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        strategy.run(program)
+    infeed.deleter  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [(([1], 2), TypeError, "`input_dataset`"), ((NUMBERS, 2.0), TypeError, "`buffer_size`"),
+     ((NUMBERS, 0), ValueError, "`buffer_size=0`")],
+)  # fmt: skip
+def test_arguments_that_cannot_be_are_refused(arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        BufferDataset(*arguments)

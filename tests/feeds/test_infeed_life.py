@@ -1,8 +1,10 @@
-"""The life of an infeed queue: not started, started, restarted, deleted; and where it stands from run to run."""
+"""The life of queues: started, restarted, deleted; which traces and compilations they need, and who keeps whom alive."""
 
 from __future__ import annotations
 
 import gc
+import re
+import weakref
 from typing import Any
 
 import keras
@@ -14,34 +16,17 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu._native.library import native
 
 
-def test_program_of_a_queue_that_was_not_initialized_fails(numbers: Any, strategy: Any) -> None:
-    queue = ipu.IPUInfeedQueue(numbers(3))
-    program = tf.function(queue._dequeue, jit_compile=True)
+def test_queue_has_elements_from_its_initializer_to_its_deleter(numbers, strategy, take_one):
+    queue = ipu.IPUInfeedQueue(numbers(5))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"has no dataset iterator.*Access its `initializer`"):
-        strategy.run(program)
-
-
-def test_queue_that_was_not_initialized_is_no_argument_of_a_program(numbers: Any, take_one: Any) -> None:
-    queue = ipu.IPUInfeedQueue(numbers(3))
+        strategy.run(tf.function(queue._dequeue, jit_compile=True))
     with pytest.raises(RuntimeError, match=r"not initialized.*Access its `initializer`"):
         take_one(queue)
-
-
-def test_initializer_restarts_the_dataset_with_each_access(numbers: Any, take_one: Any) -> None:
-    queue = ipu.IPUInfeedQueue(numbers(5))
-    for _ in range(3):
+    with pytest.raises(tf.errors.NotFoundError, match=r"cannot be deleted: it was not initialized"):
+        queue.deleter  # noqa: B018
+    for _ in range(3):  # Each access restarts the dataset.
         assert queue.initializer is None
         assert [int(take_one(queue)) for _ in range(3)] == [0, 1, 2]
-
-
-def test_deleter_of_a_queue_that_was_not_initialized_fails(numbers: Any) -> None:
-    with pytest.raises(tf.errors.NotFoundError, match=r"cannot be deleted: it was not initialized"):
-        ipu.IPUInfeedQueue(numbers(3)).deleter  # noqa: B018
-
-
-def test_deleter_ends_the_queue_and_the_initializer_begins_anew(numbers: Any, infeed_of: Any, take_one: Any) -> None:
-    queue = infeed_of(numbers(5))
-    assert int(take_one(queue)) == 0
     assert queue.deleter is None
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"was not initialized, or it was deleted"):
         take_one(queue)
@@ -49,48 +34,23 @@ def test_deleter_ends_the_queue_and_the_initializer_begins_anew(numbers: Any, in
         queue.deleter  # noqa: B018
     queue.initializer  # noqa: B018
     assert int(take_one(queue)) == 0
+    queue.deleter  # noqa: B018
 
 
-def test_position_stays_from_run_to_run(numbers: Any, infeed_of: Any, echo: Any) -> None:
-    queue, outfeed = infeed_of(numbers(20)), ipu.IPUOutfeedQueue()
-    for n in (0, 3, 1, 7, 9):
-        echo(queue, outfeed, n)
-    np.testing.assert_array_equal(outfeed.dequeue(), np.arange(20))
-
-
-def test_elements_read_ahead_stay_for_another_program(numbers: Any, infeed_of: Any, echo: Any, take_one: Any) -> None:
+def test_elements_read_ahead_stay_for_the_next_run_and_for_another_program(numbers, infeed_of, echo, take_one):
     queue, outfeed = infeed_of(numbers(300), prefetch_depth=255), ipu.IPUOutfeedQueue()
-    echo(queue, outfeed, 5)
+    for n in (0, 3, 2):
+        echo(queue, outfeed, n)
     assert int(take_one(queue)) == 5
     echo(queue, outfeed, 5)
     assert int(take_one(queue)) == 11
     np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2, 3, 4, 6, 7, 8, 9, 10])
 
 
-def test_no_element_is_read_before_the_initializer(infeed_of: Any, take_one: Any) -> None:
-    read = []
-
-    def note(x: Any) -> Any:
-        read.append(int(x))
-        return x
-
-    def noted(x: Any) -> Any:
-        return tf.ensure_shape(tf.py_function(note, [x], tf.int32), [])
-
-    queue = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(1).repeat().map(noted))
-    assert read == []
-    queue.initializer  # noqa: B018
-    assert int(take_one(queue)) == 1
-    assert read
-
-
-@pytest.mark.parametrize("depth", [1, 3, 20])
-def test_prefetch_depth_is_what_is_kept_ready(depth: int, numbers: Any, infeed_of: Any, until: Any) -> None:
-    queue = infeed_of(numbers(1000), prefetch_depth=depth)
-    until(lambda: native.ipu_infeed_ready(queue._feed.number) == depth)
-
-
-def test_endless_dataset_is_not_read_endlessly(infeed_of: Any, numbers: Any, until: Any, echo: Any) -> None:
+def test_prefetch_depth_is_what_is_kept_ready_of_an_endless_dataset(infeed_of, numbers, until, echo):
+    for depth in (1, 3, 20):
+        queue = infeed_of(numbers(1000), prefetch_depth=depth)
+        until(lambda: native.ipu_infeed_ready(queue._feed.number) == depth)  # noqa: B023
     read = []
 
     def generate() -> Any:
@@ -99,28 +59,28 @@ def test_endless_dataset_is_not_read_endlessly(infeed_of: Any, numbers: Any, unt
             yield 1
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int32))
-    queue = infeed_of(dataset, prefetch_depth=2)
+    queue: Any = ipu.IPUInfeedQueue(dataset, prefetch_depth=2)
+    assert read == []  # No element is read before the initializer.
+    queue.initializer  # noqa: B018
     until(lambda: native.ipu_infeed_ready(queue._feed.number) == 2)
     echo(infeed_of(numbers(2000)), ipu.IPUOutfeedQueue(), 2000)  # Time in which a reader without bounds gets far.
     assert native.ipu_infeed_ready(queue._feed.number) == 2
     assert len(read) <= 2 + 3  # What is ready, and what the pump and the dataset's own buffers hold.
+    queue.deleter  # noqa: B018
 
 
-def test_dequeued_tells_whether_a_traced_program_takes_elements(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_dequeued_tells_whether_a_traced_program_takes_elements(numbers, infeed_of, strategy):
     queue = infeed_of(numbers(3))
     program = tf.function(queue._dequeue, jit_compile=True)
     assert queue.dequeued is False
     with strategy.scope():
         program.get_concrete_function()
     assert queue.dequeued is True
-
-
-def test_get_next_is_obsolete(numbers: Any) -> None:
     with pytest.raises(ValueError, match=r"`get_next\(\)` is obsolete"):
-        ipu.IPUInfeedQueue(numbers(3)).get_next()
+        queue.get_next()
 
 
-def test_queue_of_a_spec_has_no_initializer_and_no_deleter(numbers: Any, infeed_of: Any) -> None:
+def test_queue_of_a_spec_has_no_initializer_and_no_deleter(numbers, infeed_of):
     queue = infeed_of(numbers(3))
 
     @tf.function
@@ -135,15 +95,6 @@ def test_queue_of_a_spec_has_no_initializer_and_no_deleter(numbers: Any, infeed_
     trace(queue)
 
 
-def test_queue_ends_with_its_object(numbers: Any, infeed_of: Any) -> None:
-    queue = infeed_of(numbers(3).repeat())
-    number = queue._feed.number
-    assert native.ipu_infeed_ready(number) >= 0
-    del queue
-    gc.collect()
-    assert native.ipu_infeed_ready(number) == -1
-
-
 @tf.custom_gradient
 def doubled(x: Any) -> Any:
     return x * 2, lambda upstream: upstream * 2
@@ -151,9 +102,7 @@ def doubled(x: Any) -> Any:
 
 # TensorFlow registers such a gradient for ever, and it has the graph, which has the queue.
 @pytest.mark.parametrize("nested", [False, True])
-def test_queue_ends_with_a_function_that_has_it_in_its_closure_and_gradients_of_its_own(
-    numbers: Any, infeed_of: Any, strategy: ipu.IPUStrategy, nested: bool
-) -> None:
+def test_queue_ends_with_a_function_that_has_it_and_gradients_of_its_own(numbers, infeed_of, strategy, nested):
     def number_of_queue() -> int:
         queue = infeed_of(numbers(3).repeat())
         with strategy.scope():
@@ -164,14 +113,8 @@ def test_queue_ends_with_a_function_that_has_it_in_its_closure_and_gradients_of_
                 loss = doubled(weight) * tf.cast(x, tf.float32)
             return total + tape.gradient(loss, weight)
 
-        @tf.function(jit_compile=not nested)
-        def inner() -> Any:
-            return ipu.loops.repeat(3, body, [0.0], queue)
-
-        @tf.function(jit_compile=True)
-        def outer() -> Any:
-            return inner()
-
+        inner = tf.function(lambda: ipu.loops.repeat(3, body, [0.0], queue), jit_compile=not nested)
+        outer = tf.function(lambda: inner(), jit_compile=True)
         assert strategy.run(outer if nested else inner) == 2 * (0 + 1 + 2)
         return queue._feed.number
 
@@ -180,7 +123,7 @@ def test_queue_ends_with_a_function_that_has_it_in_its_closure_and_gradients_of_
     assert native.ipu_infeed_ready(number) == -1
 
 
-def test_queue_ends_with_a_step_that_trains_by_an_optimizer_of_keras(infeed_of: Any, strategy: ipu.IPUStrategy) -> None:
+def test_queue_ends_with_a_step_that_trains_by_an_optimizer_of_keras(infeed_of, strategy):
     def number_of_queue() -> int:
         queue = infeed_of(tf.data.Dataset.from_tensors(tf.ones([2, 1])).repeat())
         with strategy.scope():
@@ -206,7 +149,7 @@ def test_queue_ends_with_a_step_that_trains_by_an_optimizer_of_keras(infeed_of: 
     assert native.ipu_infeed_ready(number) == -1
 
 
-def test_gradients_of_a_function_are_found_as_long_as_a_graph_has_them(infeed_of: Any, numbers: Any) -> None:
+def test_gradients_of_a_function_are_found_as_long_as_a_graph_has_them(infeed_of, numbers):
     """The function that was called may be gone by then."""
     queue = infeed_of(numbers(3))  # As long as there is one, TensorFlow does not keep them for ever.
 
@@ -225,8 +168,130 @@ def test_gradients_of_a_function_are_found_as_long_as_a_graph_has_them(infeed_of
     assert queue is not None
 
 
-def test_queue_of_a_dataset_from_another_thread_lives_on(
-    numbers: Any, start: Any, infeed_of: Any, take_one: Any
-) -> None:
-    queue = start(lambda: infeed_of(numbers(3))).result(60)
+def test_queue_of_another_thread_lives_on_and_ends_with_its_object(numbers, start, infeed_of, take_one):
+    queue = start(lambda: infeed_of(numbers(3).repeat())).result(60)
     assert [int(take_one(queue)) for _ in range(3)] == [0, 1, 2]
+    number = queue._feed.number
+    assert native.ipu_infeed_ready(number) >= 0
+    del queue
+    gc.collect()
+    assert native.ipu_infeed_ready(number) == -1
+
+
+def counted(body: Any) -> tuple[Any, list[None]]:
+    """The body as a compiled function, and a list that grows with each trace."""
+    traces: list[None] = []
+
+    def noted(*args: Any) -> Any:
+        traces.append(None)
+        return body(*args)
+
+    return tf.function(noted, jit_compile=True, autograph=False), traces
+
+
+def test_queues_of_one_spec_share_a_trace(numbers, infeed_of, strategy):
+    program, traces = counted(lambda infeed, outfeed: outfeed.enqueue(infeed._dequeue()) and None)
+    for begin in range(4):
+        infeed, outfeed = infeed_of(numbers(begin, 10)), ipu.IPUOutfeedQueue(buffer_depth=begin + 1)
+        strategy.run(program, (infeed, outfeed))
+        infeed.initializer  # noqa: B018  (The access restarts it.)
+        strategy.run(program, (infeed, outfeed))
+        np.testing.assert_array_equal(outfeed.dequeue(), [begin, begin])
+    assert len(traces) == 1
+
+
+def test_passed_queue_of_another_spec_is_traced_anew(infeed_of, strategy):
+    program, traces = counted(lambda infeed: infeed._dequeue())
+    others = [np.float32([1]), np.int32(1), np.int32([1, 2]), (np.int32([1]),), {"x": np.int32([1])}]
+    for element in [np.int32([1]), *others, np.int32([1])]:
+        taken = strategy.run(program, (infeed_of(tf.data.Dataset.from_tensors(element)),))
+        tf.nest.assert_same_structure(taken, element)
+    assert len(traces) == 1 + len(others)
+    program, traces = counted(lambda outfeed: outfeed.enqueue(tf.constant(3)) and None)
+    for mode in ipu.IPUOutfeedMode:
+        outfeed = ipu.IPUOutfeedQueue(mode)
+        strategy.run(program, (outfeed,))
+        assert int(tf.reshape(outfeed.dequeue(), [])) == 3
+    assert len(traces) == 2
+
+
+def test_queue_outlives_its_program_which_functions_of_the_host_may_run(numbers, infeed_of, strategy):
+    infeed, outfeed = infeed_of(numbers(10)), ipu.IPUOutfeedQueue()
+
+    def run_twice() -> weakref.ref[Any]:
+        program = tf.function(lambda: outfeed.enqueue(infeed._dequeue()) and None, jit_compile=True, autograph=False)
+        strategy.run(program)
+
+        @tf.function
+        def on_host() -> None:
+            strategy.run(program)
+            strategy.run(program)
+
+        on_host()
+        return weakref.ref(program)
+
+    for _ in range(2):
+        program = run_twice()
+        gc.collect()
+        assert program() is None
+    np.testing.assert_array_equal(outfeed.dequeue(max_elements=3), [0, 1, 2])
+    read = tf.function(lambda: outfeed.dequeue() * 10, autograph=False)
+    np.testing.assert_array_equal(read(), [30, 40, 50])
+    by_spec = tf.function(lambda queue: queue._dequeue(), jit_compile=True, input_signature=[infeed._type_spec])
+    assert int(strategy.run(by_spec, (infeed_of(numbers(5, 9)),))) == 5
+
+
+def test_program_outlives_its_queues_and_the_python_code_of_their_datasets(infeed_of, strategy):
+    def program_alone() -> tuple[Any, int, int]:
+        def generate() -> Any:
+            yield from range(10)
+
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int32))
+        infeed, outfeed = infeed_of(dataset, prefetch_depth=1), ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program() -> Any:
+            x = infeed._dequeue()
+            outfeed.enqueue(x)
+            return x
+
+        assert outfeed._feed is not None
+        return program.get_concrete_function(), infeed._feed.number, outfeed._feed.number
+
+    program, infeed, outfeed = program_alone()
+    gc.collect()
+    assert [int(strategy.run(program)) for _ in range(10)] == list(range(10))
+    assert native.ipu_outfeed_ready(outfeed) == 10  # Nobody can read them, and nothing breaks.
+    del program
+    gc.collect()
+    assert native.ipu_infeed_ready(infeed) == -1
+    assert native.ipu_outfeed_drop(outfeed) == 0
+
+
+def test_queues_that_are_gone_leave_nothing_on_the_device(numbers, echo, infeed_of):
+    infeed, outfeed = infeed_of(numbers(10)), ipu.IPUOutfeedQueue()
+    echo(infeed, outfeed, 1)
+    names = [re.findall(r'ResourceHandle\(name="([^"]+)"', repr(queue._state()))[0] for queue in (infeed, outfeed)]
+
+    def exist() -> list[bool]:
+        with tf.device("/device:IPU:0"):
+            handles = [tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[4], shared_name=name) for name in names]
+            return [bool(tf.raw_ops.VarIsInitializedOp(resource=handle)) for handle in handles]
+
+    assert exist() == [True, True]
+    del infeed, outfeed
+    gc.collect()
+    assert exist() == [False, False]
+
+
+@pytest.mark.parametrize("how", ["passed twice", "captured and passed"])
+def test_program_that_gets_a_queue_twice_is_refused_in_words(how, numbers, infeed_of, strategy):
+    # XLA's own words were of a duplicate variable.
+    infeed = infeed_of(numbers(10))
+    both = tf.function(lambda a, b: (a._dequeue(), b._dequeue()), jit_compile=True, autograph=False)
+    capturing = tf.function(lambda a: (a._dequeue(), infeed._dequeue()), jit_compile=True, autograph=False)
+    program, args = (both, (infeed, infeed)) if how == "passed twice" else (capturing, (infeed,))
+    with pytest.raises(ValueError, match=r"gets the same queue twice.*Pass it once, or capture it alone"):
+        strategy.run(program, args)
+    other = infeed_of(numbers(50, 60))
+    assert [int(x) for x in strategy.run(both, (infeed, other))] == [0, 50]

@@ -1,7 +1,8 @@
-"""`IPUIterator` and `iter(dataset)` inside a strategy's scope."""
+"""`IPUIterator`, and `iter(dataset)` inside a strategy's scope; queues and iterators as composite tensors."""
 
 from __future__ import annotations
 
+import collections
 import gc
 from typing import Any
 
@@ -14,14 +15,20 @@ from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds import IPUIterator, IPUOwnedIterator
 
 
-def test_iter_of_a_dataset_in_the_scope_is_an_ipu_iterator(numbers: Any, strategy: Any) -> None:
+def test_iter_of_a_dataset_is_an_ipu_iterator_in_the_scope_alone(numbers, strategy, start):
     with strategy.scope():
         iterator = iter(numbers(3))
+        assert list(numbers(3).as_numpy_iterator()) == [0, 1, 2]
+        assert start(lambda: [int(x) for x in numbers(3)]).result(60) == [0, 1, 2]  # On another thread.
     assert type(iterator) is IPUOwnedIterator
     assert iterator.element_spec == tf.TensorSpec([], tf.int32)
+    assert not isinstance(iter(numbers(3)), IPUIterator)
+    assert [int(x) for x in numbers(3)] == [0, 1, 2]
+    with ipu.IPUStrategy(enable_dataset_iterators=False).scope():
+        assert [int(x) for x in iter(numbers(3))] == [0, 1, 2]
 
 
-def test_iter_of_a_dataset_of_tensorflow_1_follows_the_scope_as_well(strategy: Any) -> None:
+def test_iter_of_a_dataset_of_tensorflow_1_follows_the_scope_as_well(strategy):
     outfeed, dataset = ipu.IPUOutfeedQueue(), tf.compat.v1.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0])
     with strategy.scope():
         iterator = iter(dataset)
@@ -38,67 +45,19 @@ def test_iter_of_a_dataset_of_tensorflow_1_follows_the_scope_as_well(strategy: A
     assert [float(x) for x in dataset] == [1.0, 2.0, 3.0]
 
 
-def test_iter_of_a_dataset_outside_of_the_scope_is_tensorflows_own(numbers: Any, strategy: Any) -> None:
+def test_next_takes_an_element_in_a_program_and_is_refused_outside_of_one(numbers, strategy):
+    takes = [next, lambda it: it.next(), lambda it: it.get_next()]
     with strategy.scope():
-        pass
-    assert not isinstance(iter(numbers(3)), IPUIterator)
-    assert [int(x) for x in numbers(3)] == [0, 1, 2]
-
-
-def test_iter_of_a_dataset_is_tensorflows_own_without_dataset_iterators(numbers: Any) -> None:
-    with ipu.IPUStrategy(enable_dataset_iterators=False).scope():
-        assert [int(x) for x in iter(numbers(3))] == [0, 1, 2]
-
-
-def test_numpy_iterator_in_the_scope_reads_on_the_host(numbers: Any, strategy: Any) -> None:
-    with strategy.scope():
-        assert list(numbers(3).as_numpy_iterator()) == [0, 1, 2]
-
-
-def test_scope_of_another_thread_changes_nothing_here(numbers: Any, strategy: Any, start: Any) -> None:
-    with strategy.scope():
-        elements = start(lambda: [int(x) for x in numbers(3)]).result(60)
-    assert elements == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    "take", [next, lambda it: it.next(), lambda it: it.get_next()], ids=["next", ".next", "get_next"]
-)
-def test_next_takes_an_element_in_a_program(take: Any, numbers: Any, strategy: Any) -> None:
-    with strategy.scope():
-        iterator = iter(numbers(4))
+        iterator = iter(numbers(9))
+        for take in takes:
+            with pytest.raises(RuntimeError, match=r"can not be accessed in eager mode when inside `IPUStrategy`"):
+                take(iterator)
     assert iter(iterator) is iterator
-    program = tf.function(lambda: take(iterator), jit_compile=True, autograph=False)
-    assert [int(strategy.run(program)) for _ in range(4)] == [0, 1, 2, 3]
+    program = tf.function(lambda: [take(iterator) for take in takes], jit_compile=True, autograph=False)
+    assert [[int(x) for x in strategy.run(program)] for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
 
 
-@pytest.mark.parametrize(
-    "take", [next, lambda it: it.next(), lambda it: it.get_next()], ids=["next", ".next", "get_next"]
-)
-def test_next_outside_of_a_function_is_refused(take: Any, numbers: Any, strategy: Any) -> None:
-    with strategy.scope():
-        iterator = iter(numbers(3))
-        with pytest.raises(RuntimeError, match=r"can not be accessed in eager mode when inside `IPUStrategy`"):
-            take(iterator)
-
-
-def test_each_traced_next_is_one_dequeue(numbers: Any, strategy: Any) -> None:
-    with strategy.scope():
-        iterator = iter(numbers(100))
-
-    @tf.function(jit_compile=True)
-    def program(iterator: Any) -> Any:
-        first, second = next(iterator), next(iterator)
-        total = tf.constant(0)
-        for _ in tf.range(10):
-            total += next(iterator)
-        return first, second, total
-
-    assert [int(x) for x in strategy.run(program, (iterator,))] == [0, 1, sum(range(2, 12))]
-    assert [int(x) for x in strategy.run(program, (iterator,))] == [12, 13, sum(range(14, 24))]
-
-
-def test_for_over_an_iterator_in_a_program_is_refused(numbers: Any, strategy: Any) -> None:
+def test_loops_over_iterators_optionals_and_checkpoints_are_refused(numbers, strategy, tmp_path):
     with strategy.scope():
         iterator = iter(numbers(3))
 
@@ -111,28 +70,13 @@ def test_for_over_an_iterator_in_a_program_is_refused(numbers: Any, strategy: An
 
     with pytest.raises(NotImplementedError, match=r"`get_next_as_optional\(\)`.*Loop over `tf.range\(n\)`"):
         strategy.run(program, (iterator,))
-
-
-def test_get_next_as_optional_is_not_implemented(numbers: Any, strategy: Any) -> None:
     with strategy.scope(), pytest.raises(NotImplementedError, match="get_next_as_optional"):
-        iter(numbers(3)).get_next_as_optional()
-
-
-def test_iterator_is_not_saveable(numbers: Any, strategy: Any, tmp_path: Any) -> None:
-    with strategy.scope():
-        checkpoint = tf.train.Checkpoint(iterator=iter(numbers(3)))
+        iterator.get_next_as_optional()
     with pytest.raises(NotImplementedError, match=r"not saveable: leave it out of the checkpoint"):
-        checkpoint.save(tmp_path / "checkpoint")
+        tf.train.Checkpoint(iterator=iterator).save(tmp_path / "checkpoint")
 
 
-def test_iterator_may_be_captured(numbers: Any, strategy: Any) -> None:
-    with strategy.scope():
-        iterator = iter(numbers(3))
-    program = tf.function(lambda: next(iterator) * 2, jit_compile=True, autograph=False)
-    assert [int(strategy.run(program)) for _ in range(3)] == [0, 2, 4]
-
-
-def test_another_iterator_of_the_same_elements_needs_no_new_trace(numbers: Any, strategy: Any) -> None:
+def test_another_iterator_of_the_same_elements_needs_no_new_trace(numbers, strategy):
     traces = []
 
     @tf.function(jit_compile=True)
@@ -146,7 +90,7 @@ def test_another_iterator_of_the_same_elements_needs_no_new_trace(numbers: Any, 
     assert len(traces) == 1
 
 
-def test_iterator_is_an_element_of_other_structures(numbers: Any, strategy: Any) -> None:
+def test_iterator_is_an_element_of_other_structures(numbers, strategy):
     with strategy.scope():
         feeds = {"a": iter(numbers(3)), "b": [iter(numbers(10, 13)), tf.constant(100)]}
     program = tf.function(
@@ -155,28 +99,23 @@ def test_iterator_is_an_element_of_other_structures(numbers: Any, strategy: Any)
     assert [int(strategy.run(program, kwargs={"feeds": feeds})) for _ in range(3)] == [110, 112, 114]
 
 
-def test_owned_iterator_takes_its_queue_along(numbers: Any, strategy: Any) -> None:
-    with strategy.scope():
-        iterator = iter(numbers(3))
-    number = iterator._infeed_queue._feed.number
-    queue = iterator._infeed_queue
-    assert native.ipu_infeed_ready(number) >= 0
-    del iterator
-    gc.collect()
-    assert native.ipu_infeed_ready(number) == -1
-    with pytest.raises(tf.errors.NotFoundError, match="its Python object is gone"):
-        queue.deleter  # noqa: B018
+def test_owned_iterator_takes_its_queue_along(numbers, take_one):
+    for kind in (IPUOwnedIterator, IPUIterator):
+        iterator = kind(numbers(3))
+        queue = iterator._infeed_queue
+        number = queue._feed.number  # pyright: ignore[reportOptionalMemberAccess]
+        assert native.ipu_infeed_ready(number) >= 0
+        del iterator
+        gc.collect()
+        if kind is IPUIterator:
+            assert int(take_one(queue)) == 0
+            continue
+        assert native.ipu_infeed_ready(number) == -1
+        with pytest.raises(tf.errors.NotFoundError, match="its Python object is gone"):
+            queue.deleter  # noqa: B018
 
 
-def test_iterator_that_is_not_owned_leaves_its_queue(numbers: Any, strategy: Any, take_one: Any) -> None:
-    iterator = IPUIterator(numbers(3))
-    queue = iterator._infeed_queue
-    del iterator
-    gc.collect()
-    assert int(take_one(queue)) == 0
-
-
-def test_program_of_an_owned_iterator_that_is_gone_fails_in_words(numbers: Any, strategy: Any) -> None:
+def test_program_of_an_owned_iterator_that_is_gone_fails_in_words(numbers, strategy):
     def program_alone() -> Any:
         iterator = IPUOwnedIterator(numbers(3))
         return tf.function(lambda: next(iterator), jit_compile=True, autograph=False).get_concrete_function()
@@ -187,36 +126,25 @@ def test_program_of_an_owned_iterator_that_is_gone_fails_in_words(numbers: Any, 
         strategy.run(program)
 
 
-def test_iterator_is_made_of_a_dataset_and_options(numbers: Any, take_one: Any) -> None:
+def test_iterator_is_made_of_a_dataset_and_options_or_of_specs_and_components(numbers, infeed_of, take_one):
     iterator = IPUIterator(numbers(3), prefetch_depth=9, device_ordinal=0)
     assert iterator._infeed_queue.prefetch_depth == 9
     assert int(take_one(iterator)) == 0
-
-
-def test_iterator_is_made_of_specs_and_components(numbers: Any, infeed_of: Any, take_one: Any) -> None:
     queue = infeed_of(numbers(3))
     for kind in (IPUIterator, IPUOwnedIterator):
         iterator = kind(infeed_spec=queue._type_spec, element_spec=queue.element_spec, components=[queue])
-        assert iterator.element_spec == queue.element_spec
-        assert iterator.infeed_spec == queue._type_spec
+        assert (iterator.element_spec, iterator.infeed_spec) == (queue.element_spec, queue._type_spec)
         assert int(take_one(iterator)) == (0 if kind is IPUIterator else 1)
 
 
-def test_iterator_of_neither_dataset_nor_specs_is_refused(numbers: Any, infeed_of: Any) -> None:
+def test_iterator_of_faulty_arguments_or_elements_is_refused(numbers, infeed_of, strategy):
     spec = infeed_of(numbers(3))._type_spec
     for arguments in ({}, {"infeed_spec": spec}, {"element_spec": spec.element_spec}):
         with pytest.raises(ValueError, match=r"must both be given where `dataset` is not"):
             IPUIterator(**arguments)
-
-
-def test_iterator_of_both_dataset_and_specs_is_refused(numbers: Any, infeed_of: Any) -> None:
-    spec = infeed_of(numbers(3))._type_spec
-    for arguments in ({"infeed_spec": spec}, {"element_spec": spec.element_spec}):
-        with pytest.raises(ValueError, match=r"must not be given along with `dataset`"):
-            IPUIterator(numbers(3), **arguments)
-
-
-def test_iterator_over_faulty_elements_is_refused(strategy: Any) -> None:
+        if arguments:
+            with pytest.raises(ValueError, match=r"must not be given along with `dataset`"):
+                IPUIterator(numbers(3), **arguments)
     with strategy.scope():
         with pytest.raises(tf.errors.FailedPreconditionError, match="Unsupported datatype int64"):
             iter(tf.data.Dataset.range(3))
@@ -224,8 +152,95 @@ def test_iterator_over_faulty_elements_is_refused(strategy: Any) -> None:
             iter(tf.data.Dataset.from_tensors(np.float32([1, 2])).batch(2))
 
 
-def test_exhausted_iterator_ends_the_run(numbers: Any, echo: Any) -> None:
-    iterator, outfeed = IPUOwnedIterator(numbers(3)), ipu.IPUOutfeedQueue()
-    with pytest.raises(tf.errors.OutOfRangeError, match="ended after 3 elements"):
-        echo(iterator, outfeed, 5)
-    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
+Pair = collections.namedtuple("Pair", ["left", "right"])  # noqa: PYI024  (What old code uses.)
+X = np.int32(1)
+
+
+def spec_of(element: Any, infeed_of: Any, **options: Any) -> Any:
+    return infeed_of(tf.data.Dataset.from_tensors(element), **options)._type_spec
+
+
+def test_specs_of_equal_elements_are_equal_and_others_differ(infeed_of, configure):
+    configure(1, 1)
+    elements = [X, np.float32(1), np.int32([1]), (X,), (X, X), (X, X, X), {"a": X}, {"b": X}, {"b": X, "a": X},
+                ({"x": X}, X), Pair(X, X)]  # fmt: skip
+    specs = [spec_of(element, infeed_of) for element in elements]
+    for at, (first, element) in enumerate(zip(specs, elements, strict=True)):
+        second = spec_of(element, infeed_of, prefetch_depth=7)
+        assert first == second
+        assert hash(first) == hash(second)
+        assert first.is_compatible_with(second)
+        for other in specs[:at]:
+            assert first != other
+            assert not first.is_compatible_with(other)
+    assert specs[0] != spec_of(X, infeed_of, device_ordinal=1)
+    first = ipu.IPUOutfeedQueue(buffer_depth=2)._type_spec
+    assert first == ipu.IPUOutfeedQueue(optimise_latency=True)._type_spec
+    assert first != ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)._type_spec
+    assert first != ipu.IPUOutfeedQueue(device_ordinal=1)._type_spec
+
+
+def test_values_and_their_specs_can_be_taken_apart_and_put_together(infeed_of):
+    dataset = tf.data.Dataset.from_tensors(Pair(X, X))
+    queue, iterator = infeed_of(dataset), IPUOwnedIterator(dataset)
+    assert queue._type_spec.element_spec == queue.element_spec
+    assert iterator._type_spec == IPUIterator(dataset)._type_spec
+    outfeed = ipu.IPUOutfeedQueue()
+    for value, kind in ((queue, ipu.IPUInfeedQueue), (iterator, IPUIterator), (outfeed, ipu.IPUOutfeedQueue)):
+        spec: Any = value._type_spec
+        assert spec.value_type is kind
+        again = type(spec)._deserialize(spec._serialize())
+        assert again == spec
+        assert hash(again) == hash(spec)
+        assert spec.most_specific_common_supertype([again]) == spec
+        assert tf.nest.flatten({"a": value, "b": 1}) == [value, 1]
+        (component,) = tf.nest.flatten(value, expand_composites=True)
+        assert component.dtype == tf.resource
+        packed = tf.nest.pack_sequence_as(value, [component], expand_composites=True)
+        assert packed._type_spec == spec
+
+
+def test_queues_that_inner_functions_get_or_that_were_packed_again_reach_the_same_stream(infeed_of, numbers, strategy):
+    infeed, outfeed = infeed_of(numbers(5)), ipu.IPUOutfeedQueue()
+
+    @tf.function
+    def inner(source: Any, sinks: Any) -> Any:
+        x = source._dequeue()
+        sinks["sink"].enqueue(x * 10)
+        return x
+
+    @tf.function(jit_compile=True)
+    def program(source: Any, sink: Any) -> Any:
+        return inner(*tf.nest.map_structure(tf.identity, (source, {"sink": sink}), expand_composites=True))
+
+    assert [int(strategy.run(program, (infeed, outfeed))) for _ in range(3)] == [0, 1, 2]
+    np.testing.assert_array_equal(outfeed.dequeue(), [0, 10, 20])
+
+
+def test_concrete_function_takes_queues_by_their_specs(infeed_of, numbers, strategy):
+    first, second = infeed_of(numbers(5)), infeed_of(numbers(50, 55))
+    with strategy.scope():
+        program = tf.function(lambda queue: queue._dequeue(), jit_compile=True).get_concrete_function(first._type_spec)
+    assert [int(strategy.run(program, (queue,))) for queue in (first, second, first)] == [0, 50, 1]
+
+
+def test_queue_that_is_a_traced_argument_cannot_be_read_or_deleted_in_the_program():
+    @tf.function
+    def trace(queue: Any) -> None:
+        queue.enqueue(1)
+        assert queue.enqueued
+        assert queue.buffer_depth is None
+        with pytest.raises(RuntimeError, match="cannot be dequeued in the program"):
+            queue.dequeue()
+        with pytest.raises(RuntimeError, match="cannot be deleted in the program"):
+            queue.deleter  # noqa: B018
+
+    trace.get_concrete_function(ipu.IPUOutfeedQueue())
+
+
+def test_reprs_say_what_it_is(infeed_of, numbers):
+    infeed = infeed_of(numbers(5))
+    assert repr(infeed).startswith("<IPUInfeedQueue infeed_")
+    assert "on /device:IPU:0, elements TensorSpec" in repr(infeed)
+    assert "mode LAST" in repr(ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST))
+    assert repr(IPUOwnedIterator(numbers(5))).startswith("<IPUOwnedIterator over <IPUInfeedQueue")

@@ -1,7 +1,10 @@
-"""The order of elements in bodies with several dequeues, branches, nested loops, several queues, several programs."""
+"""The order of elements in one queue, and of the uses of several queues: that in which they were traced."""
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,40 +12,30 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._native.library import native
 
 
 def ints(structure: Any) -> Any:
     return tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), structure)
 
 
-def test_several_dequeues_in_one_body_keep_program_order(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_several_dequeues_keep_program_order_though_nobody_uses_an_element(numbers, infeed_of, strategy):
     queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def program(queue: Any) -> None:
-        for _ in tf.range(20):
-            first = queue._dequeue()
-            second = queue._dequeue()
-            outfeed.enqueue((first, second, queue._dequeue()))
-
-    strategy.run(program, (queue,))
-    assert ints(outfeed.dequeue()) == (list(range(0, 60, 3)), list(range(1, 60, 3)), list(range(2, 60, 3)))
-
-
-def test_dequeue_whose_element_nobody_uses_still_takes_it(numbers: Any, infeed_of: Any, strategy: Any) -> None:
-    queue = infeed_of(numbers(100))
 
     @tf.function(jit_compile=True)
     def program(queue: Any) -> Any:
         queue._dequeue()
-        for _ in tf.range(3):
+        for _ in tf.range(20):
+            first, second = queue._dequeue(), queue._dequeue()
             queue._dequeue()
+            outfeed.enqueue((first, second, queue._dequeue()))
         return queue._dequeue()
 
-    assert int(strategy.run(program, (queue,))) == 4
+    assert int(strategy.run(program, (queue,))) == 81
+    assert ints(outfeed.dequeue()) == (list(range(1, 81, 4)), list(range(2, 81, 4)), list(range(4, 81, 4)))
 
 
-def test_dequeues_in_branches_happen_where_the_branch_is_taken(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_dequeues_in_branches_happen_where_the_branch_is_taken(numbers, infeed_of, strategy):
     queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -67,7 +60,7 @@ def test_dequeues_in_branches_happen_where_the_branch_is_taken(numbers: Any, inf
     assert np.transpose(ints(outfeed.dequeue())).tolist() == expected
 
 
-def test_dequeues_and_enqueues_in_nested_loops_keep_program_order(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_dequeues_and_enqueues_in_nested_loops_keep_program_order(numbers, infeed_of, strategy):
     queue, inner, outer = infeed_of(numbers(1000)), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
@@ -94,7 +87,7 @@ def test_dequeues_and_enqueues_in_nested_loops_keep_program_order(numbers: Any, 
     assert ints(outer.dequeue()) == outers
 
 
-def test_loops_of_the_library_nest(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_loops_of_the_library_nest(numbers, infeed_of, strategy):
     queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True, autograph=False)
@@ -109,9 +102,9 @@ def test_loops_of_the_library_nest(numbers: Any, infeed_of: Any, strategy: Any) 
     assert ints(outfeed.dequeue()) == list(range(12))
 
 
-def test_only_enqueues_that_are_executed_appear(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_only_enqueues_that_are_executed_appear_in_one_stream(numbers, infeed_of, strategy):
     queue = infeed_of(numbers(100))
-    cond, branch = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+    cond, branch, both = (ipu.IPUOutfeedQueue() for _ in range(3))
 
     @tf.function(jit_compile=True)
     def program(queue: Any) -> None:
@@ -120,29 +113,18 @@ def test_only_enqueues_that_are_executed_appear(numbers: Any, infeed_of: Any, st
             tf.cond(x % 3 == 0, lambda: cond.enqueue(x), tf.no_op)  # noqa: B023  (Called at once.)
             if x % 4 == 1:
                 branch.enqueue(x)
+            if x % 2 == 0:
+                both.enqueue(x)
+            else:
+                both.enqueue(-x)
 
     strategy.run(program, (queue,))
     assert ints(cond.dequeue()) == [0, 3, 6, 9]
     assert ints(branch.dequeue()) == [1, 5, 9]
+    assert ints(both.dequeue()) == [0, -1, 2, -3, 4, -5, 6, -7, 8, -9]
 
 
-def test_enqueues_in_both_branches_are_one_stream(numbers: Any, infeed_of: Any, strategy: Any) -> None:
-    queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def program(queue: Any) -> None:
-        for _ in tf.range(6):
-            x = queue._dequeue()
-            if x % 2 == 0:
-                outfeed.enqueue(x)
-            else:
-                outfeed.enqueue(-x)
-
-    strategy.run(program, (queue,))
-    assert ints(outfeed.dequeue()) == [0, -1, 2, -3, 4, -5]
-
-
-def test_several_queues_in_one_program_do_not_mix(numbers: Any, infeed_of: Any, strategy: Any) -> None:
+def test_several_queues_in_one_program_do_not_mix(numbers, infeed_of, strategy):
     infeeds = [infeed_of(numbers(begin, begin + 50)) for begin in (0, 100, 200)]
     outfeeds = [ipu.IPUOutfeedQueue() for _ in range(3)]
 
@@ -160,34 +142,22 @@ def test_several_queues_in_one_program_do_not_mix(numbers: Any, infeed_of: Any, 
     assert ints(outfeeds[2].dequeue()) == {"sum": [i + (100 + 2 * i) + (200 + i) for i in range(10)]}
 
 
-def test_one_queue_feeds_different_programs_in_turn(numbers: Any, infeed_of: Any, strategy: Any) -> None:
-    queue = infeed_of(numbers(100))
-    double = tf.function(lambda: queue._dequeue() * 2, jit_compile=True, autograph=False)
-    pair = tf.function(lambda: (queue._dequeue(), queue._dequeue()), jit_compile=True, autograph=False)
-    results = [
-        ints(strategy.run(double)),
-        ints(strategy.run(pair)),
-        ints(strategy.run(double)),
-        ints(strategy.run(pair)),
-    ]
-    assert results == [0, (1, 2), 6, (4, 5)]
-
-
-def test_one_outfeed_collects_from_different_programs(strategy: Any) -> None:
-    outfeed = ipu.IPUOutfeedQueue()
+def test_one_queue_serves_different_programs_in_turn(numbers, infeed_of, strategy):
+    queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
-    def first() -> None:
+    def double() -> Any:
         for i in tf.range(3):
             outfeed.enqueue(i)
+        return queue._dequeue() * 2
 
     @tf.function(jit_compile=True)
-    def second() -> None:
+    def pair() -> Any:
         outfeed.enqueue(100)
+        return queue._dequeue(), queue._dequeue()
 
-    for program in (first, second, first):
-        strategy.run(program)
-    assert ints(outfeed.dequeue()) == [0, 1, 2, 100, 0, 1, 2]
+    assert [ints(strategy.run(program)) for program in (double, pair, double, pair)] == [0, (1, 2), 6, (4, 5)]
+    assert ints(outfeed.dequeue()) == [0, 1, 2, 100, 0, 1, 2, 100]
 
 
 def _twice_in_a_row(queue: Any) -> None:
@@ -195,7 +165,7 @@ def _twice_in_a_row(queue: Any) -> None:
     queue.enqueue(2)
 
 
-def _before_a_loop_and_in_it(queue: Any) -> None:
+def _before_a_loop_and_in(queue: Any) -> None:
     queue.enqueue(1)
     for i in tf.range(2):
         queue.enqueue(i)
@@ -214,31 +184,25 @@ def _in_a_branch_and_after_it(queue: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [_twice_in_a_row, _before_a_loop_and_in_it, _in_a_loop_and_after_it, _in_a_branch_and_after_it]
+    "body", [_twice_in_a_row, _before_a_loop_and_in, _in_a_loop_and_after_it, _in_a_branch_and_after_it]
 )
 @pytest.mark.parametrize("passed", [True, False], ids=["passed", "captured"])
-def test_second_enqueue_in_a_graph_or_one_around_it_is_refused(body: Any, passed: bool, strategy: Any) -> None:
+def test_second_enqueue_in_a_graph_or_one_around_it_is_refused(body, passed, strategy):
     queue = ipu.IPUOutfeedQueue()
     program = tf.function(body if passed else lambda: body(queue), jit_compile=True)
     with pytest.raises(ValueError, match=r"An outfeed can only be enqueued once"):
         strategy.run(program, (queue,) if passed else ())
 
 
-def test_enqueue_in_another_graph_is_allowed(strategy: Any) -> None:
-    queue = ipu.IPUOutfeedQueue()
-    program = tf.function(lambda x: queue.enqueue(tf.cast(x, tf.int32)) and None, jit_compile=True)
-    strategy.run(program, (tf.constant(1),))
-    strategy.run(program, (tf.constant(2.0),))  # A second trace of the function.
-    assert ints(queue.dequeue()) == [1, 2]
-
-
-def test_enqueue_can_be_traced_again_after_a_trace_that_failed(strategy: Any) -> None:
+def test_enqueue_can_be_traced_again_after_a_trace_that_failed(strategy):
     queue = ipu.IPUOutfeedQueue()
     faulty = True
+    inner = tf.function(lambda x: queue.enqueue(x) and None)
 
     @tf.function(jit_compile=True)
     def program() -> None:
-        queue.enqueue(5)
+        inner(tf.constant(1))
+        inner(tf.constant(2))  # An inner function may be called twice.
         if faulty:
             raise KeyError("in the body")
 
@@ -246,17 +210,259 @@ def test_enqueue_can_be_traced_again_after_a_trace_that_failed(strategy: Any) ->
         strategy.run(program)
     faulty = False
     strategy.run(program)
-    assert ints(queue.dequeue()) == [5]
+    again = tf.function(lambda x: queue.enqueue(tf.cast(x, tf.int32)) and None, jit_compile=True)
+    strategy.run(again, (tf.constant(3),))  # Other graphs may enqueue too.
+    strategy.run(again, (tf.constant(4.0),))
+    assert ints(queue.dequeue()) == [1, 2, 3, 4]
 
 
-def test_inner_function_that_enqueues_may_be_called_twice(strategy: Any) -> None:
-    queue = ipu.IPUOutfeedQueue()
-    inner = tf.function(lambda x: queue.enqueue(x) and None)
+DEADLINE = 60.0
+
+
+class Environment:
+    """A host that answers each action with the next observation: the action and one more. The first one is 1."""
+
+    def __init__(self, replicas: int = 1) -> None:
+        self.seen: list[Any] = []
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self.actions = ipu.IPUOutfeedQueue()
+        self.dataset = tf.data.Dataset.from_generator(self._observations, output_signature=tf.TensorSpec([], tf.int32))
+        self._give(np.ones(replicas, np.int32))
+        self._thread = threading.Thread(target=self._answer)
+        self._thread.start()
+
+    def _give(self, observations: Any) -> None:
+        for observation in np.atleast_1d(observations):
+            self._answers.put(observation)
+
+    def _observations(self) -> Iterator[Any]:
+        while (observation := self._answers.get()) is not None:
+            yield observation
+
+    def _answer(self) -> None:
+        while not self._stopped.is_set():
+            for action in self.actions:
+                self.seen.append(action.numpy().tolist())
+                self._give(action.numpy() + 1)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._answers.put(None)
+        self._thread.join(DEADLINE)
+
+
+@pytest.fixture
+def environment() -> Iterator[Callable[..., Environment]]:
+    made: list[Environment] = []
+
+    def make(*args: Any) -> Environment:
+        ipu.feeds.set_wait_limit(DEADLINE)
+        made.append(Environment(*args))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def ready(sink: Any) -> int:
+    return native.ipu_outfeed_ready(sink._feed.number)
+
+
+def loop(act: Callable[[Any], Any], observe: Callable[[], Any], n: Any) -> Any:
+    observation = observe()
+    for _ in tf.range(n):
+        act(2 * observation)
+        observation = observe()
+    return observation
+
+
+def branches(act: Callable[[Any], Any], observe: Callable[[], Any], n: Any) -> Any:
+    observation = observe()
+    for i in tf.range(n):
+        if n > 0:
+            act(2 * observation)
+        observation = observe() if i % 2 == 0 else tf.identity(observe())
+    return observation
+
+
+def one_branch_after_the_other(act: Callable[[Any], Any], observe: Callable[[], Any], n: Any) -> Any:
+    observation = observe()
+    i = 0
+    while i < 2 * n:
+        if i % 2 == 0:
+            act(2 * observation)
+        else:
+            observation = observe()
+        i += 1
+    return observation
+
+
+def functions_in_a_loop(act: Callable[[Any], Any], observe: Callable[[], Any], n: Any) -> Any:
+    acting, observing = tf.function(lambda x: act(x) and None), tf.function(observe)
+    observation = observing()
+    for _ in tf.range(n):
+        acting(2 * observation)
+        observation = observe()
+    return observation
+
+
+def library_loop(act: Callable[[Any], Any], observe: Callable[[], Any], n: Any) -> Any:
+    def body(observation: Any) -> Any:
+        act(2 * observation)
+        return observe()
+
+    return ipu.loops.repeat(n, body, [observe()])
+
+
+@pytest.mark.parametrize(
+    ("episode", "ipus"),
+    [(loop, 1), (branches, 1), (one_branch_after_the_other, 1), (functions_in_a_loop, 1), (library_loop, 1), (loop, 2)],
+)
+def test_environment_on_the_host_answers_each_action(environment, infeed_of, replicas, episode, ipus):
+    strategy, host = replicas(ipus), environment(ipus)
+    observations = infeed_of(host.dataset)
+    converted = tf.autograph.experimental.do_not_convert if episode is library_loop else lambda function: function
+
+    @tf.function(jit_compile=True)
+    def program(observations: Any, n: Any) -> Any:
+        return converted(episode)(host.actions.enqueue, observations._dequeue, n)
+
+    # Observations are 1, 3, 7, 15, ...
+    assert int(strategy.run(program, (observations, tf.constant(4)))) == 31
+    assert host.seen == [action if ipus == 1 else [action] * ipus for action in (2, 6, 14, 30)]
+
+
+def test_environment_answers_each_micro_batch_of_a_sequential_pipeline(environment, infeed_of, strategy):
+    host = environment()
+    observations = infeed_of(host.dataset)
 
     @tf.function(jit_compile=True)
     def program() -> None:
-        inner(tf.constant(1))
-        inner(tf.constant(2))
+        ipu.pipelining.pipeline(
+            [lambda observation: observation + observation, lambda action: action],
+            4,
+            infeed_queue=observations,
+            outfeed_queue=host.actions,
+            device_mapping=[0, 0],
+            pipeline_schedule=ipu.pipelining.PipelineSchedule.Sequential,
+        )
 
     strategy.run(program)
-    assert ints(queue.dequeue()) == [1, 2]
+    host.stop()
+    assert host.seen == [2, 6, 14, 30]
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_nothing_behind_a_dequeue_is_seen_before_its_element(pipelined, strategy, tap, infeed_of, until_waiting, start):
+    source = infeed_of(tap.dataset)
+    before, results, behind = (ipu.IPUOutfeedQueue() for _ in range(3))
+    stages = [lambda x: x + 1, lambda x: 2 * x]
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        before.enqueue(1)
+        if pipelined:  # With several micro-batches under way.
+            ipu.pipelining.pipeline(stages, 4, infeed_queue=source, outfeed_queue=results, device_mapping=[0, 0])
+        else:
+            source._dequeue()
+        behind.enqueue(2)
+
+    run = start(lambda: strategy.run(program))
+    until_waiting(source, before, 1)
+    assert ready(behind) == 0
+    tap.put(0, 1, 2, 3)
+    run.result(DEADLINE)
+    assert behind.dequeue().numpy().tolist() == [2]
+    if pipelined:
+        assert results.dequeue().numpy().tolist() == [2, 4, 6, 8]
+
+
+def dequeue_compute_enqueue(source: Any, sink: Any) -> None:
+    for _ in tf.range(3):
+        x, y = source._dequeue()
+        sink.enqueue(tf.reduce_sum(x) + y)
+
+
+def dequeue_alone(source: Any, sink: Any) -> None:
+    del sink
+    for _ in tf.range(3):
+        source._dequeue()
+
+
+def two_dequeues(source: Any, sink: Any) -> None:
+    for _ in tf.range(3):
+        x, y = source._dequeue()
+        sink.enqueue((tf.reduce_sum(x) + y, source._dequeue()[1]))
+
+
+def enqueue_then_dequeue(source: Any, sink: Any) -> None:
+    y = 0.0
+    for _ in tf.range(3):
+        sink.enqueue(y)
+        _, y = source._dequeue()
+
+
+def loop_behind_a_dequeue(source: Any, sink: Any) -> None:
+    source._dequeue()
+    for _ in tf.range(3):
+        sink.enqueue(source._dequeue()[1])
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (dequeue_compute_enqueue, [1.0, 6.0, 11.0]),
+        (dequeue_alone, None),
+        (two_dequeues, ([1.0, 11.0, 21.0], [1.0, 3.0, 5.0])),
+        (enqueue_then_dequeue, [0.0, 0.0, 1.0]),
+        (loop_behind_a_dequeue, [1.0, 2.0, 3.0]),
+    ],
+)
+def test_queues_of_loops_are_used_as_traced(body, left, strategy, infeed_of):
+    xs = np.arange(16, dtype=np.float32).reshape(8, 2)
+    source = infeed_of(tf.data.Dataset.from_tensor_slices((xs, np.arange(8, dtype=np.float32))))
+    sink: Any = ipu.IPUOutfeedQueue()
+    program = tf.autograph.to_graph(body)
+    strategy.run(tf.function(lambda: program(source, sink) and None, jit_compile=True, autograph=False))
+    found = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), sink.dequeue()) if sink.enqueued else None
+    assert found == left
+
+
+def test_enqueue_of_what_xla_knows_ahead_still_comes_after_the_dequeue(strategy, tap, infeed_of, until_waiting, start):
+    source = infeed_of(tap.dataset)
+    sink: Any = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program() -> None:
+        for _ in tf.range(3):
+            sink.enqueue(0 * source._dequeue())
+
+    running = start(lambda: strategy.run(program))
+    for given in range(3):
+        until_waiting(source, sink, given)
+        assert ready(sink) == given
+        tap.put(7)
+    running.result(DEADLINE)
+    assert sink.dequeue().numpy().tolist() == [0, 0, 0]
+
+
+def test_sessions_run_programs_in_order_again_and_again():
+    with tf.Graph().as_default() as graph:
+        source = ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(lambda x: tf.cast(x, tf.int32)))
+        sink = ipu.IPUOutfeedQueue()
+
+        def program() -> Any:
+            first = source._dequeue()
+            with tf.control_dependencies([sink.enqueue(10 * first)]):
+                return first, source._dequeue()
+
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            results = ipu.compiler.compile(program)
+        taken = sink.dequeue()
+        with tf.compat.v1.Session(graph=graph) as session:
+            session.run(source.initializer)
+            assert [session.run(results) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+            assert session.run(taken).tolist() == [0, 20, 40]
+            session.run([source.deleter, sink.deleter])
