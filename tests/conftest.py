@@ -15,6 +15,7 @@ os.environ.setdefault(
 
 import functools
 import gc
+import html.parser
 import logging
 import runpy
 import signal
@@ -93,10 +94,7 @@ def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Takes the many objects of what tests import out of the collector's sight: each look at them takes half a second.
-
-    It comes less often than in Python's default, in which it takes a sixteenth of all time: tracing makes many objects.
-    """
+    """Takes what tests import out of the collector's sight, which took half a second a look, and has it come less often."""
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -194,6 +192,17 @@ def configure() -> Callable[..., ipu.IPUConfig]:
 
 
 @pytest.fixture
+def refused() -> Callable[..., None]:
+    """`refused(error, words, call, *args, **kwargs)` expects such an error of a call, with these words."""
+
+    def check(error: type[Exception], words: str, call: Callable[..., object], *args: object, **kwargs: object) -> None:
+        with pytest.raises(error, match=words):
+            call(*args, **kwargs)
+
+    return check
+
+
+@pytest.fixture
 def compiled_text() -> Callable[..., str]:
     """`compiled_text(strategy, function, *args)` is what XLA makes of the program that the strategy would run, as text."""
 
@@ -212,10 +221,7 @@ def compiled_text() -> Callable[..., str]:
 
 @pytest.fixture
 def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
-    """`with compilations() as names:` has the names of the modules that XLA compiled in the block, after the block.
-
-    A dump of XLA's would show the same, but only of an interpreter that was started for it.
-    """
+    """`with compilations() as names:` has the names of the modules that XLA compiled in the block, after the block."""
     from tensorflow.python.profiler.internal import _pywrap_profiler
     from tensorflow.tsl.profiler.protobuf import trace_events_pb2
 
@@ -274,11 +280,9 @@ def forking(quick_imports: Mapping[str, str]) -> Iterator[Forking]:
 
 @pytest.fixture
 def run_script(tmp_path: Path, forking: Forking) -> RunScript:
-    """Runs a script in a process of its own, from an empty folder, so that it sees the installed package alone.
+    """Runs dedented code in a process of its own, from an empty folder, where TensorFlow and Keras are imported already.
 
-    TensorFlow and Keras are imported there already, the package is not. Call it as `run_script(code, *arguments,
-    timeout=300, env=None, check=True)`: `code` is dedented, `env` adds variables (a value of None removes one), and with
-    `check` a script that fails fails the test, with all it printed.
+    `env` adds variables (None removes one), and with `check` a script that fails fails the test, with all it printed.
     """
 
     def run(
@@ -302,11 +306,7 @@ def run_script(tmp_path: Path, forking: Forking) -> RunScript:
 def run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Runs a file as a script in this process, from an empty folder: `run_here(path, *arguments)` gives what it prints.
-
-    To start an interpreter takes longer than most scripts do. What a script may leave behind is what `fresh_system`
-    takes back: a configuration. The names that Keras gives to layers begin anew, and the log is as it was.
-    """
+    """Runs a file as a script in this process, from an empty folder: `run_here(path, *arguments)` gives what it prints."""
 
     def run(path: Path, *arguments: str) -> list[str]:
         folder = tmp_path / "empty"
@@ -333,11 +333,7 @@ def run_here(
 
 @pytest.fixture
 def check_growth() -> Callable[[Callable[[], object], int], None]:
-    """`check_growth(call, limit)` fails if the process is larger by `limit` bytes or more after each of three calls.
-
-    What leaks does so each time, and what the system or another thread does meanwhile comes but once. Memory that maps
-    files does not count: it comes and goes as the system likes.
-    """
+    """`check_growth(call, limit)` fails if each of three calls leaves `limit` bytes or more behind, mapped files aside."""
 
     def own() -> int:
         _, pages, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
@@ -382,3 +378,38 @@ def within() -> Callable[[float, Callable[[], object]], object]:
         return outcome[0]
 
     return run
+
+
+class _Page(html.parser.HTMLParser):
+    """Reads a page strictly: what is open, which ids there are, which addresses, and the cells of tables."""
+
+    VOID = frozenset(("meta", "br", "hr", "img", "input", "link", "path", "use"))
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str | None] = []
+        self.addresses: list[str | None] = []
+        self.elements: dict[str, int] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[tag] = self.elements.get(tag, 0) + 1
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture
+def read_page() -> type[_Page]:
+    return _Page

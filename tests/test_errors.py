@@ -1,8 +1,14 @@
-"""Each error of the system is of one of three kinds."""
+"""Errors of the system, where the traceback of a fault ends, and warnings of AutoGraph."""
 
-from __future__ import annotations
+import logging
+import traceback
+import warnings
 
-from tensorflow_ipu import errors
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import compiler, errors, pipelining, scopes
 
 
 def test_every_error_is_of_one_kind_and_an_ipu_error():
@@ -16,9 +22,87 @@ def test_every_error_is_of_one_kind_and_an_ipu_error():
 
 
 def test_recoverable_errors_say_what_recovers():
-    def all_below(kind: type) -> list[type]:
+    def all_below(kind):
         return [one for below in kind.__subclasses__() for one in (below, *all_below(below))]
 
     recoverable = all_below(errors.RecoverableError)
     assert errors.ForkedProcessError in recoverable
     assert all(error.recovery_action.isupper() for error in recoverable)
+
+
+def faulty():
+    pipelining.pipeline([lambda x: x, lambda y: y], 0, inputs=[1.0])
+
+
+def failing():
+    def last(x):
+        return tf.reshape(x, [77])
+
+    pipelining.pipeline([lambda x: x, last], 2, inputs=[1.0], outfeed_queue=ipu.IPUOutfeedQueue())
+
+
+def raised(call):
+    """What a call raises: its message, and its frames from the call on."""
+    with pytest.raises(ValueError, match="gradient_accumulation_count|reshape") as caught:
+        call()
+    return str(caught.value), traceback.extract_tb(caught.tb)
+
+
+@pytest.mark.parametrize("autograph", [True, False])
+def test_a_fault_of_an_argument_ends_in_the_call_that_has_it(autograph, strategy):
+    with strategy.scope():
+        message, frames = raised(lambda: strategy.run(tf.function(faulty, jit_compile=True, autograph=autograph)))
+    if not autograph:
+        assert (frames[-1].filename, frames[-1].name) == (__file__, "faulty")
+    else:
+        # AutoGraph says in words where the user's code is.
+        assert message.count("File ") == 1
+        assert "in faulty  *" in message
+        assert len(frames) < 6
+
+
+def test_a_fault_in_a_graph_ends_in_the_call_that_has_it():
+    with scopes.ipu_scope("/device:IPU:0"):
+        _, frames = raised(lambda: compiler.compile(faulty))
+    assert (frames[-1].filename, frames[-1].name) == (__file__, "faulty")
+
+
+def test_a_fault_in_a_stage_is_told_with_its_line(strategy):
+    with strategy.scope():
+        _, frames = raised(lambda: strategy.run(tf.function(failing, jit_compile=True, autograph=False)))
+        assert [frame.name for frame in frames[-2:]] == ["failing", "last"]
+        message, _ = raised(lambda: strategy.run(tf.function(failing, jit_compile=True)))
+    assert message.count("File ") == 1
+    assert "in last  *" in message
+
+
+def test_all_frames_stay_where_tensorflow_keeps_its_own():
+    tf.debugging.disable_traceback_filtering()
+    try:
+        with scopes.ipu_scope("/device:IPU:0"):
+            _, frames = raised(lambda: compiler.compile(faulty))
+    finally:
+        tf.debugging.enable_traceback_filtering()
+    assert frames[-1].name == "raise_any"
+
+
+# Python 3.13 warns of how AutoGraph copies syntax trees. Hundreds of programs failed where warnings were errors.
+def test_loop_of_a_program_is_rewritten_where_all_warnings_but_one_are_errors(strategy, caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # As docs/emulation.md has it.
+        warnings.filterwarnings(
+            "ignore", r"\w+\.__init__ got an unexpected keyword argument '___pyct_anno'", DeprecationWarning
+        )
+
+        @tf.function(jit_compile=True)
+        def program(n):
+            total = 0
+            for i in tf.range(n):
+                if i % 2 == 0:
+                    total += i
+            return total
+
+        with caplog.at_level(logging.WARNING):
+            assert strategy.run(program, (tf.constant(7),)).numpy() == 12
+    assert "could not transform" not in caplog.text

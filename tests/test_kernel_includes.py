@@ -24,52 +24,38 @@ LAYERS = (
 COMPILER = {"lowering", "precision"}
 
 
-def sources() -> list[pathlib.Path]:
+def sources():
     return sorted(path for path in KERNELS.rglob("*") if path.suffix in (".cc", ".h"))
 
 
-def includes(path: pathlib.Path) -> list[str]:
-    return re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE)
+def includes():
+    """(file, its folder, what it includes, the folder of that or None) for each include."""
+    for path in sources():
+        file = path.relative_to(KERNELS)
+        for include in re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE):
+            match = re.match(r"tensorflow_ipu/kernels/([a-z_]+)/", include)
+            yield str(file), file.parts[0], include, match and match[1]
 
 
-def folder_of(include: str) -> str | None:
-    match = re.match(r"tensorflow_ipu/kernels/([a-z_]+)/", include)
-    return match and match[1]
-
-
-def test_every_folder_has_a_layer():
-    assert {path.relative_to(KERNELS).parts[0] for path in sources()} == set(LAYERS), "give the new folder a layer"
-
-
-def test_includes_run_downward():
-    upward = [
-        f"{path.relative_to(KERNELS)} includes {include}"
-        for path in sources()
-        for include in includes(path)
-        if (folder := folder_of(include)) is not None
-        and LAYERS.index(folder) < LAYERS.index(path.relative_to(KERNELS).parts[0])
+def test_includes_run_downward_and_the_core_needs_the_standard_library_alone():
+    found = list(includes())
+    assert not [
+        (file, include)
+        for file, own, include, folder in found
+        if folder is not None and LAYERS.index(folder) < LAYERS.index(own)
     ]
-    assert not upward
-
-
-def test_the_core_needs_the_standard_library_alone():
-    foreign = [
-        f"{path.relative_to(KERNELS)} includes {include}"
-        for path in sources()
-        if path.relative_to(KERNELS).parts[0] == "core"
-        for include in includes(path)
-        if "/" in include and folder_of(include) != "core" and not include.startswith("sys/")
+    assert not [
+        (file, include)
+        for file, own, include, folder in found
+        if own == "core" and "/" in include and folder != "core" and not include.startswith("sys/")
     ]
-    assert not foreign
 
 
 def test_headers_of_the_compiler_are_read_where_programs_are_lowered_alone():
     """A unit that reads them takes five times as long to compile."""
-    heavy = [
-        f"{path.relative_to(KERNELS)} includes {include}"
-        for path in sources()
-        if path.relative_to(KERNELS).parts[0] not in COMPILER
-        for include in includes(path)
-        if include.startswith(("tensorflow/compiler/tf2xla/xla_", "xla/hlo/"))
-    ]
-    assert not heavy
+    heavy = ("tensorflow/compiler/tf2xla/xla_", "xla/hlo/")
+    assert not [(file, name) for file, own, name, _ in includes() if own not in COMPILER and name.startswith(heavy)]
+
+
+def test_every_folder_has_a_layer():
+    assert {path.relative_to(KERNELS).parts[0] for path in sources()} == set(LAYERS), "give the new folder a layer"

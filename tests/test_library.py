@@ -1,13 +1,10 @@
 """The compiled library: it is loaded once, early enough, for the right build, or says in words why it does not."""
 
-from __future__ import annotations
-
 import ctypes.util
 import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -17,7 +14,7 @@ from tensorflow_ipu.errors import IpuError, LibraryError
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> tuple[Path, Path]:
+def build(tmp_path):
     """A library and the file that its build wrote beside it, for TensorFlow 2.21.0."""
     library, info = tmp_path / "libtensorflow_ipu.so", tmp_path / "build_info.json"
     library.write_bytes(b"any library")
@@ -25,28 +22,22 @@ def build(tmp_path: Path) -> tuple[Path, Path]:
     return library, info
 
 
-def test_library_of_the_running_tensorflow_is_taken(build: Any) -> None:
-    loader.check_build(*build, "2.21.0")
-
-
-def test_a_pre_release_is_the_same_however_pip_and_tensorflow_write_it(build: Any) -> None:
+def test_library_of_the_running_tensorflow_is_taken(build):
     """`make test-next` built for what pip calls 2.22.0.dev20260905, and 2.22.0-dev20260905 ran and was refused."""
+    loader.check_build(*build, "2.21.0")
     record = json.loads(build[1].read_text())
     for built, running in (("2.22.0.dev20260905", "2.22.0-dev20260905"), ("2.22.0rc1", "2.22.0-rc1")):
         build[1].write_text(json.dumps({**record, "tensorflow": built}))
         loader.check_build(*build, running)
         with pytest.raises(LibraryError):
             loader.check_build(*build, running[:-1] + "7")
-
-
-def test_library_that_is_loaded_was_built_for_the_running_tensorflow() -> None:
     built = json.loads(loader.BUILD_INFO.read_text())["tensorflow"]
     assert loader.plain_version(built) == loader.plain_version(tf.__version__)
     assert loader.LIBRARY.is_file()
 
 
 @pytest.mark.parametrize("running", ["2.20.0", "2.21.1", "2.22.0-rc0"])
-def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running: str, build: Any) -> None:
+def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running, build):
     with pytest.raises(LibraryError, match="was built for TensorFlow `2.21.0`") as info:
         loader.check_build(*build, running)
     for words in (f"TensorFlow `{running}` runs", "pip install", "make build", "tensorflow-cpu==2.21.0"):
@@ -54,7 +45,7 @@ def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running: st
     assert isinstance(info.value, IpuError)
 
 
-def test_library_that_was_never_built_is_refused_with_how_to_build_it(build: Any) -> None:
+def test_library_that_was_never_built_is_refused_with_how_to_build_it(build):
     library, info = build
     library.unlink()
     with pytest.raises(LibraryError, match=r"is missing.*g\+\+.*`make build`") as error:
@@ -62,52 +53,37 @@ def test_library_that_was_never_built_is_refused_with_how_to_build_it(build: Any
     assert f"`{library}`" in str(error.value)
 
 
-def _cut_short(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def _zeroed(content: bytes) -> bytes:
-    return content[:4096] + bytes(4096) + content[8192:]
-
-
 # One that was cut short ended the process by SIGBUS, and one with a block of zeros was imported in silence.
-@pytest.mark.parametrize("damage", [_cut_short, _zeroed, lambda content: content + b"x", lambda _: b""])
-def test_library_that_was_damaged_is_refused_before_it_is_opened(damage: Any, tmp_path: Path) -> None:
+def test_library_that_was_damaged_is_refused_before_it_is_opened(tmp_path):
     library, info = (Path(shutil.copy(path, tmp_path)) for path in (loader.LIBRARY, loader.BUILD_INFO))
     loader.check_build(library, info, tf.__version__)
-    library.write_bytes(damage(library.read_bytes()))
-    with pytest.raises(LibraryError, match="cut short, overwritten or exchanged.*`pip install --force-rein") as error:
-        loader.check_build(library, info, tf.__version__)
-    assert f"`{library}` of {library.stat().st_size} bytes" in str(error.value)
+    whole = library.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:4096] + bytes(4096) + whole[8192:], whole + b"x", b""):
+        library.write_bytes(damaged)
+        with pytest.raises(LibraryError, match="cut short, overwritten or exchanged.*`pip install --force-r") as error:
+            loader.check_build(library, info, tf.__version__)
+        assert f"`{library}` of {len(damaged)} bytes" in str(error.value)
 
 
-UNTOLD = [None, "", "{", "[]", "{}", "null", '{"tensorflow": "2.21.0"}', '{"tensorflow": null}', '"2.21.0"', "\x00"]
-
-
-@pytest.mark.parametrize("text", UNTOLD)
-def test_record_of_the_build_that_says_nothing_is_refused(text: str | None, build: Any) -> None:
+def test_record_of_the_build_that_says_nothing_is_refused(build, refused):
     library, info = build
-    info.unlink() if text is None else info.write_text(text)
-    with pytest.raises(LibraryError, match="which TensorFlow|was built for"):
-        loader.check_build(library, info, "2.21.0")
+    texts = ("", "{", "[]", "{}", "null", '{"tensorflow": "2.21.0"}', '{"tensorflow": null}', '"2.21.0"', "\x00", None)
+    for text in texts:
+        info.unlink() if text is None else info.write_text(text)
+        refused(LibraryError, "which TensorFlow|was built for", loader.check_build, library, info, "2.21.0")
 
 
-def test_library_that_does_not_load_is_refused_in_words(build: Any, monkeypatch: Any) -> None:
+def test_library_that_does_not_load_or_lacks_a_function_is_refused_in_words(build, monkeypatch, refused):
     monkeypatch.setattr(loader, "LIBRARY", build[0])
-    with pytest.raises(LibraryError, match=r"does not load: .*`pip install --force-reinstall"):
-        loader._load_ops()
+    refused(LibraryError, r"does not load: .*`pip install --force-reinstall", loader._load_ops)
     with pytest.raises(LibraryError, match=r"is not of this version of the package: .*`pip install --force-reinstall"):
         loader._load_native()
-
-
-# A library of an older checkout ended the import with an AttributeError of ctypes.
-def test_library_that_lacks_a_function_is_refused_in_words(monkeypatch: Any) -> None:
+    # A library of an older checkout ended the import with an AttributeError of ctypes.
     monkeypatch.setattr(loader, "LIBRARY", ctypes.util.find_library("m"))
-    with pytest.raises(LibraryError, match=r"is not of this version of the package: .*undefined symbol: ipu_"):
-        loader._load_native()
+    refused(LibraryError, r"is not of this version of the package: .*undefined symbol: ipu_", loader._load_native)
 
 
-def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_words(run_script: Any) -> None:
+def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_words(run_script):
     done = run_script(
         """
         import os
@@ -129,15 +105,13 @@ def test_import_that_comes_too_late_or_with_a_malformed_variable_is_refused_in_w
         """
     )
     malformed, high, late = done.stdout.splitlines()
-    assert high.startswith(
-        "ValueError `TENSORFLOW_IPU_DEVICES=99999999` is too high; set it to a number from 1 to 1024"
-    )
+    assert "ValueError `TENSORFLOW_IPU_DEVICES=99999999` is too high; set it to a number from 1 to 1024" in high
     assert malformed.startswith("ValueError `TENSORFLOW_IPU_DEVICES=many` is not a positive whole number")
     assert late.startswith("LibraryError TensorFlow's runtime started before `import tensorflow_ipu`")
     assert "Import `tensorflow_ipu` before the first tensor is made" in late
 
 
-def test_import_starts_no_runtime_and_changes_nothing_of_tensorflow(run_script: Any) -> None:
+def test_import_starts_no_runtime_and_changes_nothing_of_tensorflow(run_script):
     done = run_script(
         """
         import sys

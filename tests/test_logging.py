@@ -1,9 +1,6 @@
 """What the package logs, and which variable has it reach stderr."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,18 +20,17 @@ from tensorflow_ipu._base import environment, log
         ({"TF_POPLAR_VLOG_LEVEL": "9" * 5000}, "TRACE"),
     ],
 )
-def test_level_is_that_of_the_first_variable_that_says_one(environ: dict[str, str], level: str | None) -> None:
+def test_level_is_that_of_the_first_variable_that_says_one(environ, level):
     assert environment.log_level(environ) == level
 
 
 @pytest.mark.parametrize(("variable", "value"), [("TENSORFLOW_IPU_LOG_LEVEL", "LOUD"), ("TF_POPLAR_VLOG_LEVEL", "-1")])
-def test_malformed_level_is_refused_by_name_and_value(variable: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"`{variable}={value}` is no level; set it to"):
-        environment.log_level({variable: value})
+def test_malformed_level_is_refused_by_name_and_value(variable, value, refused):
+    refused(ValueError, f"`{variable}={value}` is no level; set it to", environment.log_level, {variable: value})
 
 
 @pytest.fixture
-def logger() -> Iterator[logging.Logger]:
+def logger():
     """A logger of the package, which is as it was after the test."""
     root = logging.getLogger(log.ROOT)
     before = root.level, root.propagate, root.handlers[:]
@@ -43,35 +39,24 @@ def logger() -> Iterator[logging.Logger]:
     root.propagate, root.handlers[:] = before[1], before[2]
 
 
-def test_log_of_the_level_and_above_reaches_stderr(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_of_the_level_and_above_reaches_stderr(logger, capsys):
+    assert logger.parent is not None
+    before = logger.parent.handlers[:]
+    log.install({})
+    assert logger.parent.handlers == before
     log.install({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
     logger.log(log.TRACE, "one")
     logger.debug("two")
     logger.error("three")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split("] ", 1)[1] for line in lines] == [
-        "[tensorflow_ipu.feeds] [DEBUG] two",
-        "[tensorflow_ipu.feeds] [ERROR] three",
-    ]
-
-
-def test_off_lets_nothing_through(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["[tensorflow_ipu.feeds] [DEBUG] two", "[tensorflow_ipu.feeds] [ERROR] three"]
     log.install({"TENSORFLOW_IPU_LOG_LEVEL": "OFF"})
     logger.critical("one")
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_variable_nothing_is_installed(logger: logging.Logger) -> None:
-    assert logger.parent is not None
-    before = logger.parent.handlers[:]
-    log.install({})
-    assert logger.parent.handlers == before
-
-
-def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptureFixture) -> None:
+def test_life_of_a_program_is_logged(strategy, replicas, caplog):
     import tensorflow as tf
-
-    import tensorflow_ipu as ipu
 
     with caplog.at_level(log.TRACE, logger=log.ROOT):
         strategy = replicas(1)
@@ -79,18 +64,16 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptu
             iterator = iter(tf.data.Dataset.range(1).map(lambda i: tf.cast(i, tf.float32)))
 
         @tf.function(jit_compile=True)
-        def program(iterator: ipu.feeds.IPUIterator) -> tf.Tensor:
+        def program(iterator):
             return next(iterator)
 
         strategy.run(program, (iterator,))
         with pytest.raises(tf.errors.OutOfRangeError):
             strategy.run(program, (iterator,))
-    logged_lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
 
-    def logged(level: str, *parts: str) -> int:
-        return next(
-            at for at, (of, text) in enumerate(logged_lines) if of == level and all(part in text for part in parts)
-        )
+    def logged(level, *parts):
+        return next(at for at, (of, text) in enumerate(lines) if of == level and all(part in text for part in parts))
 
     assert (
         logged("INFO", "configured 1 device(s), of so many IPUs each: [1]")
@@ -101,7 +84,7 @@ def test_life_of_a_program_is_logged(strategy, replicas, caplog: pytest.LogCaptu
         < logged("TRACE", "`program` ran for ")
         < logged("INFO", "ended with OutOfRangeError: ")
     )
-    name = next(text for _, text in logged_lines if "starts to read" in text).split("`")[1]
+    name = next(text for _, text in lines if "starts to read" in text).split("`")[1]
     ended, failed = (
         next(one for one in caplog.records if words in one.getMessage())
         for words in (f"the pump of `{name}` ends: its dataset had 1 elements", "ended with OutOfRangeError")

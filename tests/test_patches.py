@@ -14,22 +14,14 @@ from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu._tensorflow.patches import Changes, Hook, Lifetime, Patch
 
 
-def test_two_rows_last_from_the_import_on():
+def test_rows_say_why_and_until_when_stand_on_the_page_and_two_last_from_the_import_on():
+    assert all(patch.why and patch.until and patch.places for patch in patches.TABLE)
+    assert len(patches.TABLE) == len({(*patch.places, patch.why) for patch in patches.TABLE})
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    assert [name for name, value in vars(patches).items() if isinstance(value, Patch) and name not in page] == []
     lasting = {patch for patch in patches.TABLE if patch.lasts is Lifetime.IMPORT}
     assert lasting == {patches.AUTOGRAPH_RULES, patches.JIT_COMPILE_AUTO}
     assert all(patch.is_applied for patch in lasting - {patches.JIT_COMPILE_AUTO})
-
-
-def test_each_row_says_why_and_until_when():
-    assert all(patch.why and patch.until and patch.places for patch in patches.TABLE)
-    assert len(patches.TABLE) == len({(*patch.places, patch.why) for patch in patches.TABLE})
-
-
-def test_the_pages_have_each_row():
-    page = Path(__file__).parents[1] / "docs" / "architecture.md"
-    assert [
-        name for name, value in vars(patches).items() if isinstance(value, Patch) and name not in page.read_text()
-    ] == []
 
 
 def test_what_lasts_as_long_as_a_trace_is_put_back_after_it():
@@ -50,7 +42,7 @@ def test_what_lasts_as_long_as_a_trace_is_put_back_after_it():
 class Holder:
     """Something of others."""
 
-    kept: list = []  # noqa: RUF012
+    kept = []  # noqa: RUF012
 
     def method(self):
         return "plain"
@@ -66,17 +58,16 @@ def method(monkeypatch):
     return patch
 
 
-def test_blocks_may_overlap(method):
-    with method.applied():
+def test_blocks_may_overlap_and_fail(method):
+    def work():
         with method.applied():
+            with method.applied():
+                assert Holder().method() == "ours of plain"
             assert Holder().method() == "ours of plain"
-        assert Holder().method() == "ours of plain"
-    assert Holder().method() == "plain"
+            raise KeyError
 
-
-def test_it_is_put_back_when_a_block_fails(method):
-    with pytest.raises(KeyError), method.applied():
-        raise KeyError
+    with pytest.raises(KeyError):
+        work()
     assert Holder().method() == "plain"
 
 

@@ -1,15 +1,12 @@
 """The pages of all reports, as a browser lays them out: nothing is cut, and nothing but the page scrolls."""
 
-from __future__ import annotations
-
 import dataclasses
+import functools
 import html
 import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +26,7 @@ MIB = 2**20
 LONG = "gradient_tape/while/transformer_1/encoder_block_0_feed_forward_1/Tensordot/MatMul"
 
 
-def machine_report() -> Report:
+def machine_report():
     """A report of a pipeline over 4 IPUs whose names and numbers are about as long as they get."""
     rows = [
         OperationTime("while/IpuInfeedDequeue", "infeed", "(f32[1024,512,512])", 1000, host=2e-3, host_bytes=10**11),
@@ -37,31 +34,17 @@ def machine_report() -> Report:
     ]
     for ipu in range(4):
         for name, kind in ((LONG, "dot"), (f"{LONG}/slice", "dynamic-update-slice"), ("a" * 90, "select-and-scatter")):
-            more: dict[str, Any] = {
-                "ipu": ipu,
-                "part": f"stage {ipu} backward",
-                "source": "pretraining_of_bert.py:1234",
-            }
+            more = {"ipu": ipu, "part": f"stage {ipu} backward", "source": "pretraining_of_bert.py:1234"}
             rows.append(
                 OperationTime(name, kind, "(f32[1024,512,512], s32[1024,512,512])", 123_456, 1.234e-3, 5e-4, 1e-4)
                 if kind == "dot"
                 else OperationTime(name, kind, "f32[1024,512,512]", 123_456, 1e-6, sync=1e-5)
             )
             rows[-1] = dataclasses.replace(rows[-1], flops=1.234e15, plan="128 x 128 x 128", **more)
-    memories = tuple(
-        Memory(
-            variables=90 * MIB,
-            constants=10,
-            data=200 * MIB,
-            code_low=20 * MIB,
-            code_high=60 * MIB,
-            capacity=897 * MIB,
-            largest=tuple((f"{LONG}_{n}", MIB) for n in range(40)),
-            liveness=((0, 5 * MIB), (3, 200 * MIB), (7, 20 * MIB)),
-            ipu=ipu,
-        )
-        for ipu in range(4)
-    )
+    largest = tuple((f"{LONG}_{n}", MIB) for n in range(40))
+    liveness = ((0, 5 * MIB), (3, 200 * MIB), (7, 20 * MIB))
+    sizes = [size * MIB for size in (90, 0, 200, 20, 60, 897)]
+    memories = tuple(Memory(*sizes, largest=largest, liveness=liveness, ipu=ipu) for ipu in range(4))
     tasks = tuple(
         TaskTime(ipu, (n + ipu) * 1e-3, (n + ipu + 1) * 1e-3, "forward", ipu, f"{ipu}F{n}")
         for n in range(4)
@@ -73,31 +56,33 @@ def machine_report() -> Report:
     return dataclasses.replace(report, timeline=timeline)
 
 
-def precision_report() -> PrecisionReport:
+def precision_report():
     """A report of layers and weights with long names."""
     values = np.geomspace(2.0**-30, 2.0**20, 200, dtype=np.float32)
     with np.errstate(over="ignore"):
         figures = figures_of(values, values.astype(np.float16))
+    kinds = {
+        "activation": "",
+        "gradient of weight": "multi_head_attention_kernel",
+        "weight": "kernel",
+        "update": "kernel",
+    }
     rows = tuple(
         TensorRow(layer, kind, name, (figures,) * 3, 0.5)
         for layer in ("ENCODER_BLOCK_0_MULTI_HEAD_ATTENTION_OUTPUT", "encoder_block_1_normalization_layer", "dense")
-        for kind, name in (
-            ("activation", ""),
-            ("gradient of weight", "multi_head_attention_kernel"),
-            ("weight", "kernel"),
-            ("update", "kernel"),
-        )
+        for kind, name in kinds.items()
     )
     return PrecisionReport("transformer", "/device:IPU:0", 1.0, rows, ((1.25, 1.5),) * 3)
 
 
-PAGES = {
-    "machine": lambda: machine_page(machine_report()),
-    "comparison": lambda: machine_page(
-        machine_report(), dataclasses.replace(machine_report(), operations=machine_report().operations[:2])
-    ),
-    "precision": lambda: precision_page(precision_report()),
-}
+@functools.cache
+def page_of(name):
+    if name == "precision":
+        return precision_page(precision_report())
+    report = machine_report()
+    other = [dataclasses.replace(report, operations=report.operations[:2])] if name == "comparison" else []
+    return machine_page(report, *other)
+
 
 # Frames, since the windows of a browser have a least width.
 MEASURE = """<title></title><script>
@@ -126,7 +111,7 @@ addEventListener("load", () => {
 </script>"""
 
 
-def measured(page: str, tmp_path: Path, *widths: int) -> list[dict[str, Any]]:
+def measured(page, tmp_path, *widths):
     """What a browser finds on a page, in a window of each width."""
     frames = "".join(f'<iframe style="width:{width}px" srcdoc="{html.escape(page)}"></iframe>' for width in widths)
     path = tmp_path / "frames.html"
@@ -138,9 +123,9 @@ def measured(page: str, tmp_path: Path, *widths: int) -> list[dict[str, Any]]:
 
 # The last column of the operations was behind the edge of its panel, which scrolled.
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_cut_and_the_page_alone_scrolls(name: str, tmp_path: Path) -> None:
-    desk, tablet, phone = measured(PAGES[name](), tmp_path, 1280, 1024, 390)
+@pytest.mark.parametrize("name", ["machine", "comparison", "precision"])
+def test_nothing_is_cut_and_the_page_alone_scrolls(name, tmp_path):
+    desk, tablet, phone = measured(page_of(name), tmp_path, 1280, 1024, 390)
     for found in (desk, tablet, phone):
         assert found["sideways"] == 0
         assert found["cut"] == []
@@ -150,16 +135,16 @@ def test_nothing_is_cut_and_the_page_alone_scrolls(name: str, tmp_path: Path) ->
     assert all(each.startswith(("DIV of", "FIGURE of")) for each in phone["aside"])
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_no_panel_has_a_height_of_its_own_and_wide_tables_have_a_box(name: str) -> None:
-    page = PAGES[name]()
+@pytest.mark.parametrize("name", ["machine", "comparison", "precision"])
+def test_no_panel_has_a_height_of_its_own_and_wide_tables_have_a_box(name):
+    page = page_of(name)
     assert not re.search(r"max-height|overflow: *(auto|scroll)|overflow-y", page)
     assert re.findall(r"@media [^{]*\{ [^{]*\{ overflow-x: auto; \} \}", page) == re.findall(r".*overflow-x.*", page)
     assert all(box == '<div class="scrolls">' for box in re.findall(r"(<[^>]*>)<table class=sortable>", page))
 
 
-def test_a_name_that_is_too_long_keeps_what_the_tensor_is() -> None:
-    page = precision_page(precision_report())
+def test_a_name_that_is_too_long_keeps_what_the_tensor_is():
+    page = page_of("precision")
     for shown in ("ENCODER_BLOCK_...TENTION_OUTPUT: activation", "encoder_bloc...zation_layer: weight kernel"):
         assert f">{shown}<title>" in page
     assert ">dense: activation<title>" in page

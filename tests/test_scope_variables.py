@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
+import itertools
 from typing import Any
 
 import keras
@@ -18,32 +18,46 @@ IPU = "/job:localhost/replica:0/task:0/device:IPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        2.0,
-        [1.0, 2.0],
-        np.ones([2], np.float32),
-        tf.constant(3.0),
-        lambda: tf.constant(4.0),
-        lambda: 5.0,
-        tf.zeros([0, 3]),
-    ],
-    ids=["number", "list", "array", "tensor", "callable", "callable of a number", "empty"],
-)
-def test_variable_in_the_scope_is_on_the_device_with_its_initial_value(value: Any, strategy: Any) -> None:
+def test_variables_in_the_scope_are_on_the_device_with_their_initial_values(strategy):
+    values = [2.0, [1.0, 2.0], np.ones([2], np.float32), tf.constant(3.0), tf.zeros([0, 3])]
     with strategy.scope():
-        variable = tf.Variable(value)
-    assert variable.device == IPU
-    np.testing.assert_array_equal(variable, value() if callable(value) else value)
-    result = strategy.run(tf.function(lambda: variable + 1))
-    np.testing.assert_array_equal(result, np.asarray(value() if callable(value) else value) + 1)
+        variables = [tf.Variable(value) for value in (*values, lambda: tf.constant(4.0), lambda: 5.0)]
+    results = strategy.run(tf.function(lambda: [variable + 1 for variable in variables], jit_compile=True))
+    for value, variable, result in zip((*values, 4.0, 5.0), variables, results, strict=True):
+        assert variable.device == IPU
+        np.testing.assert_array_equal(variable, value)
+        np.testing.assert_array_equal(result, np.asarray(value) + 1)
 
 
-def test_initial_value_is_computed_on_the_host(strategy: Any) -> None:
+def test_variables_of_any_type_aggregation_and_synchronization_live_on_the_device(strategy):
+    kinds = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int32, tf.int64, tf.bool)
+    synchronizations = (tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_READ)
+    synchronizations += (tf.VariableSynchronization.ON_WRITE,)
+    pairs = list(itertools.product(tf.VariableAggregation, synchronizations))
+    with strategy.scope():
+        typed = [tf.Variable(tf.cast([0, 1], dtype)) for dtype in kinds]
+        others = [tf.Variable(1.0, aggregation=one, synchronization=two, trainable=False) for one, two in pairs]
+
+    @tf.function(jit_compile=True)
+    def program():
+        for variable in typed:
+            variable.assign(tf.reverse(variable, [0]))
+        for variable in others:
+            variable.assign_add(2.0)
+
+    strategy.run(program)
+    for variable, dtype in zip(typed, kinds, strict=True):
+        assert (variable.device, variable.dtype) == (IPU, dtype)
+        np.testing.assert_array_equal(tf.cast(variable, tf.int32), [1, 0])
+    for variable, (aggregation, _) in zip(others, pairs, strict=True):
+        assert variable.aggregation == aggregation
+        assert variable.numpy() == strategy.extended.read_var(variable).numpy() == 3
+
+
+def test_initial_value_is_computed_on_the_host(strategy):
     places = []
 
-    def initial(shape: list[int], dtype: Any = tf.float32) -> Any:
+    def initial(shape, dtype=tf.float32):
         value = tf.ones(shape, dtype) * 2
         places.append(value.device)
         return value
@@ -54,11 +68,11 @@ def test_initial_value_is_computed_on_the_host(strategy: Any) -> None:
     np.testing.assert_array_equal(variable, [2, 2])
 
 
-def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_program(strategy: Any) -> None:
-    made: list[tf.Variable] = []
+def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_program(strategy):
+    made = []
 
     @tf.function(jit_compile=True)
-    def program() -> Any:
+    def program():
         if not made:
             text = "1 2 3"
             made.append(tf.Variable(lambda: tf.strings.to_number(tf.strings.split([text]).values)))
@@ -69,24 +83,25 @@ def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_progr
     assert len(made) == 1
 
 
-MADE_IN_THE_FIRST_CALL = {
-    "callable": lambda: tf.Variable(lambda: tf.random.normal([1, 3]) * 2),
-    "tensor": lambda: tf.Variable(tf.random.normal([1, 3]) * 2 + tf.random.uniform([3], seed=4)),
-    "layer of Keras": lambda: keras.layers.Dense(3),
-    "layer of legacy Keras": lambda: legacy_layers.Dense(3, bias_initializer="random_normal"),
-}
-
-
 # They were a program's random numbers, for which TensorFlow has an `UnliftableError`.
-@pytest.mark.parametrize("kind", MADE_IN_THE_FIRST_CALL)
-def test_initial_value_that_the_first_call_draws_is_plain_tensorflows(kind: str, strategy: Any) -> None:
-    def program() -> Any:
-        made: list[Any] = []
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf.Variable(lambda: tf.random.normal([1, 3]) * 2),
+        lambda: tf.Variable(tf.random.normal([1, 3]) * 2 + tf.random.uniform([3], seed=4)),
+        lambda: keras.layers.Dense(3),
+        lambda: legacy_layers.Dense(3, bias_initializer="random_normal"),
+    ],
+    ids=["callable", "tensor", "layer of Keras", "layer of legacy Keras"],
+)
+def test_initial_value_that_the_first_call_draws_is_plain_tensorflows(make, strategy):
+    def program():
+        made = []
 
-        def first_call() -> Any:
+        def first_call():
             if not made:
                 tf.random.uniform([])  # Not the first that is drawn.
-                made.append(MADE_IN_THE_FIRST_CALL[kind]())
+                made.append(make())
             return made[0](tf.ones([1, 3])) if callable(made[0]) else tf.identity(made[0])
 
         keras.utils.set_random_seed(3)
@@ -97,82 +112,46 @@ def test_initial_value_that_the_first_call_draws_is_plain_tensorflows(kind: str,
         np.testing.assert_allclose(strategy.run(program()), plain, rtol=1e-5)
 
 
-def test_variable_made_in_the_first_call_keeps_its_value(strategy: Any) -> None:
+def test_variable_made_in_the_first_call_keeps_its_value(strategy):
     class Counter(tf.Module):
-        count: tf.Variable | None = None
+        count = None
 
         @tf.function
-        def __call__(self, step: Any) -> Any:
+        def __call__(self, step):
             if self.count is None:
                 self.count = tf.Variable(10, trainable=False, name="count")
             return self.count.assign_add(step)
 
-    counters = Counter(), Counter()
-    for i, counter in enumerate(counters):
-        assert [int(strategy.run(counter.__call__, (tf.constant(i + 1),))) for _ in range(3)] == [
-            10 + (i + 1) * step for step in (1, 2, 3)
-        ]
-    assert [tf.convert_to_tensor(counter.count).numpy() for counter in counters] == [13, 16]
+    for i, counter in enumerate((Counter(), Counter()), 1):
+        found = [int(strategy.run(counter.__call__, (tf.constant(i),))) for _ in range(3)]
+        assert found == [10 + i * step for step in (1, 2, 3)]
+        np.testing.assert_array_equal(counter.count, found[-1])
 
 
-def test_variable_made_in_a_later_call_is_refused(strategy: Any) -> None:
+def test_variable_made_in_a_later_call_is_refused(strategy, refused):
     made = []
 
     @tf.function
-    def program(x: Any) -> Any:
-        made.append(tf.Variable(1.0))
-        return made[-1] + x
-
-    with pytest.raises(ValueError, match="(?i)variables? .*first call"):
-        strategy.run(program, (tf.constant(1.0),))
-
-
-def test_function_traced_with_variables_before_makes_none_later(strategy: Any) -> None:
-    made = []
-
-    @tf.function
-    def program(make: bool) -> Any:
+    def program(make):
         if make:
             made.append(tf.Variable(1.0))
         return tf.constant(1.0)
 
+    with pytest.raises(ValueError, match="(?i)variables? .*first call"):
+        strategy.run(tf.function(lambda: made.append(tf.Variable(1.0)) or made[-1] + 1))
     strategy.run(program, (False,))
     # The check compared a list with itself, and the program failed for want of an initial value.
-    with pytest.raises(ValueError, match="made variables on a call that is not its first"):
-        strategy.run(program, (True,))
+    refused(ValueError, "made variables on a call that is not its first", strategy.run, program, (True,))
 
 
-@pytest.mark.parametrize("aggregation", list(tf.VariableAggregation))
-@pytest.mark.parametrize(
-    "synchronization",
-    [tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_READ, tf.VariableSynchronization.ON_WRITE],
-)
-def test_variable_keeps_its_aggregation_and_synchronization(
-    aggregation: Any, synchronization: Any, strategy: Any
-) -> None:
-    with strategy.scope():
-        variable = tf.Variable(1.0, aggregation=aggregation, synchronization=synchronization, trainable=False)
-    assert variable.aggregation == aggregation
-    strategy.run(tf.function(lambda: variable.assign_add(2.0)))
-    assert variable.numpy() == 3
-    assert strategy.extended.read_var(variable).numpy() == 3
-
-
-@pytest.mark.parametrize(
-    "dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int32, tf.int64, tf.bool]
-)
-def test_variable_of_any_type_lives_on_the_device(dtype: tf.DType, strategy: Any) -> None:
-    with strategy.scope():
-        variable = tf.Variable(tf.cast([0, 1], dtype))
-    assert (variable.device, variable.dtype) == (IPU, dtype)
-    strategy.run(tf.function(lambda: tf.group(variable.assign(tf.reverse(variable, [0]))) and None))
-    np.testing.assert_array_equal(tf.cast(variable, tf.int32), [1, 0])
-
-
-def test_variable_is_known_to_be_of_the_scope(strategy: Any) -> None:
+def test_variable_is_known_to_be_of_the_scope_and_where_another_one_is(strategy):
     outside = tf.Variable(1.0)
     with strategy.scope():
         inside = tf.Variable(1.0)
+        with strategy.extended.colocate_vars_with(inside):
+            assert tf.Variable(2.0).device == IPU
+        with pytest.raises(ValueError, match="colocate_vars_with"), strategy.extended.colocate_vars_with(outside):
+            pass
     created = strategy.extended.variable_created_in_scope
     assert created(inside)
     # It was said to be of every scope.
@@ -180,22 +159,7 @@ def test_variable_is_known_to_be_of_the_scope(strategy: Any) -> None:
     assert not ipu.IPUStrategy().extended.variable_created_in_scope(inside)
 
 
-def test_variable_made_with_another_one_is_where_that_is(strategy: Any) -> None:
-    with strategy.scope():
-        first = tf.Variable(1.0)
-        with strategy.extended.colocate_vars_with(first):
-            second = tf.Variable(2.0)
-    assert second.device == IPU
-    other = tf.Variable(1.0)
-    with (
-        strategy.scope(),
-        pytest.raises(ValueError, match="colocate_vars_with"),
-        strategy.extended.colocate_vars_with(other),
-    ):
-        pass
-
-
-def test_variable_in_the_scope_can_be_used_eagerly(strategy: Any) -> None:
+def test_variable_in_the_scope_can_be_used_eagerly(strategy):
     with strategy.scope():
         variable = tf.Variable([1.0, 2.0])
         variable.assign_add([1.0, 1.0])
@@ -206,27 +170,20 @@ def test_variable_in_the_scope_can_be_used_eagerly(strategy: Any) -> None:
     np.testing.assert_array_equal(tape.gradient(loss, variable), [18, 6])
 
 
-def test_variable_of_a_device_that_is_configured_later_is_used_then() -> None:
+def test_variable_of_a_device_that_is_configured_later_is_used_then(configure, refused):
     strategy = ipu.IPUStrategy("/device:IPU:2")
     with strategy.scope():
         variable = tf.Variable(lambda: tf.random.stateless_normal([3], [1, 2]))
-
-    @tf.function(jit_compile=True)
-    def program() -> tf.Tensor:
-        return variable * 2
-
-    with pytest.raises(ipu.errors.NotConfiguredError, match="`/device:IPU:2` does not exist"):
-        strategy.run(program)
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = [1, 1, 1]
-    config.configure_ipu_system()
+    program = tf.function(lambda: variable * 2, jit_compile=True)
+    refused(ipu.errors.NotConfiguredError, "`/device:IPU:2` does not exist", strategy.run, program)
+    configure(1, 1, 1)
     np.testing.assert_array_equal(strategy.run(program), 2 * tf.random.stateless_normal([3], [1, 2]))
 
 
 # Saving.
 
 
-def test_checkpoint_goes_from_the_device_to_the_host_and_back(strategy: Any, tmp_path: Path) -> None:
+def test_checkpoint_goes_from_the_device_to_the_host_and_back(strategy, tmp_path):
     with strategy.scope():
         variable = tf.Variable([1.0, 2.0])
         saved = tf.train.Checkpoint(variable=variable, step=tf.Variable(3)).save(str(tmp_path / "saved"))
@@ -244,7 +201,7 @@ def test_checkpoint_goes_from_the_device_to_the_host_and_back(strategy: Any, tmp
     assert variable.device == IPU
 
 
-def test_checkpoint_restores_variables_that_are_made_later(strategy: Any, tmp_path: Path) -> None:
+def test_checkpoint_restores_variables_that_are_made_later(strategy, tmp_path):
     with strategy.scope():
         saved = tf.train.Checkpoint(variable=tf.Variable([1.0, 2.0])).save(str(tmp_path / "saved"))
     for value in ([0.0, 0.0], lambda: tf.zeros([2])):
@@ -257,13 +214,11 @@ def test_checkpoint_restores_variables_that_are_made_later(strategy: Any, tmp_pa
         np.testing.assert_array_equal(checkpoint.variable, [1, 2])
 
 
-def test_saved_model_of_the_scope_loads_on_the_host_and_on_the_device(strategy: Any, tmp_path: Path) -> None:
+def test_saved_model_of_the_scope_loads_on_the_host_and_on_the_device(strategy, tmp_path):
     with strategy.scope():
         module: Any = tf.Module()
         module.weight = tf.Variable([[2.0], [3.0]])
-        module.serve = tf.function(
-            lambda x: tf.matmul(x, module.weight), input_signature=[tf.TensorSpec([None, 2], tf.float32)]
-        )
+        module.serve = tf.function(lambda x: tf.matmul(x, module.weight), [tf.TensorSpec([None, 2])])
         assert strategy.run(module.serve, (tf.ones([1, 2]),)).numpy() == 5
         tf.saved_model.save(module, str(tmp_path))
     on_host = tf.saved_model.load(str(tmp_path))

@@ -1,6 +1,7 @@
 """What the sources keep to, so that whoever reads them finds his way: sizes, names, types, and checks written once."""
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -11,18 +12,19 @@ MOST_LINES = 620
 MOST_ANY = 800
 
 
-def python() -> list[tuple[str, ast.Module]]:
+@functools.cache
+def python():
     """(path below the package, its syntax tree)."""
     return [
         (file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text())) for file in sorted(PACKAGE.rglob("*.py"))
     ]
 
 
-def any_annotations(tree: ast.AST) -> int:
+def any_annotations(tree):
     return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
 
 
-def bare_any(body: list[ast.stmt]) -> list[str]:
+def bare_any(body):
     """Public functions of a module, and methods of its public classes, with an argument or result of `Any` and no more."""
     found = []
     for node in body:
@@ -35,7 +37,7 @@ def bare_any(body: list[ast.stmt]) -> list[str]:
     return found
 
 
-def test_no_file_is_longer_than_one_reads_at_once() -> None:
+def test_no_file_is_longer_than_one_reads_at_once():
     folders = ("tensorflow_ipu", "tests", "benchmarks", "examples", "build_tools")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".cc", ".h")]
     long = {
@@ -47,18 +49,15 @@ def test_no_file_is_longer_than_one_reads_at_once() -> None:
     assert long == {}
 
 
-def test_types_are_said() -> None:
-    assert sum(any_annotations(tree) for _, tree in python()) <= MOST_ANY
-
-
-def test_signatures_say_types() -> None:
+def test_types_are_said():
     """Structures are `Nested` (`_base/types.py`), and what may be anything is `object`."""
+    assert sum(any_annotations(tree) for _, tree in python()) <= MOST_ANY
     public = [(path, tree) for path, tree in python() if not re.search(r"(^|/)_", path.replace("__init__", ""))]
     assert len(public) > 100
     assert [f"{path}: {name}" for path, tree in public for name in bare_any(tree.body)] == []
 
 
-def test_checks_of_bools_are_written_once() -> None:
+def test_checks_of_bools_are_written_once():
     text = {path: (PACKAGE / path).read_text() for path, _ in python()}
     assert [path for path, source in text.items() if re.search(r"must be True(?!, but)", source)] == ["_base/checks.py"]
     assert [path for path, source in text.items() if re.search(r"not isinstance\(\w+, bool\)", source)] == [
@@ -66,21 +65,21 @@ def test_checks_of_bools_are_written_once() -> None:
     ]
 
 
-def words(name: str) -> set[str]:
+def words(name):
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
-def glossary() -> list[str]:
+def glossary():
     """The terms of the glossary in docs/architecture.md."""
     rows = (ROOT / "docs" / "architecture.md").read_text().split("## Glossary")[1].splitlines()
     return [row.split("|")[1].strip() for row in rows if row.startswith("| ")][2:]
 
 
-def test_the_private_vocabulary_is_small() -> None:
+def test_the_private_vocabulary_is_small():
     assert 0 < len(glossary()) <= 60
 
 
-def test_names_of_modules_and_classes_use_words_of_the_field_or_of_the_glossary() -> None:
+def test_names_of_modules_and_classes_use_words_of_the_field_or_of_the_glossary():
     known = words((ROOT / "tests" / "field_words.txt").read_text()) | words(" ".join(glossary()))
     named = {path: {path.rpartition("/")[2].removesuffix(".py")} for path, _ in python() if "__init__" not in path}
     for path, tree in python():

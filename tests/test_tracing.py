@@ -1,10 +1,7 @@
 """A trace has what ran and what it waited for, on one axis."""
 
-from __future__ import annotations
-
+import contextlib
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -21,7 +18,7 @@ from tensorflow_ipu.tracing._trace import Chrome
 
 
 @pytest.fixture
-def pvti() -> Any:
+def pvti():
     compat.install()
     import libpvti  # pyright: ignore[reportMissingImports]
 
@@ -29,7 +26,17 @@ def pvti() -> Any:
     compat.uninstall()
 
 
-def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def recording():
+    recording = tracepoints.start()
+    assert recording is not None
+    try:
+        yield recording
+    finally:
+        tracepoints.stop()
+
+
+def slices(trace):
     """The slices of a trace, each with the names of its process and track."""
     about = [event for event in trace["traceEvents"] if event["ph"] == "M" and event["name"].endswith("_name")]
     names = {(one["name"], one["pid"], one["tid"]): one["args"]["name"] for one in about}
@@ -40,14 +47,14 @@ def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas: Any, pvti: Any, tmp_path: Path) -> None:
+def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas, pvti, tmp_path):
     strategy = replicas(2)
     with strategy.scope():
         total = tf.Variable(tf.zeros([4, 4]))
         iterator = iter(tf.data.Dataset.range(100).map(lambda i: tf.fill([4, 4], tf.cast(i, tf.float32))))
 
     @tf.function(jit_compile=True)
-    def program(iterator: Any) -> None:
+    def program(iterator):
         for _ in tf.range(5):
             total.assign_add(ipu.ops.cross_replica_ops.cross_replica_sum(tf.tanh(next(iterator) @ total)))
 
@@ -86,31 +93,26 @@ def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas: Any
     assert (counter["name"], counter["args"]) == ("loss [nats]", {"training": 0.5})
 
 
-def test_wrong_arguments_and_a_trace_within_a_trace_are_refused(tmp_path: Path) -> None:
-    for arguments, error, words in (
-        ((3,), TypeError, "`path` must be a path, and `3` is none"),
-        ((tmp_path / "a" / "b.json",), FileNotFoundError, "there is no folder"),
+def test_wrong_arguments_and_a_trace_within_a_trace_are_refused(tmp_path):
+    for path, report, error, words in (
+        (3, None, TypeError, "`path` must be a path, and `3` is none"),
+        (tmp_path / "a" / "b.json", None, FileNotFoundError, "there is no folder"),
+        ("a.json", "GC200", TypeError, "`report` must be what"),
     ):
-        with pytest.raises(error, match=words), ipu.trace(*arguments):
+        with pytest.raises(error, match=words), ipu.trace(path, report=report):
             pass
-    with pytest.raises(TypeError, match="`report` must be what"), ipu.trace("a.json", report="GC200"):  # type: ignore[arg-type]
+    with recording(), pytest.raises(RuntimeError, match="another one is"), ipu.trace(tmp_path / "a.json"):
         pass
-    assert tracepoints.start() is not None
-    try:
-        with pytest.raises(RuntimeError, match="another one is being recorded"), ipu.trace(tmp_path / "a.json"):
-            pass
-    finally:
-        tracepoints.stop()
 
 
-def test_trace_of_a_block_that_raises_is_written(tmp_path: Path) -> None:
+def test_trace_of_a_block_that_raises_is_written(tmp_path):
     with pytest.raises(ZeroDivisionError), ipu.trace(tmp_path / "a.json"):
         raise ZeroDivisionError
     assert json.loads((tmp_path / "a.json").read_text())["displayTimeUnit"] == "ms"
     assert not tracepoints.is_recording()
 
 
-def test_slices_that_overlap_are_on_tracks_of_their_own() -> None:
+def test_slices_that_overlap_are_on_tracks_of_their_own():
     chrome = Chrome(0)
     add_waits(chrome, {"InfeedWaitTime": [Sample(30, 30), Sample(40, 30), Sample(60, 25)]})
     found = slices(chrome.trace())
@@ -118,7 +120,7 @@ def test_slices_that_overlap_are_on_tracks_of_their_own() -> None:
     assert [(one["ts"], one["dur"]) for one in found] == [(0, 0.03), (0.01, 0.03), (0.035, 0.025)]
 
 
-def test_operations_that_overlap_by_the_clock_stand_one_after_the_other() -> None:
+def test_operations_that_overlap_by_the_clock_stand_one_after_the_other():
     events = [
         Measured(7, "ipu-program/7", "loop", 100.0, 900.0, {"hlo_op": "loop", "hlo_module": "m"}),
         Measured(7, "ipu-program/7", "first", 150.0, 50.4, {"hlo_op": "first", "hlo_module": "m"}),
@@ -131,40 +133,36 @@ def test_operations_that_overlap_by_the_clock_stand_one_after_the_other() -> Non
     assert found == [("loop", 0.1, 0.9), ("first", 0.15, 0.05), ("second", 0.2, 0.028), ("other", 0.199, 0.03)]
 
 
-def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out() -> None:
+def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out():
     row = OperationTime("product", "dot", "f32[4]", 2, compute=4e-6)
     tiny = OperationTime("tiny", "add", "f32[4]", 2, compute=1e-10)
     memory = Memory(0, 0, 0, 0, 0, 2**30)
     report = Report("p", system_of("GC200"), 1, (row, tiny, row), (memory,), (), overlaps_host=False)
-    recording = tracepoints.Recording()
-    recording.spans.append(tracepoints.TimedSpan(tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
+    recorded = tracepoints.Recording()
+    recorded.spans.append(tracepoints.TimedSpan(tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
     chrome = Chrome(0, ["runs", _measured.process_of(report)])
-    add_runs(chrome, recording)
-    _measured.add(chrome, report, recording)
+    add_runs(chrome, recorded)
+    _measured.add(chrome, report, recorded)
     trace = chrome.trace()
-    places = {
-        one["pid"]: one["args"]["sort_index"] for one in trace["traceEvents"] if one["name"] == "process_sort_index"
-    }
-    assert places == {0: 0, 1: 1}
+    order = [one for one in trace["traceEvents"] if one["name"] == "process_sort_index"]
+    assert {one["pid"]: one["args"]["sort_index"] for one in order} == {0: 0, 1: 1}
     found = slices(trace)
     assert [one["name"] for one in found if one["track"] == "chip"] == ["product", "product"]
     (run,) = [one for one in found if one["track"] == "run"]
     assert run["args"] == {"predicted": "8 us", "measured here": "2 ms"}
 
 
-def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -> None:
+def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti, refused):
     channel = pvti.createTraceChannel("application")
 
     @pvti.instrument_fn(channel)
-    def work(x: int) -> int:
+    def work(x):
         return x + 1
 
     assert not pvti.checkTraceChannel(channel)
     with pvti.Tracepoint(channel, "unseen"):
         pass
-    recording = tracepoints.start()
-    assert recording is not None
-    try:
+    with recording() as recorded:
         assert work(1) == 2
         pvti.Tracepoint.begin(channel, "outer")
         pvti.Tracepoint.begin(channel, "inner")
@@ -172,60 +170,47 @@ def test_points_of_libpvti_are_marked_by_blocks_calls_and_functions(pvti: Any) -
         pvti.Tracepoint.end(channel, "outer")
         pvti.Tracepoint.end(channel, "nothing")
         pvti.Tracepoint.event(channel, "now")
-    finally:
-        tracepoints.stop()
-    assert [(span.channel, span.name) for span in recording.spans] == [
-        ("application", name) for name in ("work", "inner", "outer", "now")
-    ]
-    inner, outer, now = recording.spans[1:]
+    assert {span.channel for span in recorded.spans} == {"application"}
+    assert [span.name for span in recorded.spans] == ["work", "inner", "outer", "now"]
+    inner, outer, now = recorded.spans[1:]
     assert outer.begin <= inner.begin <= inner.end <= outer.end <= now.begin == now.end
     pvti.disableTraceChannel(channel)
     assert ["application", False] in pvti.listTraceChannel()
-    assert tracepoints.start() is not None
-    try:
+    with recording():
         assert not pvti.checkTraceChannel(channel)
         pvti.enableTraceChannel(pvti.createTraceChannel("application"))
         assert pvti.checkTraceChannel(channel)
-    finally:
-        tracepoints.stop()
     for call in (lambda: pvti.Tracepoint("application", "a"), lambda: pvti.instrument_fn("application")):
-        with pytest.raises(TypeError, match="`channel` must be what `createTraceChannel` made"):
-            call()
+        refused(TypeError, "`channel` must be what `createTraceChannel` made", call)
 
 
-def test_methods_of_an_object_are_instrumented_and_heat_maps_are_bands(pvti: Any) -> None:
+def test_methods_of_an_object_are_instrumented_and_heat_maps_are_bands(pvti, refused):
     class Loader:
-        def load(self, number: int) -> int:
+        def load(self, number):
             return number + 1
 
     loader, channel = Loader(), pvti.createTraceChannel("data")
     pvti.instrument(loader, ["load"], channel)
     weights = pvti.HeatmapDouble("weights", [-1, 0, 1], "2^x")
     weights.add([5.0])  # Nobody records.
-    recording = tracepoints.start()
-    assert recording is not None
-    try:
+    with recording() as recorded:
         assert (loader.load(1), Loader().load(1)) == (2, 2)
         weights.add([1.0, -1.0, 0.0, 0.5, 7.0])
         weights.add([])
-    finally:
-        tracepoints.stop()
-    call, full, empty = recording.spans
+    call, full, empty = recorded.spans
     assert (call.channel, call.name) == ("data", "load")
     assert (full.name, dict(full.details)) == ("5 values", {"-1 to 0": 1, "0 to 1": 3})
     assert dict(empty.details) == {"-1 to 0": 0, "0 to 1": 0}
-    values = {value.series: value.value for value in recording.values}
+    values = {value.series: value.value for value in recorded.values}
     assert values == {"000%": -1.0, "010%": -1.0, "050%": 0.5, "090%": 7.0, "100%": 7.0}
-    assert {value.graph for value in recording.values} == {"weights [2^x]"}
+    assert {value.graph for value in recorded.values} == {"weights [2^x]"}
     chrome = Chrome(0)
-    add_marks(chrome, recording)
+    add_marks(chrome, recorded)
     assert slices(chrome.trace())[-2]["args"] == {"-1 to 0": 1, "0 to 1": 3}
     with pytest.raises(AttributeError):
         pvti.instrument(loader, ["save"], channel)
     for wrong in ("load", [3]):
-        with pytest.raises(TypeError, match="`methods` must be a list of names"):
-            pvti.instrument(loader, wrong, channel)
-    with pytest.raises(TypeError, match="no method"):
-        pvti.instrument(loader, ["__dict__"], channel)
+        refused(TypeError, "`methods` must be a list of names", pvti.instrument, loader, wrong, channel)
+    refused(TypeError, "no method", pvti.instrument, loader, ["__dict__"], channel)
     with pytest.raises(ValueError, match="`edges` must be two or more numbers in increasing order"):
         pvti.HeatmapDouble("weights", [1, 0])

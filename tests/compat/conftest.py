@@ -1,13 +1,10 @@
 """The command, and the compatibility layer installed for one test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def installed() -> Iterator[None]:
+def installed():
     """Installs the compatibility layer for the test."""
     compat.install()
     yield
@@ -27,10 +24,10 @@ def installed() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(tmp_path: Path, quick_imports: Mapping[str, str]) -> Command:
+def command(tmp_path, quick_imports):
     """Runs `python -m tensorflow_ipu` with these words in an empty folder: `command(*words, timeout=300)`."""
 
-    def run(*words: str | Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(*words, timeout=300):
         folder = tmp_path / "empty"
         folder.mkdir(exist_ok=True)
         return subprocess.run(
@@ -65,7 +62,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def _outputs(tmp_path_factory: pytest.TempPathFactory, forking: Any) -> dict[str, list[str]]:
+def _outputs(tmp_path_factory, forking):
     """What each of the scripts beside this file prints, of one process for all."""
     # Those that leave TensorFlow 2 behind come last.
     scripts = ["feed_loop", "iterator_loop", "dequeue_thread", "old_keras", "session", "pipeline"]
@@ -74,7 +71,7 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory, forking: Any) -> dict[str
     run_all.write_text(_RUN_ALL)
     done = forking.run(run_all, *paths, timeout=500, env={"XLA_FLAGS": None})  # Compiled as for users.
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    outputs: dict[str, list[str]] = {}
+    outputs = {}
     for line in done.stdout.splitlines():
         word, _, path = line.partition(" ")
         if word == "script":
@@ -85,6 +82,6 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory, forking: Any) -> dict[str
 
 
 @pytest.fixture
-def script_output(_outputs: dict[str, list[str]]) -> Callable[[str], list[str]]:
+def script_output(_outputs):
     """Gives the lines that one of the scripts beside this file prints."""
     return _outputs.__getitem__

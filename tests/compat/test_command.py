@@ -1,12 +1,9 @@
 """`python -m tensorflow_ipu` runs a script as Python itself would, or says what it lacks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +12,6 @@ from tensorflow_ipu import __main__, compat
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
-Here = Callable[..., object]
 
 _TELL = """\
 import sys
@@ -34,13 +29,13 @@ _FAIL_LINES = [len(_TELL.splitlines()) + line for line in (3, 2)]
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+def here(monkeypatch):
     """Executes a command line in this process, and gives what it exits with: `here(*words)`."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
-    def run(*words: str | Path) -> object:
+    def run(*words):
         try:
             return __main__.main([str(word) for word in words])
         except SystemExit as exc:
@@ -50,15 +45,13 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     compat.uninstall()
 
 
-def _script(folder: Path, code: str) -> Path:
+def _script(folder, code):
     path = folder / "script.py"
     path.write_text(code)
     return path
 
 
-def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(
-    command: Command, quick_imports: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(command, quick_imports, tmp_path):
     script = _script(tmp_path, _TELL + _FAIL)
     done = command(script, "--force", "-h", "--", "x")
     plain = subprocess.run(
@@ -89,21 +82,11 @@ def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(
         ("raise KeyboardInterrupt", 128 + signal.SIGINT),
     ],
 )
-def test_command_ends_as_the_script_does(here: Here, tmp_path: Path, code: str, status: object) -> None:
+def test_command_ends_as_the_script_does(here, tmp_path, code, status):
     assert here(_script(tmp_path, code)) == status
 
 
-def test_syntax_error_is_told_as_python_tells_it(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = _script(tmp_path, "x = (")
-    assert here(script) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f'  File "{script}", line 1')
-    assert "_script.py" not in said
-
-
-def test_missing_names_are_listed_all_at_once_and_nothing_runs(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_names_are_listed_all_at_once_and_nothing_runs(here, capsys):
     assert here(SCRIPTS / "needs_more.py") == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -115,9 +98,7 @@ def test_missing_names_are_listed_all_at_once_and_nothing_runs(here: Here, capsy
     assert "--force" in said.err
 
 
-def test_force_runs_up_to_the_first_missing_name(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_force_runs_up_to_the_first_missing_name(here, tmp_path, capsys):
     script = _script(tmp_path, "from tensorflow.python.ipu import loops\nprint('here')\nloops.for_loop\n")
     assert here("--force", script) == 1
     said = capsys.readouterr()
@@ -126,9 +107,7 @@ def test_force_runs_up_to_the_first_missing_name(
     assert said.err.splitlines()[-1].startswith("AttributeError: ")
 
 
-def test_file_of_emulations_runs_before_the_script(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_of_emulations_runs_before_the_script(here, tmp_path, capsys):
     emulations = tmp_path / "emulations.py"
     emulations.write_text(
         "import tensorflow_ipu.ops as ops\n"
@@ -147,16 +126,19 @@ def test_file_of_emulations_runs_before_the_script(
     assert "`--emulations=gone.py` names no Python file" in capsys.readouterr().err
 
 
-def test_command_run_takes_a_script_that_is_named_like_a_command(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_syntax_error_is_told_as_python_tells_it_and_a_script_may_be_named_like_a_command(here, tmp_path, capsys):
+    script = _script(tmp_path, "x = (")
+    assert here(script) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f'  File "{script}", line 1')
+    assert "_script.py" not in said
     script = tmp_path / "run"
     script.write_text("print('ran')")
     assert here("run", script) == 0
     assert capsys.readouterr().out == "ran\n"
 
 
-def test_check_reads_and_runs_nothing(here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_and_runs_nothing(here, tmp_path, capsys):
     assert here("--check", SCRIPTS) == 1
     missing, recorded = capsys.readouterr().out.split("is written down, and changes no result:\n")
     for said, files in ((missing, {"needs_more.py", "sibling.py"}), (recorded, {"session.py"})):
@@ -170,7 +152,7 @@ def test_check_reads_and_runs_nothing(here: Here, tmp_path: Path, capsys: pytest
     assert place.startswith(f"  {script}:2: ")
 
 
-def test_list_prints_the_names_that_are_asked_for(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_the_names_that_are_asked_for(here, capsys):
     assert here("--list", "ipu.loops", "RunConfig") == 0
     *rows, counts = capsys.readouterr().out.splitlines()
     assert [row.split(maxsplit=1) for row in rows] == [
@@ -194,9 +176,7 @@ def test_list_prints_the_names_that_are_asked_for(here: Here, capsys: pytest.Cap
         (["--faster", "x.py"], 2, "--faster"),
     ],
 )
-def test_command_line_is_explained(
-    here: Here, capsys: pytest.CaptureFixture[str], words: list[str], status: int, back: str
-) -> None:
+def test_command_line_is_explained(here, capsys, words, status, back):
     assert here(*words) == status
     said = capsys.readouterr()
     assert back in (said.err if status else said.out)

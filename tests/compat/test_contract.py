@@ -18,22 +18,19 @@ from tensorflow_ipu.keras.optimizers import ALSDefaults
 pytestmark = pytest.mark.usefixtures("installed")
 
 # What instances have and their class has not.
-OF_INSTANCES = {
-    "ModelLayerPipelineStageAssignment.pipeline_stage",
-    "SequentialLayerPipelineStageAssignment.pipeline_stage",
-}
+OF_INSTANCES = {f"{kind}LayerPipelineStageAssignment.pipeline_stage" for kind in ("Model", "Sequential")}
 # Takes `*args` there, and what the wrapped optimizer's takes here.
 OTHERWISE = {"MapGradientOptimizer.compute_gradients"}
 
 
-def _contract() -> list[tuple[str, str, str]]:
+def _contract():
     """Module, name, and arguments (`(x, name=None)`) or another word of each line whose name exists here."""
     lines = Path(__file__).with_name("contract.txt").read_text().splitlines()[1:]
     rows = [(module, name, rest) for module, name, rest in (line.split(" ", 2) for line in lines)]
     return [row for row in rows if not isinstance(_names.target(row[0], row[1].partition(".")[0]), Absent)]
 
 
-def _expected(source: ast.expr) -> Any:
+def _expected(source):
     """The value of a default, or the name of a constant that it is."""
     text = ast.unparse(source)
     if text.startswith("ALSDefaults."):
@@ -44,7 +41,7 @@ def _expected(source: ast.expr) -> Any:
         return text.rpartition(".")[2]
 
 
-def _is(default: Any, expected: Any) -> bool:
+def _is(default, expected):
     if isinstance(expected, str) and not isinstance(default, str):  # A constant of TensorFlow's or an enumeration's.
         return (default.name if isinstance(default, enum.Enum) or hasattr(default, "name") else str(default)) in (
             expected,
@@ -53,7 +50,7 @@ def _is(default: Any, expected: Any) -> bool:
     return (tuple(expected) if isinstance(expected, list) else expected) == default or default == expected
 
 
-def _faults(module: str, name: str, rest: str) -> list[str]:
+def _faults(module, name, rest):
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -78,19 +75,19 @@ def _faults(module: str, name: str, rest: str) -> list[str]:
     ]
 
 
-def test_arguments_and_members_are_those_of_the_contract() -> None:
+def test_arguments_and_members_are_those_of_the_contract():
     rows = _contract()
     assert len(rows) > 350
     assert [fault for row in rows for fault in _faults(*row)] == []
 
 
-def test_every_name_of_the_contract_has_its_row() -> None:
+def test_every_name_of_the_contract_has_its_row():
     lines = Path(__file__).with_name("contract.txt").read_text().splitlines()[1:]
     names = {(line.split(" ", 2)[0], line.split(" ", 2)[1].partition(".")[0]) for line in lines}
     assert [(module, name) for module, name in sorted(names) if _names.target(module, name) is None] == []
 
 
-def test_differences_from_the_contract_are_found() -> None:
+def test_differences_from_the_contract_are_found():
     module = "tensorflow.python.ipu.loops"
     rest = "(n, body, inputs=None, infeed_queue=None, use_while_v1=True)"
     assert _faults(module, "repeat", rest) == []

@@ -1,7 +1,5 @@
 """The list of all names says of each what it is, and the page of documentation shows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tensorflow_ipu.compat import _effects, _ipu_names, _keras_names, _listing, _names
@@ -11,11 +9,11 @@ from tensorflow_ipu.compat._table import Absent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "porting.md"
 
 
-def test_page_shows_the_names_as_they_are_now() -> None:
+def test_page_shows_the_names_as_they_are_now():
     assert _listing.markdown() in PAGE.read_text(), "the names have changed: run `make names`"
 
 
-def test_every_name_of_the_table_is_listed_once_with_what_it_is() -> None:
+def test_every_name_of_the_table_is_listed_once_with_what_it_is():
     entries = _listing.entries()
     assert len({entry.full for entry in entries}) == len(entries)
     listed = {(entry.module, entry.name): entry for entry in entries}
@@ -30,14 +28,11 @@ def test_every_name_of_the_table_is_listed_once_with_what_it_is() -> None:
                 assert name in _names.existing(module)
 
 
-def test_every_option_of_the_configuration_is_listed() -> None:
+def test_every_option_of_the_configuration_is_listed_and_what_changes_no_result_exists():
     options = {entry.name: entry for entry in _listing.entries() if entry.name.startswith("IPUConfig.")}
     assert len(options) == 57
     assert options["IPUConfig.auto_select_ipus"].state is State.WORKS
     assert options["IPUConfig.io_tiles.num_io_tiles"].words == "for the machine's report"
     assert options["IPUConfig.compilation_poplar_options"].state is State.RECORDED
-
-
-def test_what_changes_no_result_is_a_name_that_exists() -> None:
     targets = {target for old in _names.MODULES.values() for target in old.names.values()}
     assert targets >= _effects.RECORDED.keys()

@@ -1,7 +1,5 @@
 """The table of old names: every row leads somewhere, and what is not there is told so."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest
@@ -29,7 +27,7 @@ HERE = [(module, name, target) for module, name, target in ROWS if isinstance(ta
 ABSENT = [(module, name, target) for module, name, target in ROWS if isinstance(target, Absent)]
 
 
-def test_modules_are_on_ipu_and_importable_by_their_paths() -> None:
+def test_modules_are_on_ipu_and_importable_by_their_paths():
     from tensorflow.python import ipu
 
     for name in ON_IPU:
@@ -48,7 +46,7 @@ def test_modules_are_on_ipu_and_importable_by_their_paths() -> None:
         assert issubclass(kind, extensions_base.KerasExtensionBase)
 
 
-def test_class_of_the_addons_goes_by_its_short_name() -> None:
+def test_class_of_the_addons_goes_by_its_short_name():
     from ipu_tensorflow_addons.keras import layers
     from ipu_tensorflow_addons.keras.layers.normalization import GroupNorm
     from ipu_tensorflow_addons.keras.layers.rnn import LSTM
@@ -59,12 +57,12 @@ def test_class_of_the_addons_goes_by_its_short_name() -> None:
     assert (LSTM, GroupNorm) == (layers.LSTM, layers.GroupNorm)
 
 
-def test_rows_lead_to_what_they_say() -> None:
+def test_rows_lead_to_what_they_say():
     for module, name, target in HERE:
         assert getattr(importlib.import_module(module), name) is resolve(target), (module, name)
 
 
-def test_absent_names_say_why_on_access_and_on_import() -> None:
+def test_absent_names_say_why_on_access_and_on_import():
     for module, name, target in ABSENT:
         old = importlib.import_module(module)
         with pytest.raises(AttributeError) as accessed:
@@ -76,7 +74,7 @@ def test_absent_names_say_why_on_access_and_on_import() -> None:
         assert not hasattr(old, name), (module, name)
 
 
-def test_dir_lists_what_exists_and_nothing_else() -> None:
+def test_dir_lists_what_exists_and_nothing_else():
     for module in _names.MODULES:
         old = importlib.import_module(module)
         assert {name for where, name, _ in HERE if where == module} <= set(dir(old)), module
@@ -85,7 +83,7 @@ def test_dir_lists_what_exists_and_nothing_else() -> None:
         assert not {name for where, name, _ in ABSENT if where == module} & set(dir(old)), module
 
 
-def test_name_that_nobody_knows_is_answered_with_the_nearest_one() -> None:
+def test_name_that_nobody_knows_is_answered_with_the_nearest_one():
     from tensorflow.python.ipu import loops
 
     with pytest.raises(AttributeError, match=r"`tensorflow.python.ipu.loops` has no name `repeats`.*`repeat`"):
@@ -102,22 +100,40 @@ def test_name_that_nobody_knows_is_answered_with_the_nearest_one() -> None:
         ops.gen_popops_ops  # noqa: B018
 
 
-@pytest.mark.parametrize("module", [f"{IPU}.keras", "keras.testing_utils"])
-def test_module_that_is_gone_says_what_became_of_it(module: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match=f"no module `{module}`: ") as caught:
-        importlib.import_module(module)
-    assert caught.value.name == module
-
-
-def test_star_import_brings_what_exists() -> None:
-    namespace: dict[str, object] = {}
+def test_module_that_is_gone_says_what_became_of_it_and_a_star_import_brings_what_exists():
+    for module in (f"{IPU}.keras", "keras.testing_utils"):
+        with pytest.raises(ModuleNotFoundError, match=f"no module `{module}`: ") as caught:
+            importlib.import_module(module)
+        assert caught.value.name == module
+    namespace = {}
     exec("from tensorflow.python.ipu.loops import *", namespace)
     assert {"repeat", "while_loop"} <= set(namespace)
 
 
-def test_table_takes_a_name_by_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_takes_a_name_by_a_row(monkeypatch):
     rows = {**absent("still_missing"), "shard": "tensorflow_ipu.scopes:ipu_shard"}
     monkeypatch.setitem(_names.MODULES, f"{IPU}.new", Module(rows))
     new = importlib.import_module(f"{IPU}.new")
     assert new.shard is importlib.import_module(f"{IPU}.scopes").ipu_shard
     assert dir(new) == ["shard"]
+
+
+def test_code_for_ipus_finds_the_optimizers_where_it_looks_for_them():
+    import keras.ipu.optimizers
+    from ipu_tensorflow_addons.keras.optimizers import AdamIpuOptimizer, LAMBIpuOptimizer, SGDIpuOptimizer
+    from keras.ipu.optimizers.als_optimizer import ALSDefaults, ALSOptimizer
+    from tensorflow.python import ipu
+    from tensorflow.python.ipu import gradient_accumulation as ga
+    from tensorflow.python.ipu.optimizers import CrossReplicaOptimizer, gradient_accumulation_optimizer
+
+    assert ipu.optimizers.CrossReplicaOptimizer is CrossReplicaOptimizer
+    assert ipu.cross_replica_optimizer.CrossReplicaOptimizer is CrossReplicaOptimizer
+    assert ipu.optimizers.GradientAccumulationOptimizerV2 is (
+        gradient_accumulation_optimizer.GradientAccumulationOptimizerV2
+    )
+    assert ga.GradientAccumulationReductionMethod.parse("mean").name == "MEAN"
+    assert issubclass(keras.ipu.optimizers.ALSOptimizerAdam, ALSOptimizer)
+    assert issubclass(keras.ipu.optimizers.GradientAccumulationOptimizer, keras.optimizers.Optimizer)
+    assert ALSDefaults.update_frequency == 8
+    names = [optimizer().name for optimizer in (AdamIpuOptimizer, LAMBIpuOptimizer, SGDIpuOptimizer)]
+    assert names == ["Adam", "LAMB", "SGD"]

@@ -1,7 +1,5 @@
 """Reading a script finds what it lacks, and nothing that it has."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 
@@ -11,10 +9,10 @@ from tensorflow_ipu.compat import _reading
 
 
 @pytest.fixture
-def lines(tmp_path: Path):
+def lines(tmp_path):
     """The lines of a script at which something is missing."""
 
-    def scan(code: str) -> list[int]:
+    def scan(code):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         return [found.line for found in _reading.scan(script)]
@@ -66,7 +64,7 @@ def lines(tmp_path: Path):
         "try: from tensorflow.python import ipu; ipu.loops\nexcept ImportError: ipu = None; ipu.loops.no_such",
     ],
 )
-def test_missing_name_is_found_on_its_line(lines, code: str) -> None:
+def test_missing_name_is_found_on_its_line(lines, code):
     assert lines(code) == [2]
 
 
@@ -98,11 +96,11 @@ def test_missing_name_is_found_on_its_line(lines, code: str) -> None:
         "this is no Python",
     ],
 )
-def test_script_that_lacks_nothing_is_let_through(lines, code: str) -> None:
+def test_script_that_lacks_nothing_is_let_through(lines, code):
     assert lines(code) == []
 
 
-def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
+def test_modules_beside_the_script_are_read_too(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import script")  # A cycle.
     (tmp_path / "package" / "part.py").write_text("\nfrom tensorflow.python.ipu.loops import no_such")
@@ -113,7 +111,7 @@ def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
     assert "`no_such`" in found.message
 
 
-def test_name_of_a_function_hides_that_of_the_file_there_alone(lines) -> None:
+def test_name_of_a_function_hides_that_of_the_file_there_alone(lines):
     code = """\
     from tensorflow.python.ipu import loops
     def theirs(loops):
@@ -137,12 +135,12 @@ def test_name_of_a_function_hides_that_of_the_file_there_alone(lines) -> None:
         ("from script import l", "from helper import l; import tensorflow.keras as k\nk.ipu.no_such"),  # A cycle.
     ],
 )
-def test_name_is_followed_through_the_modules_beside_the_script(lines, tmp_path: Path, helper: str, code: str) -> None:
+def test_name_is_followed_through_the_modules_beside_the_script(lines, tmp_path, helper, code):
     (tmp_path / "helper.py").write_text(helper)
     assert lines(code) == [2]
 
 
-def test_relative_imports_are_followed(tmp_path: Path) -> None:
+def test_relative_imports_are_followed(tmp_path):
     inner = tmp_path / "package" / "inner"
     inner.mkdir(parents=True)
     (tmp_path / "package" / "__init__.py").write_text("from .names import ipu")
@@ -155,7 +153,7 @@ def test_relative_imports_are_followed(tmp_path: Path) -> None:
     assert places == [("script.py", 2), ("part.py", 3), ("part.py", 4)]
 
 
-def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path: Path) -> None:
+def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "one.py").write_text("import common\ncommon.ipu.scopes.ipu_jit_scope(None)")
     (tmp_path / "common.py").write_text("from tensorflow.python import ipu")

@@ -1,7 +1,5 @@
 """Scripts in the style of IPU users run unmodified, and their numbers are those of plain NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -11,13 +9,11 @@ import tensorflow as tf
 Output = Callable[[str], list[str]]
 
 
-def _numbers(line: str, skip: int = 1) -> list[float]:
+def _numbers(line, skip=1):
     return [float(word) for word in line.split()[skip:]]
 
 
-def _regress(
-    x: np.ndarray, y: np.ndarray, bias: float, rate: float, steps: int
-) -> tuple[list[float], np.ndarray, float]:
+def _regress(x, y, bias, rate, steps):
     """Gradient descent on the mean squared error of a linear model: the losses, the weights, the bias."""
     weights = np.zeros([x.shape[1], 1])
     losses = []
@@ -30,29 +26,26 @@ def _regress(
     return losses, weights, bias
 
 
-def test_outfeed_of_the_first_feed_script_has_ten_rows_of_800(script_output: Output) -> None:
+def test_first_feed_script_dequeue_thread_and_old_keras_print_what_they_did(script_output):
     assert script_output("feed_loop.py") == ["counter 10", "d1 (10, 800) 2.0 2.0", "d2 (10, 800) 0.0 0.0"]
-
-
-def test_iterator_script_trains_as_plain_gradient_descent_does(script_output: Output) -> None:
-    *means, weights = script_output("iterator_loop.py")
-    x = tf.random.stateless_uniform([64, 3], seed=[1, 2]).numpy()
-    losses, expected, _ = _regress(x, x.sum(axis=1, keepdims=True), 0.0, 0.2, 50)
-    assert [line.split()[0] for line in means] == ["0", "10", "20", "30", "40"]
-    np.testing.assert_allclose(
-        [_numbers(line)[0] for line in means], np.mean(np.reshape(losses, [5, 10]), axis=1), 1e-3
-    )
-    np.testing.assert_allclose(_numbers(weights, skip=0), expected.ravel(), 1e-3)
-
-
-def test_thread_of_the_dequeue_script_prints_every_step_in_order(script_output: Output) -> None:
     lines = [line.split() for line in script_output("dequeue_thread.py")]
     assert [int(line[1]) for line in lines] == list(range(60))
     assert float(lines[0][3]) > 1.5
     assert float(lines[-1][3]) < 0.2
+    # Four samples of one input each. The prediction of all goes from 0 to 0.5 * (0.5 + 2) = 1.25 of the target 1.
+    assert script_output("old_keras.py") == ["losses 1.0 0.0625", "fit 2 0.1"]
 
 
-def test_session_script_trains_as_plain_gradient_descent_does(script_output: Output) -> None:
+def test_iterator_script_trains_as_plain_gradient_descent_does(script_output):
+    *means, weights = script_output("iterator_loop.py")
+    x = tf.random.stateless_uniform([64, 3], seed=[1, 2]).numpy()
+    losses, expected, _ = _regress(x, x.sum(axis=1, keepdims=True), 0.0, 0.2, 50)
+    assert [line.split()[0] for line in means] == ["0", "10", "20", "30", "40"]
+    np.testing.assert_allclose([_numbers(one)[0] for one in means], np.mean(np.reshape(losses, [5, 10]), axis=1), 1e-3)
+    np.testing.assert_allclose(_numbers(weights, skip=0), expected.ravel(), 1e-3)
+
+
+def test_session_script_trains_as_plain_gradient_descent_does(script_output):
     output = script_output("session.py")
     x = np.random.RandomState(0).randn(64, 4).astype(np.float32)
     losses, weights, bias = _regress(x, x @ np.array([[1.0], [2.0], [3.0], [4.0]]), 1.0, 0.05, 40)
@@ -64,14 +57,7 @@ def test_session_script_trains_as_plain_gradient_descent_does(script_output: Out
     assert _numbers(bias_line, skip=2) == pytest.approx([bias], rel=1e-3)
 
 
-def test_script_for_the_keras_before_version_3_trains(script_output: Output) -> None:
-    losses, fit = script_output("old_keras.py")
-    # Four samples of one input each. The prediction of all goes from 0 to 0.5 * (0.5 + 2) = 1.25 of the target 1.
-    assert losses == "losses 1.0 0.0625"
-    assert fit == "fit 2 0.1"
-
-
-def test_pipeline_script_trains_as_gradient_accumulation_does(script_output: Output) -> None:
+def test_pipeline_script_trains_as_gradient_accumulation_does(script_output):
     losses, variables = script_output("pipeline.py")
     x = np.random.RandomState(0).randn(16, 2).astype(np.float32)
     weight, bias = 0.5, 0.0

@@ -4,12 +4,9 @@ TensorFlow makes up to four modules that are Keras: `keras`, the one behind `tf.
 used, and another one for `import tensorflow.keras`, which then takes the place of `tf.keras`.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys
-from collections.abc import Iterator
 
 import keras
 import pytest
@@ -40,12 +37,12 @@ WITH_IPU = {
 }
 
 
-def _tensorflows_own() -> list[str]:
+def _tensorflows_own():
     return [name for name in sys.modules if name == "tensorflow.keras" or name.startswith("tensorflow.keras.")]
 
 
 @pytest.fixture
-def unused_keras() -> Iterator[None]:
+def unused_keras():
     """TensorFlow as if nobody had asked it for Keras yet."""
     before = vars(tf)["keras"]
     modules = {name: sys.modules.pop(name) for name in _tensorflows_own()}
@@ -57,13 +54,13 @@ def unused_keras() -> Iterator[None]:
     tf.__dict__["keras"] = before
 
 
-def _run(code: str) -> dict[str, object]:
-    namespace: dict[str, object] = {}
+def _run(code):
+    namespace = {}
     exec(code, namespace)
     return namespace
 
 
-def _check(namespace: dict[str, object], spelling: str) -> None:
+def _check(namespace, spelling):
     found = eval(spelling, namespace)
     assert found.ipu is sys.modules["keras.ipu"]
     assert found.ipu.optimizers.ALSOptimizer is sys.modules["keras.ipu"].optimizers.ALSOptimizer
@@ -80,7 +77,7 @@ def _check(namespace: dict[str, object], spelling: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("unused_keras")
-def test_keras_has_ipu_after_any_two_imports(first: str, second: str, installation: str) -> None:
+def test_keras_has_ipu_after_any_two_imports(first, second, installation):
     try:
         if installation == "before":
             compat.install()
@@ -103,13 +100,13 @@ def test_keras_has_ipu_after_any_two_imports(first: str, second: str, installati
 
 @pytest.mark.parametrize("code", [*WITH_IPU])
 @pytest.mark.usefixtures("unused_keras", "installed")
-def test_keras_has_ipu_after_a_first_import_that_names_it(code: str) -> None:
+def test_keras_has_ipu_after_a_first_import_that_names_it(code):
     assert eval(WITH_IPU[code], _run(code)) is sys.modules["keras.ipu"]
     _check({"tf": tf}, "tf.keras")
 
 
 @pytest.mark.usefixtures("unused_keras")
-def test_modules_that_tensorflow_made_before_the_door_opened_stay_in_use() -> None:
+def test_modules_that_tensorflow_made_before_the_door_opened_stay_in_use():
     made = importlib.import_module("tensorflow.keras")
     compat.install()
     try:
@@ -120,7 +117,6 @@ def test_modules_that_tensorflow_made_before_the_door_opened_stay_in_use() -> No
 
 
 @pytest.mark.usefixtures("unused_keras", "installed")
-def test_module_that_keras_does_not_have_is_not_found_by_any_spelling() -> None:
+def test_module_that_keras_does_not_have_is_not_found_by_any_spelling(refused):
     for spelling in ("tensorflow.keras", "tensorflow.compat.v1.keras"):
-        with pytest.raises(ModuleNotFoundError, match=f"{spelling}.no_such"):
-            importlib.import_module(f"{spelling}.no_such.thing")
+        refused(ModuleNotFoundError, f"{spelling}.no_such", importlib.import_module, f"{spelling}.no_such.thing")

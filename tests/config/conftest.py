@@ -1,9 +1,5 @@
 """A machine of known size, with nothing configured, for each test."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from tensorflow_ipu._base import environment
@@ -13,7 +9,7 @@ _VARIABLES = (environment.COUNT_VARIABLE, environment.DEVICES_VARIABLE, environm
 
 
 @pytest.fixture(autouse=True)
-def unconfigured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unconfigured(monkeypatch):
     """Undoes every configuration; 64 IPUs and 8 devices are on offer."""
     for variable in _VARIABLES:
         monkeypatch.delenv(variable, raising=False)

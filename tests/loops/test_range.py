@@ -1,37 +1,29 @@
 """Python loops over `tf.range`, and `while` over tensors, which stay on the device as `repeat` does."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
 
-COMPILED = pytest.mark.parametrize("jit_compile", [None, False, True])
-
 
 @pytest.fixture
-def iterator_of(strategy: Any) -> Any:
+def iterator_of(strategy):
     """`iterator_of(dataset)` is an iterator that programs read."""
 
-    def make(dataset: tf.data.Dataset) -> Any:
+    def make(dataset):
         with strategy.scope():
             return iter(dataset)
 
     return make
 
 
-@COMPILED
-def test_loop_takes_and_gives_an_element_an_iteration(
-    jit_compile: bool | None, strategy: Any, iterator_of: Any, numbers: Any
-) -> None:
+@pytest.mark.parametrize("jit_compile", [None, False, True])
+def test_loop_takes_and_gives_an_element_an_iteration(jit_compile, strategy, iterator_of, numbers):
     queue = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=jit_compile)
-    def program(iterator: Any, n: Any) -> Any:
+    def program(iterator, n):
         total = 0
         for i in tf.range(n):
             x = next(iterator)
@@ -50,12 +42,10 @@ def test_loop_takes_and_gives_an_element_an_iteration(
     np.testing.assert_array_equal(queue.dequeue()[1], [16, 25])
 
 
-def test_branches_take_and_enqueue_where_they_run_and_of_several_queues(
-    run: Any, iterator_of: Any, numbers: Any
-) -> None:
+def test_branches_take_and_enqueue_where_they_run_and_of_several_queues(run, iterator_of, numbers):
     queues = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
 
-    def program(first: Any, second: Any) -> Any:
+    def program(first, second):
         last = 0
         for i in tf.range(6):
             element = next(second)
@@ -73,9 +63,9 @@ def test_branches_take_and_enqueue_where_they_run_and_of_several_queues(
     assert queues[1].dequeue().numpy() == -5
 
 
-def test_break_and_continue_leave_the_data_where_they_are(run: Any, iterator_of: Any, numbers: Any) -> None:
-    def program(iterator: Any) -> Any:
-        total = 0
+def test_break_continue_and_while_over_tensors_leave_the_data_where_they_are(run, iterator_of, numbers):
+    def program(iterator):
+        total = x = 0
         for _ in tf.range(100):
             x = next(iterator)
             if x == 2:
@@ -83,28 +73,20 @@ def test_break_and_continue_leave_the_data_where_they_are(run: Any, iterator_of:
             if x == 5:
                 break
             total += x
-        return total
-
-    iterator = iterator_of(numbers)
-    assert run(program, iterator).numpy() == 0 + 1 + 3 + 4
-    assert run(lambda iterator: next(iterator), iterator).numpy() == 6
-
-
-def test_while_over_tensors_takes_elements(run: Any, iterator_of: Any, numbers: Any) -> None:
-    def program(iterator: Any) -> Any:
-        x = tf.constant(0)
         count = tf.constant(0)
-        while x < 7:
+        while x < 9:
             x = next(iterator)
             count += 1
-        return x, count
+        return total, x, count
 
-    assert [x.numpy() for x in run(program, iterator_of(numbers))] == [7, 8]
+    iterator = iterator_of(numbers)
+    assert [x.numpy() for x in run(program, iterator)] == [0 + 1 + 3 + 4, 9, 4]
+    assert run(lambda iterator: next(iterator), iterator).numpy() == 10
 
 
 # XLA wanted to know the length of the inner range, which nothing uses, when it compiled.
-def test_inner_loop_may_run_as_often_as_the_outer_one_says(run: Any, iterator_of: Any, numbers: Any) -> None:
-    def program(iterator: Any) -> Any:
+def test_inner_loop_may_run_as_often_as_the_outer_one_says(run, iterator_of, numbers):
+    def program(iterator):
         total = 0
         for _ in range(2):
             total += 100 * next(iterator)
@@ -117,39 +99,33 @@ def test_inner_loop_may_run_as_often_as_the_outer_one_says(run: Any, iterator_of
     assert run(program, iterator_of(numbers)).numpy() == 100 + 4 + (5 + 6) + (7 + 8 + 9)
 
 
-def test_range_that_is_used_is_a_tensor_as_ever(run: Any) -> None:
-    def program(x: Any) -> Any:
+def test_range_is_a_tensor_as_ever_and_may_have_a_start_and_a_step(run):
+    queues = [ipu.IPUOutfeedQueue() for _ in range(3)]
+    bounds = [(2, 7, 1), (2, 7, 2), (7, 2, -1)]
+
+    def program(x, given):
         steps = tf.range(4)
         total = 0
         for i in steps:
             total += i * x
+        for queue, (start, limit, step) in zip(queues, given, strict=True):
+            for i in tf.range(start, limit, step):
+                queue.enqueue(i)
         return total, steps, tf.range(3)
 
-    total, steps, other = run(program, tf.constant(10))
+    total, steps, other = run(program, tf.constant(10), [tuple(map(tf.constant, each)) for each in bounds])
     assert total.numpy() == 60
     np.testing.assert_array_equal(steps, [0, 1, 2, 3])
     np.testing.assert_array_equal(other, [0, 1, 2])
+    for queue, each in zip(queues, bounds, strict=True):
+        np.testing.assert_array_equal(queue.dequeue(), range(*each))
 
 
-@pytest.mark.parametrize("step", [1, 2, -1])
-def test_loop_over_a_range_with_a_start_and_a_step_runs_its_numbers(step: int, run: Any) -> None:
-    queue = ipu.IPUOutfeedQueue()
-
-    def program(start: Any, limit: Any, step: Any) -> None:
-        for i in tf.range(start, limit, step):
-            queue.enqueue(i)
-
-    start, limit = (2, 7) if step > 0 else (7, 2)
-    run(program, tf.constant(start), tf.constant(limit), tf.constant(step))
-    np.testing.assert_array_equal(queue.dequeue(), range(start, limit, step))
-
-
-def test_iterating_over_an_iterator_in_a_program_says_what_to_do(run: Any, iterator_of: Any, numbers: Any) -> None:
-    def program(iterator: Any) -> Any:
+def test_iterating_over_an_iterator_in_a_program_says_what_to_do(run, iterator_of, numbers, refused):
+    def program(iterator):
         total = 0
         for x in iterator:
             total += x
         return total
 
-    with pytest.raises(NotImplementedError, match=r"`tf.range\(n\)` and call `next\(iterator\)`"):
-        run(program, iterator_of(numbers))
+    refused(NotImplementedError, r"`tf.range\(n\)` and call `next\(iterator\)`", run, program, iterator_of(numbers))

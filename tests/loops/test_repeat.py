@@ -1,10 +1,7 @@
 """`loops.repeat`: the body's arguments and results, and the number of iterations."""
 
-from __future__ import annotations
-
 import functools
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,29 +11,34 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.loops import repeat
 
 
-@pytest.mark.parametrize("inputs", [[0], (0,), 0, np.int32(0), tf.constant(0)], ids=repr)
-def test_one_carried_value_comes_out_bare(inputs: Any, run: Any) -> None:
-    result = run(lambda: repeat(10, lambda x: x + 1, inputs))
-    assert isinstance(result, tf.Tensor)
-    assert (result.dtype, result.shape, result.numpy()) == (tf.int32, [], 10)
+def test_one_carried_value_comes_out_bare_and_several_as_a_list(run):
+    singles = [[0], (0,), 0, np.int32(0), tf.constant(0)]
+
+    def program():
+        bare = [repeat(10, lambda x: x + 1, inputs) for inputs in singles]
+        made = [
+            repeat(3, lambda x, y, z, kind=kind: kind([x + 1, y * 2.0, z]), kind([0, 1.0, True]))
+            for kind in (list, tuple)
+        ]
+        assert [type(each) for each in made] == [list, list]
+        return bare, made
+
+    bare, made = run(program)
+    for result in bare:
+        assert (result.dtype, result.shape, result.numpy()) == (tf.int32, [], 10)
+    for several in made:
+        assert [x.dtype for x in several] == [tf.int32, tf.float32, tf.bool]
+        assert [x.numpy() for x in several] == [3, 8, True]
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
-def test_several_carried_values_come_out_as_a_list(kind: Any, run: Any) -> None:
-    result = run(lambda: repeat(3, lambda x, y, z: kind([x + 1, y * 2.0, z]), kind([0, 1.0, True])))
-    assert isinstance(result, list)
-    assert [x.dtype for x in result] == [tf.int32, tf.float32, tf.bool]
-    assert [x.numpy() for x in result] == [3, 8, True]
-
-
-def test_values_of_every_kind_go_in_and_come_out(strategy: Any, run: Any) -> None:
+def test_values_of_every_kind_go_in_and_come_out(strategy, run):
     with strategy.scope():
         variable = tf.Variable(7)
     assert run(lambda: repeat(3, lambda x: x + 1, [variable])).numpy() == 10
     assert variable.numpy() == 7
     assert repeat(3, lambda x: x + 1, [0]).numpy() == 3  # Eagerly, too.
 
-    def program() -> Any:
+    def program():
         array = repeat(2, lambda x: x * 2, np.array([1, 2, 3], np.float32))
         constants = repeat(3, lambda x, y: (5, np.float32(2)), [0, 0.0])
         nested = repeat(5, lambda i, total: (i + 1, repeat(i, lambda x: x + 1, total)), [0, 0])
@@ -47,8 +49,8 @@ def test_values_of_every_kind_go_in_and_come_out(strategy: Any, run: Any) -> Non
     assert [[x.numpy() for x in each] for each in (constants, nested)] == [[5, 2], [5, 10]]
 
 
-def test_loop_without_carried_values_returns_an_operation(run: Any) -> None:
-    def program() -> Any:
+def test_loop_without_carried_values_returns_an_operation(run):
+    def program():
         for inputs in (None, [], ()):
             for returned in (lambda: None, list, tf.no_op, lambda: (tf.no_op(), tf.no_op())):
                 assert isinstance(repeat(3, returned, inputs), tf.Operation)
@@ -58,32 +60,17 @@ def test_loop_without_carried_values_returns_an_operation(run: Any) -> None:
 
 
 class Adder:
-    def __init__(self, step: int) -> None:
+    def __init__(self, step):
         self.step = step
 
-    def add(self, x: Any) -> Any:
+    def add(self, x):
         return x + self.step
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x):
         return x + 10 * self.step
 
 
-BODIES = {
-    "method": (lambda: Adder(2).add, 6),
-    "callable object": (lambda: Adder(2), 60),
-    "partial": (lambda: functools.partial(lambda step, x: x + step, 3), 9),
-    "graph function": (lambda: tf.function(lambda x: x + 4), 12),
-    "defaults": (lambda: lambda x, y=5, *more, **named: x + y, 15),
-    "any arguments": (lambda: lambda *values: values[0] + 6, 18),
-}
-
-
-def test_body_may_be_any_callable(run: Any) -> None:
-    found = run(lambda: [repeat(3, body(), [0]) for body, _ in BODIES.values()])
-    assert [int(one) for one in found] == [expected for _, expected in BODIES.values()]
-
-
-def step_with_branch(x: Any) -> Any:
+def step_with_branch(x):
     if x > 1:
         x = x + 10
     for _ in range(2):
@@ -91,39 +78,45 @@ def step_with_branch(x: Any) -> Any:
     return x
 
 
-def test_body_may_branch_on_tensors(run: Any) -> None:
-    def program() -> Any:
-        return repeat(2, step_with_branch, [0])
+BODIES = {
+    Adder(2).add: 6,
+    Adder(2): 60,
+    functools.partial(lambda step, x: x + step, 3): 9,
+    tf.function(lambda x: x + 4): 12,
+    lambda x, y=5, *more, **named: x + y: 15,
+    lambda *values: values[0] + 6: 18,
+    step_with_branch: 26,
+}
 
-    assert run(program).numpy() == 14
+
+def test_body_may_be_any_callable_and_branch_on_tensors(run):
+    found = run(lambda: [repeat(3, body, [0]) for body in BODIES])
+    assert [int(one) for one in found] == [*BODIES.values()]
 
 
-@pytest.mark.parametrize("n", [0, -1, -5])
-def test_loop_of_no_iterations_gives_the_inputs(n: int, run: Any, infeed_of: Any, numbers: Any) -> None:
+def test_loop_of_no_iterations_gives_the_inputs(run, infeed_of, numbers):
     queue = infeed_of(numbers)
-    assert run(lambda: repeat(n, lambda x, y: x + y + 1, [5], queue)).numpy() == 5
-    assert run(lambda m: repeat(m, lambda x, y: x + y + 1, [5], queue), tf.constant(n)).numpy() == 5
+
+    def program(*given):
+        return [repeat(n, lambda x, y: x + y + 1, [5], queue) for n in (0, -1, -5, *given)]
+
+    assert [int(one) for one in run(program, *map(tf.constant, (0, -1, -5)))] == [5] * 6
     assert run(queue._dequeue).numpy() == 0
 
 
-def test_number_of_iterations_may_be_of_any_integer_type(run: Any) -> None:
+def test_number_of_iterations_may_be_of_any_integer_type_and_come_with_the_run(strategy):
     types = [4, np.int64(4), np.uint8(4), tf.constant(4), tf.constant(4, tf.int64), tf.constant(4, tf.uint8)]
-
-    def program(*given: Any) -> Any:
-        return [repeat(n, lambda x: x + 1, [5]) for n in (*types, *given)]
-
-    assert [int(one) for one in run(program, *types)] == [9] * 12
-
-
-def test_number_of_iterations_may_come_with_the_run(strategy: Any) -> None:
     traces = []
 
     @tf.function(jit_compile=True)
-    def program(n: Any) -> Any:
+    def program(n, given):
         traces.append(1)
-        return repeat(n, lambda x: x + 2, 0)
+        return repeat(n, lambda x: x + 2, 0), [repeat(n, lambda x: x + 1, [5]) for n in (*types, *given)]
 
-    assert [int(strategy.run(program, (tf.constant(n),))) for n in (3, 0, 7)] == [6, 0, 14]
+    for n in (3, 0, 7):
+        by_run, others = strategy.run(program, (tf.constant(n), types))
+        assert by_run.numpy() == 2 * n
+        assert [int(one) for one in others] == [9] * 12
     assert len(traces) == 1
 
 
@@ -134,7 +127,7 @@ WHOLE = "`n` must be a whole number of iterations, but is"
 BITS = r"`n` must be from -9223372036854775808 to 9223372036854775807, but is {}"
 
 
-def same(*values: Any) -> Any:
+def same(*values):
     return values
 
 
@@ -169,34 +162,26 @@ def same(*values: Any) -> Any:
         ),
     ],
 )
-def test_loop_that_cannot_be_is_refused(arguments: Any, kind: Any, message: str, run: Any) -> None:
-    with pytest.raises(kind, match=message):
-        run(lambda: repeat(*arguments))
+def test_loop_that_cannot_be_is_refused(arguments, kind, message, run, refused):
+    refused(kind, message, run, lambda: repeat(*arguments))
 
 
-def test_body_that_does_not_take_the_element_is_refused(run: Any, infeed_of: Any, numbers: Any) -> None:
-    words = r"You specified 1 inputs and {} additional inputs from infeed{}, but the body takes"
-    single = infeed_of(numbers)
-    pair = infeed_of(numbers.map(lambda x: (x, x)))
-    named = infeed_of(numbers.map(lambda x: {"a": x, "b": x}))
-    with pytest.raises(TypeError, match=words.format(1, "") + r" `\(x\)`"):
-        run(lambda: repeat(3, lambda x: x, [0], single))
-    with pytest.raises(TypeError, match=words.format(2, "") + r" `\(x, y\)`"):
-        run(lambda: repeat(3, lambda x, y: x, [0], pair))
-    with pytest.raises(TypeError, match=words.format(2, r" \(a, b by name\)") + r" `\(x, a\)`"):
-        run(lambda: repeat(3, lambda x, a: x, [0], named))
-
-
-def test_body_that_is_refused_is_not_called_and_takes_no_element(run: Any, infeed_of: Any, numbers: Any) -> None:
-    queue = infeed_of(numbers)
+def test_body_that_does_not_take_the_element_is_refused_and_not_called(run, infeed_of, numbers):
+    words = r"You specified 1 inputs and {} additional inputs from infeed{}, but the body takes `\({}\)`"
     calls = []
-    with pytest.raises(TypeError, match="Supplied loop body"):
-        run(lambda: repeat(3, lambda x: calls.append(x), [0], queue))
-    assert not calls
-    assert not queue.dequeued
+    for dataset, body, count, named, takes in (
+        (numbers, lambda x: calls.append(x), 1, "", "x"),
+        (numbers.map(lambda x: (x, x)), lambda x, y: calls.append(x), 2, "", "x, y"),
+        (numbers.map(lambda x: {"a": x, "b": x}), lambda x, a: calls.append(x), 2, r" \(a, b by name\)", "x, a"),
+    ):
+        queue = infeed_of(dataset)
+        with pytest.raises(TypeError, match="Supplied loop body.*" + words.format(count, named, takes)):
+            run(lambda: repeat(3, body, [0], queue))  # noqa: B023
+        assert not calls
+        assert not queue.dequeued
 
 
-def test_version_of_while_loops_is_noted_and_changes_nothing(run: Any, caplog: Any) -> None:
+def test_version_of_while_loops_is_noted_and_changes_nothing(run, caplog):
     with caplog.at_level(logging.WARNING):
         assert run(lambda: repeat(3, lambda x: x + 1, [0], use_while_v1=True)).numpy() == 3
         assert "use_while_v1" not in caplog.text
@@ -206,14 +191,14 @@ def test_version_of_while_loops_is_noted_and_changes_nothing(run: Any, caplog: A
         run(lambda: repeat(3, lambda x: x + 1, [0], use_while_v1=1))
 
 
-def test_operations_that_the_body_returns_run_in_each_iteration(strategy: Any, run: Any) -> None:
+def test_operations_that_the_body_returns_run_in_each_iteration(strategy, run):
     queue = ipu.IPUOutfeedQueue()
     with strategy.scope():
         variable = tf.Variable(0)
 
     traces = []
 
-    def body(x: Any) -> Any:
+    def body(x):
         traces.append(1)
         total = variable.assign_add(x)
         return x + 1, queue.enqueue((x, total)), tf.group(variable.assign_add(100, read_value=False))
@@ -225,7 +210,7 @@ def test_operations_that_the_body_returns_run_in_each_iteration(strategy: Any, r
     assert variable.numpy() == 406
     assert len(traces) == 1
 
-    def program() -> Any:
+    def program():
         repeat(5, lambda: variable.assign_add(1).op)
         return variable.read_value()
 
@@ -233,7 +218,7 @@ def test_operations_that_the_body_returns_run_in_each_iteration(strategy: Any, r
 
 
 # In a graph of TensorFlow 1 nothing runs by itself, so this shows that operations are depended on.
-def test_operations_are_control_dependencies_of_their_iteration() -> None:
+def test_operations_are_control_dependencies_of_their_iteration():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.compat.v1.Variable(0, use_resource=True)
         one = repeat(4, lambda x: (x + 1, tf.group(variable.assign_add(x))), [0])

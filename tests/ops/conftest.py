@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def no_wait_limit() -> Iterator[None]:
+def no_wait_limit():
     """Waits have no limit after each test."""
     yield
     ipu.feeds.set_wait_limit(None)
 
 
 @functools.cache
-def _domains() -> ctypes.CDLL:
+def _domains():
     """The functions of `domains.cc`, compiled against the sources and linked with the library that the package opened."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "domains.so")
@@ -55,24 +55,24 @@ def _domains() -> ctypes.CDLL:
 
 
 @pytest.fixture
-def domains() -> ctypes.CDLL:
+def domains():
     """What a run tells and asks the domain of a device, for runs of replicas that a test makes by hand."""
     return _domains()
 
 
-def _trace(function: Callable[..., Any], *args: Any) -> Any:
+def _trace(function, *args):
     """The compiled program of a plain function for such arguments."""
     with tf.device(DEVICE):
         return tf.function(function, jit_compile=True).get_concrete_function(*args)
 
 
 @pytest.fixture
-def trace() -> Callable[..., Any]:
+def trace():
     """`trace(function, *specs)` is the compiled program of a plain function for arguments of these specs."""
     return _trace
 
 
-def _captured(program: Any, replica: int, replicas: int) -> list[Any]:
+def _captured(program, replica, replicas):
     """What a program captured, with the states of one replica in the place of those of a single one."""
     return [
         tensor._ipu_feed.state(DEVICE, replica, replicas) if hasattr(tensor, "_ipu_feed") else tensor
@@ -83,7 +83,7 @@ def _captured(program: Any, replica: int, replicas: int) -> list[Any]:
 class Run:
     """A run of programs, one a replica: the first is that of replica 0. Results, or errors, are in `outcomes`."""
 
-    def __init__(self, programs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, programs, inputs):
         replicas = len(programs)
         with tf.device(DEVICE):
             states = [_captured(program, replica, replicas) for replica, program in enumerate(programs)]
@@ -98,7 +98,7 @@ class Run:
             thread.daemon = True
             thread.start()
 
-    def _work(self, replica: int, program: Any, inputs: list[Any], states: list[Any]) -> None:
+    def _work(self, replica, program, inputs, states):
         try:
             with tf.device(DEVICE):
                 self.outcomes[replica] = tf.nest.map_structure(
@@ -109,7 +109,7 @@ class Run:
         finally:
             _domains().domain_leave(ORDINAL, replica)
 
-    def wait(self) -> list[Any]:
+    def wait(self):
         for thread in self._threads:
             thread.join(DEADLINE)
         if any(thread.is_alive() for thread in self._threads):
@@ -119,7 +119,7 @@ class Run:
 
 
 @pytest.fixture
-def start() -> Callable[..., Run]:
+def start():
     """`start(programs, inputs)` starts a program on each replica; `wait()` gives what each returned or raised."""
     return Run
 
@@ -128,13 +128,10 @@ Replicated = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def replicated() -> Replicated:
-    """`replicated(function, inputs)` runs a function as a program on as many replicas as there are tuples of inputs.
+def replicated():
+    """`replicated(function, inputs)` gives, as arrays, what a program returns on as many replicas as there are tuples."""
 
-    Returns what each replica returned, as arrays. An error of a replica fails the call.
-    """
-
-    def run(function: Callable[..., Any], inputs: Sequence[Sequence[Any]]) -> list[Any]:
+    def run(function, inputs):
         program = _trace(function, *[tf.TensorSpec(np.shape(value), np.asarray(value).dtype) for value in inputs[0]])
         outcomes = Run([program] * len(inputs), inputs).wait()
         for outcome in outcomes:
@@ -146,10 +143,36 @@ def replicated() -> Replicated:
 
 
 @pytest.fixture
-def arrays() -> Callable[..., list[np.ndarray]]:
+def pipelined():
+    """`pipelined(strategy, stages, infeed, rate)` trains stages by gradient descent, and gives the queue of results."""
+
+    def run(strategy, stages, infeed, rate, **options):
+        outfeed = ipu.IPUOutfeedQueue()
+        descent = tf.compat.v1.train.GradientDescentOptimizer(rate)
+
+        @tf.function(jit_compile=True)
+        def program():
+            ipu.pipelining.pipeline(
+                stages,
+                gradient_accumulation_count=4,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                optimizer_function=lambda loss, *_: ipu.pipelining.OptimizerFunctionOutput(descent, loss),
+                **options,
+            )
+
+        infeed.initializer  # noqa: B018  (It starts the queue.)
+        strategy.run(program)
+        return outfeed
+
+    return run
+
+
+@pytest.fixture
+def arrays():
     """`arrays(count, shape, dtype)` makes arrays of small numbers, whose sums are exact in every type."""
 
-    def make(count: int, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> list[np.ndarray]:
+    def make(count, shape, dtype=np.float32, seed=0):
         random = np.random.default_rng(seed)
         if dtype == np.bool_:
             return [random.integers(0, 2, shape).astype(bool) for _ in range(count)]

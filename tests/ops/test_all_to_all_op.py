@@ -1,7 +1,5 @@
 """Exchanges between replicas, against NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +16,7 @@ NUMBERS = [
 ]
 
 
-def exchanged(values: list[np.ndarray], split: int, concat: int) -> list[np.ndarray]:
+def exchanged(values, split, concat):
     """What each replica gets, by the definition."""
     parts = [np.split(value, len(values), split) for value in values]
     return [np.concatenate([own[rank] for own in parts], concat) for rank in range(len(values))]
@@ -47,19 +45,20 @@ def test_all_to_all_in_orthogonal_groups(replicated, arrays):
             np.testing.assert_array_equal(results[first + 2 * rank], expected)
 
 
-def test_gradient_of_all_to_all_is_the_exchange_backwards(replicated, arrays):
-    values = arrays(2, [4, 3])
-    weights = arrays(2, [2, 6], seed=1)
+def test_gradients_are_the_exchange_backwards_and_the_sum_of_what_all_replicas_want(replicated, arrays):
+    values, weights, of_gathered = arrays(2, [4, 3]), arrays(2, [2, 6], seed=1), arrays(2, [2, 4, 3], seed=1)
 
-    def program(x, weight):
-        with tf.GradientTape() as tape:
+    def program(x, weight, of_gathered):
+        with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
-            loss = tf.reduce_sum(weight * all_to_all(x, 0, 1, 2))
-        return tape.gradient(loss, x)
+            exchanged_loss = tf.reduce_sum(weight * all_to_all(x, 0, 1, 2))
+            gathered_loss = tf.reduce_sum(of_gathered * all_gather(x, 2))
+        return tape.gradient(exchanged_loss, x), tape.gradient(gathered_loss, x)
 
-    results = replicated(program, list(zip(values, weights, strict=True)))
-    for result, expected in zip(results, exchanged(weights, 1, 0), strict=True):
-        np.testing.assert_array_equal(result, expected)
+    results = replicated(program, list(zip(values, weights, of_gathered, strict=True)))
+    for replica, expected in enumerate(exchanged(weights, 1, 0)):
+        np.testing.assert_array_equal(results[replica][0], expected)
+        np.testing.assert_array_equal(results[replica][1], of_gathered[0][replica] + of_gathered[1][replica])
 
 
 def test_all_gather_stacks_the_replicas_of_groups_and_each_of_a_list(replicated, arrays):
@@ -79,21 +78,6 @@ def test_all_gather_stacks_the_replicas_of_groups_and_each_of_a_list(replicated,
         np.testing.assert_array_equal(own, values[replica][None])
 
 
-def test_gradient_of_all_gather_sums_what_all_replicas_want_of_a_part(replicated, arrays):
-    values = arrays(2, [2, 2])
-    weights = arrays(2, [2, 2, 2], seed=1)
-
-    def program(x, weight):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(weight * all_gather(x, 2))
-        return tape.gradient(loss, x)
-
-    results = replicated(program, list(zip(values, weights, strict=True)))
-    for replica, result in enumerate(results):
-        np.testing.assert_array_equal(result, weights[0][replica] + weights[1][replica])
-
-
 def test_a_single_replica_exchanges_with_itself(strategy):
     program = tf.function(lambda x: (all_gather(x, 1), all_to_all(x, 0, 1, 1)), jit_compile=True)
     gathered, same = strategy.run(program, (tf.constant([[1.0, 2.0]]),))
@@ -108,25 +92,18 @@ def test_a_factor_that_does_not_divide_the_replicas_is_refused_when_the_program_
         strategy.run(tf.function(lambda x: all_gather(x, 2), jit_compile=True), (tf.constant(0.0),))
 
 
-def test_bad_arguments_are_refused_when_the_program_is_traced():
+def test_bad_arguments_are_refused_when_the_program_is_traced(refused):
     with tf.Graph().as_default():
         x = tf.zeros([4, 3])
-        for dimension in (-1, 2):
-            with pytest.raises(ValueError, match="`split_dimension`"):
-                all_to_all(x, dimension, 0, 2)
-            with pytest.raises(ValueError, match="`concat_dimension`"):
-                all_to_all(x, 0, dimension, 2)
-        with pytest.raises(TypeError, match="`split_dimension`"):
-            all_to_all(x, 0.0, 0, 2)
-        with pytest.raises(ValueError, match="`replication_factor`, which is 2, must divide"):
-            all_to_all(x, 1, 0, 2)
-        for factor in (None, 1.5, ReplicaGroups()):
-            with pytest.raises(TypeError, match="`replication_factor`"):
-                all_gather(x, factor)
-        with pytest.raises(ValueError, match="`replication_factor`"):
-            all_gather(x, 0)
-        with pytest.raises(ValueError, match="`x`"):
-            all_gather([], 2)
+        for error, words, function, arguments in (
+            *((ValueError, "`split_dimension`", all_to_all, (dimension, 0, 2)) for dimension in (-1, 2)),
+            *((ValueError, "`concat_dimension`", all_to_all, (0, dimension, 2)) for dimension in (-1, 2)),
+            (TypeError, "`split_dimension`", all_to_all, (0.0, 0, 2)),
+            (ValueError, "`replication_factor`, which is 2, must divide", all_to_all, (1, 0, 2)),
+            *((TypeError, "`replication_factor`", all_gather, (factor,)) for factor in (None, 1.5, ReplicaGroups())),
+            (ValueError, "`replication_factor`", all_gather, (0,)),
+        ):
+            refused(error, words, function, x, *arguments)
+        refused(ValueError, "`x`", all_gather, [], 2)
     for call in (lambda: all_gather(tf.zeros([2]), 1), lambda: all_to_all(tf.zeros([2]), 0, 0, 1)):
-        with pytest.raises(RuntimeError, match="can only be called in a program"):
-            call()
+        refused(RuntimeError, "can only be called in a program", call)

@@ -16,9 +16,7 @@ from tensorflow_ipu.ops.replication_ops import replication_index
 REPLICAS, BATCH, FEATURES = 4, 2, 3
 RANDOM = np.random.default_rng(5)
 # Each replica's own are far from the others', so that statistics of less than a group are far off.
-IMAGES = (
-    RANDOM.normal(size=[REPLICAS, BATCH, 3, 2, FEATURES]) + 3 * np.arange(REPLICAS).reshape(-1, 1, 1, 1, 1)
-).astype("f")
+IMAGES = (RANDOM.normal(size=[4, BATCH, 3, 2, FEATURES]) + 3 * np.arange(4).reshape(-1, 1, 1, 1, 1)).astype("f")
 WEIGHTS = RANDOM.normal(size=IMAGES.shape).astype("f")
 SCALE, OFFSET, MOVING = (RANDOM.normal(size=[FEATURES]).astype("f") for _ in range(3))
 
@@ -26,30 +24,30 @@ raw: Any = tf.raw_ops
 
 
 @pytest.fixture
-def configured(replicas: Any) -> Any:
+def configured(replicas):
     """`configured(4, 2)` is the strategy of four replicas that normalize in groups of two."""
     name = "norms__experimental__distributed_batch_norm_replica_group_size"
     return lambda count, group: replicas(count, **{name: group})
 
 
-def of_compat(x: Any, scale: Any, offset: Any) -> Any:
+def of_compat(x, scale, offset):
     return tf.compat.v1.nn.fused_batch_norm(x, scale, offset, MOVING, abs(MOVING), exponential_avg_factor=0.3)
 
 
-def of_raw(x: Any, scale: Any, offset: Any) -> Any:
+def of_raw(x, scale, offset, data_format="NCHW"):
     moving = {"mean": MOVING, "variance": abs(MOVING)}
-    found = raw.FusedBatchNormV3(
-        x=tf.transpose(x, [0, 3, 1, 2]), scale=scale, offset=offset, data_format="NCHW", **moving
-    )
-    return tf.transpose(found.y, [0, 2, 3, 1]), found.batch_mean, found.batch_variance
+    axes, back = ([0, 3, 1, 2], [0, 2, 3, 1]) if data_format == "NCHW" else ([0, 1, 2, 3], [0, 1, 2, 3])
+    x = tf.transpose(x, axes)
+    y, mean, variance, *_ = raw.FusedBatchNormV3(x=x, scale=scale, offset=offset, data_format=data_format, **moving)
+    return tf.transpose(y, back), mean, variance
 
 
-def of_raw_outside(x: Any, scale: Any, offset: Any) -> Any:
+def of_raw_outside(x, scale, offset):
     """The same where TensorFlow's kernel has but one order of dimensions."""
-    return raw.FusedBatchNormV3(x=x, scale=scale, offset=offset, mean=MOVING, variance=abs(MOVING))[:3]
+    return of_raw(x, scale, offset, "NHWC")
 
 
-def step(normalize: Any, x: Any, weights: Any, scale: Any, offset: Any) -> list[Any]:
+def step(normalize, x, weights, scale, offset):
     """What a normalization gives, and its gradients of images, scale and offset."""
     values = [tf.convert_to_tensor(one) for one in (x, scale, offset)]
     with tf.GradientTape() as tape:
@@ -59,22 +57,18 @@ def step(normalize: Any, x: Any, weights: Any, scale: Any, offset: Any) -> list[
     return [y, mean, variance, *tape.gradient(loss, values)]
 
 
-def together(array: Any, group: int) -> Any:
+def together(array, group):
     """The batches of each group, as one."""
     return array.reshape(-1, group * BATCH, *array.shape[2:])
 
 
-@pytest.mark.parametrize(
-    ("count", "group", "normalize"), [(2, 1, of_compat), (4, 2, of_compat), (2, 2, of_raw), (4, 4, of_raw)]
-)
-def test_groups_of_replicas_normalize_as_one_batch_of_theirs(
-    count: int, group: int, normalize: Any, configured: Any
-) -> None:
+@pytest.mark.parametrize(("count", "group", "normalize"), [(2, 1, of_compat), (4, 2, of_compat), (4, 4, of_raw)])
+def test_groups_of_replicas_normalize_as_one_batch_of_theirs(count, group, normalize, configured):
     strategy = configured(count, group)
     outfeed = ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
-    def program() -> None:
+    def program():
         own = [tf.gather(tf.constant(array), replication_index()) for array in (IMAGES, WEIGHTS)]
         found: list[Any] = step(normalize, *own, SCALE, OFFSET)
         outfeed.enqueue([*found[:4], *map(cross_replica_sum, found[4:])])
@@ -85,20 +79,18 @@ def test_groups_of_replicas_normalize_as_one_batch_of_theirs(
     batches = zip(together(IMAGES[:count], group), together(WEIGHTS[:count], group), strict=True)
     wanted = [step(plain, *both, SCALE, OFFSET) for both in batches]
 
-    def check(found: Any, expected: Any) -> None:
+    def check(found, expected):
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.max(np.abs(expected)))
 
-    check(together(y, group), [one[0] for one in wanted])
-    check(mean, np.repeat([one[1] for one in wanted], group, axis=0))
-    check(variance, np.repeat([one[2] for one in wanted], group, axis=0))
-    check(together(of_images, group), [one[3] for one in wanted])
-    check(of_scale[0], sum(one[4].numpy() for one in wanted))
-    check(of_offset[0], sum(one[5].numpy() for one in wanted))
+    for at, result in ((0, y), (3, of_images)):
+        check(together(result, group), [one[at] for one in wanted])
+    for at, result in ((1, mean), (2, variance)):
+        check(result, np.repeat([one[at] for one in wanted], group, axis=0))
+    for at, result in ((4, of_scale), (5, of_offset)):
+        check(result[0], sum(one[at].numpy() for one in wanted))
 
 
-def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_others_with_their_own(
-    configured: Any,
-) -> None:
+def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_others_with_their_own(configured):
     strategy = configured(2, 2)
     rows = IMAGES[:, :, 0, 0]
     with strategy.scope():
@@ -107,7 +99,7 @@ def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_other
         of_rows.build([None, FEATURES])
 
     @tf.function(jit_compile=True)
-    def program() -> Any:
+    def program():
         x, weights, row = (tf.gather(tf.constant(array), replication_index()) for array in (IMAGES, WEIGHTS, rows))
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -131,9 +123,9 @@ def test_keras_layer_of_images_trains_with_the_statistics_of_its_group_and_other
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_another_size_of_groups_is_another_program(configured: Any) -> None:
+def test_another_size_of_groups_is_another_program(configured):
     @tf.function(jit_compile=True)
-    def program() -> Any:
+    def program():
         own = tf.gather(tf.constant(IMAGES), replication_index())
         return tf.compat.v1.nn.fused_batch_norm(own, SCALE, OFFSET)[1]
 
@@ -142,7 +134,7 @@ def test_another_size_of_groups_is_another_program(configured: Any) -> None:
     np.testing.assert_allclose(means[1], IMAGES[:2].mean((0, 1, 2, 3)), rtol=1e-5)
 
 
-def test_a_program_of_one_ipu_has_no_groups_of_two(configured: Any) -> None:
+def test_a_program_of_one_ipu_has_no_groups_of_two(configured):
     strategy = configured(1, 2)
     program = tf.function(lambda x: tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET)[0], jit_compile=True)
     with pytest.raises(ValueError, match=r"group_size=2` does not divide the replicas of a device of 1 IPU: set it"):

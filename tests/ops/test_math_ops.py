@@ -1,7 +1,8 @@
-"""Products in parts against `tf.matmul`, and sums of segments against TensorFlow's."""
+"""Products in parts, sums of segments, histograms and barriers against TensorFlow and NumPy."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
+from tensorflow_ipu.ops.control_flow_ops import barrier
 from tensorflow_ipu.ops.math_ops import segment_sum, serialized_matmul
+from tensorflow_ipu.ops.statistics_ops import fixed_width_bins, histogram, histogram_normalize, histogram_update
 
 DIMENSIONS = ["a_columns", "a_rows_b_columns", "b_rows"]
 
@@ -21,10 +25,9 @@ def operands(batch=(), transpose_a=False, transpose_b=False):
     return tf.constant(a, tf.float32), tf.constant(b, tf.float32)
 
 
-@pytest.mark.parametrize("dimension", DIMENSIONS)
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("transposed", list(itertools.product([False, True], repeat=2)))
 @pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_product_and_gradients_are_those_of_matmul(dimension, transposed, batch):
+def test_product_and_gradients_are_those_of_matmul(transposed, batch):
     a, b = operands(batch, *transposed)
     flags = dict(zip(("transpose_a", "transpose_b"), transposed, strict=True))
 
@@ -35,9 +38,11 @@ def test_product_and_gradients_are_those_of_matmul(dimension, transposed, batch)
             loss = tf.reduce_sum(tf.sin(result))
         return result, *tape.gradient(loss, [a, b])
 
-    actual = both(lambda: serialized_matmul(a, b, 2, dimension, **flags))
-    for one, other in zip(actual, both(lambda: tf.matmul(a, b, **flags)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    expected = both(lambda: tf.matmul(a, b, **flags))
+    for dimension in DIMENSIONS:
+        actual = both(lambda: serialized_matmul(a, b, 2, dimension, **flags))  # noqa: B023
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
@@ -59,9 +64,8 @@ def test_compiled_product_has_the_parts(dimension):
         ((tf.ones([2, 6]), tf.ones([4, 2]), 1, "b_rows"), "`a` has 6 columns and `b` has 4 rows"),
     ],
 )
-def test_products_that_cannot_be_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        serialized_matmul(*arguments)
+def test_products_that_cannot_be_are_refused(arguments, message, refused):
+    refused(ValueError, message, serialized_matmul, *arguments)
 
 
 @pytest.mark.parametrize("ids", [[0, 0, 1, 3], [2, 2, 2, 2]])
@@ -77,20 +81,95 @@ def test_gradient_of_a_sum_goes_to_each_row():
     with tf.GradientTape() as tape:
         tape.watch(data)
         loss = tf.reduce_sum(segment_sum(data, [0, 1, 1], 2) * [[1.0], [2.0]])
-    gradient: Any = tape.gradient(loss, data)
-    assert gradient.numpy().tolist() == [[1, 1], [2, 2], [2, 2]]
+    np.testing.assert_array_equal(tape.gradient(loss, data), [[1, 1], [2, 2], [2, 2]])
 
 
 @pytest.mark.parametrize(
     ("ids", "count", "message"),
     [([0, 1], 2, "`segment_ids` has shape"), ([0, 1, 1], 0, "`num_segments`"), ([[0, 1, 1]], 2, "`segment_ids`")],
 )
-def test_segments_that_do_not_fit_are_refused(ids, count, message):
-    with pytest.raises(ValueError, match=message):
-        segment_sum(tf.ones([3, 2]), ids, count)
+def test_segments_that_do_not_fit_are_refused(ids, count, message, refused):
+    refused(ValueError, message, segment_sum, tf.ones([3, 2]), ids, count)
+    program = tf.function(lambda x: segment_sum(x, [0], 1))
+    refused(ValueError, "the shape of `data` must be known", program.get_concrete_function, tf.TensorSpec([None]))
 
 
-def test_segments_of_unknown_shape_are_refused():
-    program = tf.function(lambda x: segment_sum(x, [0], 1), input_signature=[tf.TensorSpec([None])])
-    with pytest.raises(ValueError, match="the shape of `data` must be known"):
-        program.get_concrete_function()
+VALUES = np.random.default_rng(0).normal(size=200).round(1)
+LEVELS = np.array([-1.0, 0.0, 0.5, 2.0])
+
+
+def counted(values, levels):
+    return np.histogram(values, np.concatenate([[-np.inf], levels, [np.inf]]))[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_counts_are_numpys_in_a_program(dtype, strategy):
+    values, levels = VALUES.astype(dtype), LEVELS.astype(dtype)
+
+    @tf.function(jit_compile=True)
+    def program(x):
+        counts = histogram(x, levels)
+        bins = fixed_width_bins(x, 5)
+        return counts, histogram(x, levels, True), histogram_update(counts, x[:10], levels, False), bins
+
+    counts, absolute, updated, bins = strategy.run(program, [tf.constant(values)])
+    assert counts.dtype == tf.float32
+    assert np.array_equal(counts, counted(values, levels))
+    assert np.array_equal(absolute, counted(abs(values), levels))
+    assert np.array_equal(updated, counted(values, levels) + counted(values[:10], levels))
+    assert bins.dtype == dtype
+    np.testing.assert_allclose(bins, np.linspace(np.float32(values.min()), values.max(), 5), rtol=2e-3)
+
+
+def test_what_equals_a_level_is_above_it_and_shares_sum_up_to_one():
+    assert histogram([-1.0, 0.0, 2.0, float("nan")], LEVELS).numpy().tolist() == [1, 1, 1, 0, 1]
+    assert histogram_normalize([1.0, 3.0, 4.0]).numpy().tolist() == [0.125, 0.375, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: histogram([1, 2], LEVELS), ValueError, "`inputs` must be float16 or float32"),
+        (lambda: histogram([[1.0]], [LEVELS]), ValueError, r"2 faults:[^$]*`inputs` must be of rank 1[^$]*`levels`"),
+        (lambda: histogram([1.0], LEVELS, 1), TypeError, "`absolute_of_input`"),
+        (lambda: histogram_update([1.0] * 4, [1.0], LEVELS), ValueError, "one element more than `levels`"),
+        (lambda: histogram_update([1] * 5, [1.0], LEVELS), ValueError, "`hist` must be float32"),
+        (lambda: fixed_width_bins([1.0], 0), ValueError, "`n_bins=0`"),
+        (lambda: fixed_width_bins([1], 2), TypeError, "`inputs` must have floats"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(call, kind, message, refused):
+    refused(kind, message, call)
+
+
+X, Y = tf.constant([1.0, 2.0]), tf.constant([3, 4])
+
+
+def both(for_gradients):
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        a, b, c = barrier([X * 2, Y, tf.cast(X, tf.float16)], for_gradients)
+        loss = tf.reduce_sum(a * a) + tf.reduce_sum(tf.cast(c, tf.float32))
+    gradient: Any = tape.gradient(loss, X)
+    return a, b, c, gradient
+
+
+@pytest.mark.parametrize("for_gradients", [False, True])
+def test_values_and_gradients_go_through(for_gradients, strategy):
+    plain = both(for_gradients)
+    assert plain[3].numpy().tolist() == [9, 17]
+    program = tf.function(lambda: both(for_gradients), jit_compile=True)
+    for one, other in zip(strategy.run(program), plain, strict=True):
+        assert np.array_equal(one, other)
+    with replicas.tracing_program(1), tf.device("/device:IPU:0"):
+        operations = program.get_concrete_function().graph.get_operations()
+    assert sum(each.type == "XlaOptimizationBarrier" for each in operations) == 1 + for_gradients
+
+
+def test_arguments_that_make_no_barrier_are_refused(refused):
+    for error, words, arguments in (
+        (TypeError, "`tensors` must be a list", (X,)),
+        (ValueError, "is empty", ([],)),
+        (TypeError, "_gradients", ([X], 1)),
+    ):
+        refused(error, words, barrier, *arguments)

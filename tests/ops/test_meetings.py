@@ -1,7 +1,5 @@
 """Many replicas with many collectives in flight: none hangs, all agree, and every failure has a name."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,8 @@
-"""Dropout as a function: masks, seeds, replicas, and what is refused."""
+"""Dropout as a function, and random numbers of programs, which are those of TensorFlow without XLA."""
 
-from __future__ import annotations
+import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -54,43 +55,44 @@ def test_mask_is_the_same_along_dimensions_of_size_one():
     assert len(np.unique(out)) == 2
 
 
-@pytest.mark.parametrize("empty", [[], tf.TensorShape([]), tf.constant([], tf.int32)])
-def test_empty_noise_shape_keeps_or_drops_all_as_tensorflow_does(empty):
+def test_empty_noise_shape_keeps_or_drops_all_as_tensorflow_does():
     """It was refused, as a shape of another rank."""
+    empty = ([], tf.TensorShape([]), tf.constant([], tf.int32))
+
+    @tf.function(jit_compile=True)
+    def compiled():
+        return [[dropout(ONES, 0.5, shape, [seed, 0]) for shape in empty] for seed in range(8)]
+
     kept = set()
-    for seed in range(8):
-        out = dropout(ONES, 0.5, empty, [seed, 0])
-        compiled = tf.function(lambda s=seed: dropout(ONES, 0.5, empty, [s, 0]), jit_compile=True)
+    for seed, results in enumerate(compiled()):
         expected = tf.nn.experimental.stateless_dropout(ONES, 0.5, [seed, 0], "philox", noise_shape=[])
-        np.testing.assert_array_equal(out, expected)
-        np.testing.assert_array_equal(compiled(), expected)
-        kept |= set(np.unique(out))
+        for shape, found in zip(empty, results, strict=True):
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(dropout(ONES, 0.5, shape, [seed, 0]), expected)
+        kept |= set(np.unique(expected))
     assert kept == {0, 2}
-    assert dropout(tf.ones([]), noise_shape=empty).shape == []
+    assert dropout(tf.ones([]), noise_shape=[]).shape == []
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        lambda x: [tf.shape(x)[0], 1],
-        lambda x: [None, tf.constant(1, tf.int64)],
-        lambda x: tf.concat([tf.shape(x)[:1], [1]], 0),
-        lambda x: tf.constant([30, 1], tf.int64),
-        lambda x: np.array([30, 1]),
-        lambda x: tf.TensorShape([None, 1]),
-    ],
-)
 @pytest.mark.parametrize("signature", [None, [tf.TensorSpec([None, 40])]])
-def test_sizes_of_noise_may_be_tensors(shape, signature):
+def test_sizes_of_noise_may_be_tensors(signature):
     """Graphs refused tensors, by a `TypeError` about an index."""
+
+    def all_of(x):
+        shapes = (
+            [tf.shape(x)[0], 1],
+            [None, tf.constant(1, tf.int64)],
+            tf.concat([tf.shape(x)[:1], [1]], 0),
+            tf.constant([30, 1], tf.int64),
+            np.array([30, 1]),
+            tf.TensorShape([None, 1]),
+        )
+        return [dropout(x, 0.5, shape, [1, 2]) for shape in shapes]
+
     expected = dropout(ONES, 0.5, [None, 1], [1, 2])
     assert len(np.unique(expected, axis=1)[0]) == 1
-    function = tf.function(lambda x: dropout(x, 0.5, shape(x), [1, 2]), signature)
-    np.testing.assert_array_equal(function(ONES), expected)
-    np.testing.assert_array_equal(dropout(ONES, 0.5, shape(ONES), [1, 2]), expected)
-
-
-NO_INTEGERS = "`noise_shape` must be a list of integers and Nones, or a vector"
+    for found in (*tf.function(all_of, signature)(ONES), *all_of(ONES)):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ NO_INTEGERS = "`noise_shape` must be a list of integers and Nones, or a vector"
         ({"ratio": 0.5}, TypeError, "no argument `ratio`"),
         ({"ref": 1}, TypeError, "`ref` must be True or False, but is 1"),
         *(
-            ({"noise_shape": shape}, TypeError, NO_INTEGERS)
+            ({"noise_shape": shape}, TypeError, "`noise_shape` must be a list of integers and Nones, or a vector")
             for shape in (4, "ab", [1.0, 40], tf.constant([1.0, 40]), [[30], 40], tf.TensorShape(None))
         ),
         ({"noise_shape": [40]}, ValueError, "must have the rank of `x`"),
@@ -114,6 +116,84 @@ NO_INTEGERS = "`noise_shape` must be a list of integers and Nones, or a vector"
         ),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(options, kind, message):
-    with pytest.raises(kind, match=message):
-        dropout(**{"x": ONES, **options})
+def test_arguments_that_cannot_be_are_refused(options, kind, message, refused):
+    refused(kind, message, dropout, **{"x": ONES, **options})
+
+
+SEED = [3, 4]
+
+# Kernels of the host draw all of them, so that all may share a program.
+DRAWS = {
+    "uniform": lambda: tf.random.stateless_uniform([5, 3], SEED),
+    "uniform of half precision": lambda: tf.cast(tf.random.stateless_uniform([5], SEED, dtype=tf.bfloat16), tf.float32),
+    "integers": lambda: tf.random.stateless_uniform([7], SEED, 3, 1000, tf.int32),
+    "integers of all bits": lambda: tf.random.stateless_uniform([7], SEED, None, None, tf.int64),
+    "normal": lambda: tf.random.stateless_normal([7], SEED, 2.0, 3.0),
+    "truncated normal": lambda: tf.random.stateless_truncated_normal([7], SEED),
+    "by philox": lambda: tf.random.stateless_normal([7], SEED, alg="philox"),
+    "categorical": lambda: tf.random.stateless_categorical(tf.zeros([2, 50]), 5, SEED),
+    "dropout": lambda: tf.nn.experimental.stateless_dropout(tf.ones([64]), 0.5, SEED),
+    "split seeds": lambda: tf.random.experimental.stateless_split(SEED, 3),  # pyright: ignore[reportAttributeAccessIssue]  # The stubs lack it.
+    "an initializer": lambda: keras.initializers.GlorotNormal(seed=5)([4, 3]),
+}
+
+
+def test_stateless_draws_are_those_of_tensorflow_without_xla(strategy):
+    program = tf.function(lambda: {name: draw() for name, draw in DRAWS.items()}, jit_compile=True)
+    drawn = strategy.run(program)
+    wanted = {name: draw() for name, draw in DRAWS.items()}
+    for name in DRAWS:
+        np.testing.assert_array_equal(drawn[name], wanted[name], err_msg=name)
+
+
+def test_draws_in_a_loop_and_of_generators_are_those_without_xla(strategy):
+    with tf.device("/device:IPU:0"):  # In a scope, TensorFlow derives a key for each replica of any strategy.
+        generator = tf.random.Generator.from_seed(1)
+    plain = tf.random.Generator.from_seed(1)
+
+    @tf.function(jit_compile=True)
+    def program():
+        drawn = tf.TensorArray(tf.float32, 3, element_shape=[4])
+        for i in tf.range(3):
+            drawn = drawn.write(i, tf.random.stateless_normal([4], [i, 7]))
+        return drawn.stack(), generator.uniform([4]), generator.normal([4])
+
+    for _ in range(2):
+        looped, uniform, normal = strategy.run(program)
+        np.testing.assert_array_equal(looped, [tf.random.stateless_normal([4], [i, 7]) for i in range(3)])
+        np.testing.assert_array_equal(uniform, plain.uniform([4]))
+        np.testing.assert_array_equal(normal, plain.normal([4]))
+
+
+def test_algorithm_that_the_host_does_not_know_is_xlas(strategy):
+    program = tf.function(lambda: tf.random.stateless_uniform([4], SEED, alg="threefry"), jit_compile=True)
+    np.testing.assert_array_equal(strategy.run(program), program())
+
+
+# XLA:CPU drew a number once for each of its uses.
+def test_a_number_is_drawn_once_for_all_of_its_uses(compiled_text, strategy):
+    @tf.function(jit_compile=True)
+    def program(seed, x):
+        noise = tf.random.stateless_uniform([64, 16], seed)
+        return tf.reduce_sum(x * noise, 0), tf.sin(noise) @ tf.transpose(x), tf.where(noise > 0.5, x, 0.0)
+
+    text = compiled_text(strategy, program, tf.constant([1, 2]), tf.ones([64, 16]))
+    assert len(re.findall(r" custom-call\(.*StatelessRandomUniformV2", text)) == 1
+    assert "shift-right-logical" not in text
+
+
+def test_random_layers_of_keras_draw_what_they_draw_without_xla(strategy):
+    images = tf.random.stateless_uniform([4, 6, 5, 3], [1, 2])
+
+    def made():
+        kinds = ("Dropout", "GaussianNoise", "GaussianDropout", "SpatialDropout2D")
+        layers = [getattr(keras.layers, kind)(0.3, seed=3) for kind in kinds]
+        return [*layers, keras.layers.RandomFlip("horizontal", seed=3)]
+
+    plain = made()
+    with strategy.scope():
+        mine = made()
+    program = tf.function(lambda: [layer(images, training=True) for layer in mine], jit_compile=True)
+    for _ in range(2):
+        for layer, found in zip(plain, strategy.run(program), strict=True):
+            np.testing.assert_allclose(found, layer(images, training=True), rtol=1e-6, atol=1e-7)

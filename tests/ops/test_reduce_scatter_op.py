@@ -1,16 +1,14 @@
-"""Reductions that leave each replica a part, against NumPy."""
-
-from __future__ import annotations
+"""What a replica knows about itself, and reductions that leave each a part, against NumPy."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.ops import ReplicaGroups
+from tensorflow_ipu.ops import ReplicaGroups, _collectives
 from tensorflow_ipu.ops.reduce_scatter_op import reduce_scatter
+from tensorflow_ipu.ops.replication_ops import replication_index
 
 
-def scattered(reduced: np.ndarray, replicas: int) -> np.ndarray:
+def scattered(reduced, replicas):
     length = -(-len(reduced) // replicas)
     return np.pad(reduced, (0, replicas * length - len(reduced))).reshape(replicas, length)
 
@@ -32,20 +30,15 @@ def test_every_reduction(replicated, arrays):
         def by(values, names):
             return {name: reduce_scatter(values, 2, f"COLLECTIVE_OP_{name}") for name in names}
 
-        return {**by(x, numbers), **by(flags, booleans)}
+        return {**by(x, [*numbers, "LOCAL"]), **by(flags, booleans)}
 
     values, flags = arrays(2, [5]), arrays(2, [9], np.bool_)
     results = replicated(program, list(zip(values, flags, strict=True)))
     for name, reduce in {**numbers, **booleans}.items():
         expected = scattered(reduce(*(flags if name in booleans else values)), 2)
         np.testing.assert_array_equal([result[name] for result in results], expected, err_msg=name)
-
-
-def test_local_keeps_the_part_of_the_own_vector(replicated, arrays):
-    values = arrays(2, [5])
-    results = replicated(lambda x: reduce_scatter(x, 2, "COLLECTIVE_OP_LOCAL"), [(value,) for value in values])
     for replica, result in enumerate(results):
-        np.testing.assert_array_equal(result, scattered(values[replica], 2)[replica])
+        np.testing.assert_array_equal(result["LOCAL"], scattered(values[replica], 2)[replica])
 
 
 def test_groups(replicated, arrays):
@@ -61,27 +54,21 @@ def test_groups(replicated, arrays):
         np.testing.assert_array_equal(far, scattered(values[first] + values[first + 2], 2)[replica // 2])
 
 
-@pytest.mark.parametrize(("op", "factor"), [("COLLECTIVE_OP_ADD", 1.0), ("COLLECTIVE_OP_MEAN", 0.5)])
-def test_gradient_gathers_the_parts(replicated, arrays, op, factor):
-    values = arrays(2, [3])
-    weights = arrays(2, [2], seed=1)
+def test_gradient_gathers_the_parts(replicated, arrays):
+    values, weights = arrays(2, [3]), arrays(2, [2], seed=1)
 
     def program(x, weight):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(weight * reduce_scatter(x, 2, op))
-        return tape.gradient(loss, x)
+        found = []
+        for op in ("ADD", "MEAN"):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(weight * reduce_scatter(x, 2, f"COLLECTIVE_OP_{op}"))
+            found.append(tape.gradient(loss, x))
+        return found
 
-    for result in replicated(program, list(zip(values, weights, strict=True))):
-        np.testing.assert_array_equal(result, factor * np.concatenate(weights)[:3])
-
-
-def test_a_gradient_that_does_not_exist_is_refused():
-    with tf.Graph().as_default():
-        x = tf.zeros([4])
-        y = reduce_scatter(x, 2, "COLLECTIVE_OP_MAX")
-        with pytest.raises(LookupError, match="by `max` has no gradient"):
-            tf.gradients(y, x)
+    for of_sum, of_mean in replicated(program, list(zip(values, weights, strict=True))):
+        np.testing.assert_array_equal(of_sum, np.concatenate(weights)[:3])
+        np.testing.assert_array_equal(of_mean, of_sum / 2)
 
 
 def test_a_single_replica_keeps_everything(strategy):
@@ -89,17 +76,39 @@ def test_a_single_replica_keeps_everything(strategy):
     np.testing.assert_array_equal(strategy.run(program, (tf.constant([1.0, 2.0, 3.0]),)), [1.0, 2.0, 3.0])
 
 
-def test_bad_arguments_are_refused_when_the_program_is_traced():
+def test_what_cannot_be_is_refused_when_the_program_is_traced(refused):
     with tf.Graph().as_default():
-        with pytest.raises(ValueError, match="`x` must have rank 1"):
-            reduce_scatter(tf.zeros([2, 2]), 2)
-        with pytest.raises(ValueError, match="`op` must be one of"):
-            reduce_scatter(tf.zeros([2]), 2, "ADD")
-        with pytest.raises(TypeError, match="bool"):
-            reduce_scatter(tf.constant([True]), 2)
-        with pytest.raises(TypeError, match="float32"):
-            reduce_scatter(tf.zeros([2]), 2, "COLLECTIVE_OP_LOGICAL_OR")
-        with pytest.raises(ValueError, match="`replication_factor`"):
-            reduce_scatter(tf.zeros([2]), 0)
-    with pytest.raises(RuntimeError, match="can only be called in a program"):
-        reduce_scatter(tf.zeros([2]), 1)
+        for error, words, arguments in (
+            (ValueError, "`x` must have rank 1", (tf.zeros([2, 2]), 2)),
+            (ValueError, "`op` must be one of", (tf.zeros([2]), 2, "ADD")),
+            (TypeError, "bool", (tf.constant([True]), 2)),
+            (TypeError, "float32", (tf.zeros([2]), 2, "COLLECTIVE_OP_LOGICAL_OR")),
+            (ValueError, "`replication_factor`", (tf.zeros([2]), 0)),
+        ):
+            refused(error, words, reduce_scatter, *arguments)
+        x = tf.zeros([4])
+        refused(LookupError, "by `max` has no gradient", tf.gradients, reduce_scatter(x, 2, "COLLECTIVE_OP_MAX"), x)
+    refused(RuntimeError, "can only be called in a program", reduce_scatter, tf.zeros([2]), 1)
+
+
+def test_every_replica_has_its_own_index_and_rank_also_in_loops_and_branches(replicated):
+    def program(n):
+        total = 0
+        for _ in tf.range(n):
+            if replication_index() > 0:
+                total += replication_index()
+        near, far = ReplicaGroups(2), ReplicaGroups(2, orthogonal=True)
+        return replication_index(), total, _collectives.rank("rank", near), _collectives.rank("rank", far)
+
+    for count in (6, 16):
+        indices, totals, near, far = zip(*replicated(program, [(np.int32(5),)] * count), strict=True)
+        assert indices == tuple(range(count))
+        assert totals == tuple(range(0, 5 * count, 5))
+        assert near == (0, 1) * (count // 2)
+        assert far == (0,) * (count // 2) + (1,) * (count // 2)
+        assert indices[0].dtype == np.int32
+
+
+def test_a_single_replica_is_the_first_and_an_eager_call_is_refused(strategy, refused):
+    assert strategy.run(tf.function(replication_index, jit_compile=True)) == 0
+    refused(RuntimeError, "`replication_index` can only be called in a program", replication_index)

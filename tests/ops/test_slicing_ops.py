@@ -1,6 +1,6 @@
-"""Copies of runs of rows against a loop in NumPy, and gradients against finite differences."""
+"""Copies of rows, lookups, and slices at places that the run knows, against NumPy and TensorFlow."""
 
-from __future__ import annotations
+import re
 
 import hypothesis
 import numpy as np
@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tensorflow_ipu.ops.dynamic_ops import dynamic_slice, dynamic_update, nop
+from tensorflow_ipu.ops.embedding_ops import embedding_lookup
 from tensorflow_ipu.ops.slicing_ops import sequence_slice, sequence_slice_pack, sequence_slice_unpack
 
 SRC = np.arange(18, dtype=np.float32).reshape(6, 3) + 1
@@ -60,6 +62,7 @@ def test_program_computes_the_same_in_each_type(dtype, strategy):
 
 @pytest.mark.parametrize("zero_unused", [False, True])
 def test_gradients_are_those_of_finite_differences(zero_unused):
+    @tf.function
     def loss(dst, src):
         first = sequence_slice(dst, src, *RUNS.values(), zero_unused)
         second = sequence_slice_pack(dst, src, RUNS["num_elems"], RUNS["dst_offsets"], zero_unused)
@@ -84,15 +87,10 @@ def test_gradients_are_those_of_finite_differences(zero_unused):
         ({"zero_unused": 1}, TypeError, "`zero_unused` must be True or False"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_refused(change, kind, message):
-    with pytest.raises(kind, match=message):
-        sequence_slice(**{"dst": DST, "src": SRC, **RUNS, "zero_unused": False, **change})
-
-
-@pytest.mark.parametrize(("total", "kind"), [(0, ValueError), (2.0, TypeError)])
-def test_number_of_rows_that_cannot_be_is_refused(total, kind):
-    with pytest.raises(kind, match="`total_elements"):
-        sequence_slice_unpack(SRC, [1], [0], total)
+def test_arguments_that_do_not_go_together_are_refused(change, kind, message, refused):
+    refused(kind, message, sequence_slice, **{"dst": DST, "src": SRC, **RUNS, "zero_unused": False, **change})
+    for total, error in ((0, ValueError), (2.0, TypeError)):
+        refused(error, "`total_elements", sequence_slice_unpack, SRC, [1], [0], total)
 
 
 def test_gradient_of_what_is_copied_is_a_tensor(strategy):
@@ -104,3 +102,138 @@ def test_gradient_of_what_is_copied_is_a_tensor(strategy):
 
     found = strategy.run(tf.function(gradient, jit_compile=True), (tf.reshape(tf.range(8.0), [4, 2]),))
     assert found.numpy().tolist() == [[0, 2], [0, 0], [8, 10], [12, 14]]
+
+
+TABLE = tf.constant(np.random.default_rng(0).normal(size=[12, 3]), tf.float32)
+IDS = tf.constant([[0, 5, 11, 5], [4, 3, 3, 1]])
+
+
+@pytest.mark.parametrize(("factor", "compiled"), [(1, False), (12, False), (4, True)])
+def test_rows_and_gradients_are_those_of_gather(factor, compiled):
+    def both(lookup):
+        with tf.GradientTape() as tape:
+            tape.watch(TABLE)
+            rows = lookup(TABLE, IDS)
+            loss = tf.reduce_sum(rows * rows * [1.0, 2.0, 3.0])
+        return rows, tf.convert_to_tensor(tape.gradient(loss, TABLE))
+
+    def ours():
+        return both(lambda table, ids: embedding_lookup(table, ids, factor))
+
+    rows, gradient = tf.function(ours, jit_compile=True)() if compiled else ours()
+    expected_rows, expected_gradient = both(tf.gather)
+    assert np.array_equal(rows, expected_rows)
+    assert np.allclose(gradient, expected_gradient, atol=1e-6)
+    variable = tf.Variable(TABLE)
+    with tf.GradientTape() as tape:
+        rows = embedding_lookup(variable, IDS, factor, indices_are_sorted=True)
+    assert np.array_equal(rows, tf.gather(TABLE, IDS))
+    assert tape.gradient(rows, variable) is not None
+
+
+@pytest.mark.parametrize(("shape", "ids"), [([], 3), ([], [1, 2]), ([2, 2], 3), ([2, 2], [[[1]], [[2]]])])
+def test_shapes_are_those_of_gather(shape, ids):
+    table = tf.ones([12, *shape], tf.int32)
+    for factor in (1, 3):
+        assert embedding_lookup(table, ids, factor).shape == tf.gather(table, ids).shape
+
+
+@pytest.mark.parametrize(("dtype", "id_dtype"), [(tf.float16, tf.int32), (tf.float32, tf.int64), (tf.int32, tf.uint8)])
+def test_types_are_kept(dtype, id_dtype):
+    table = tf.cast(tf.reshape(tf.range(12), [6, 2]), dtype)
+    rows = embedding_lookup(table, tf.cast([5, 0, 2], id_dtype), 3)
+    assert rows.dtype == dtype
+    assert rows.numpy().tolist() == [[10, 11], [0, 1], [4, 5]]
+
+
+def test_table_is_used_in_as_many_parts_as_asked_for():
+    program = tf.function(lambda ids: embedding_lookup(TABLE, ids, 4), jit_compile=True)
+    hlo = program.experimental_get_compiler_ir(IDS)(stage="hlo")
+    assert len(re.findall(r" gather\(", hlo)) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (([TABLE, TABLE], IDS), TypeError, "`params` must be one tensor"),
+        ((TABLE, [0.5]), TypeError, "`ids` must be integers"),
+        ((TABLE, IDS, 1.5), TypeError, "`serialization_factor`"),
+        ((TABLE, IDS, 1, 1), TypeError, "`indices_are_sorted`"),
+        ((TABLE, IDS, 0), ValueError, "`serialization_factor.*0`"),
+        ((TABLE, IDS, 5), ValueError, "`serialization_factor.*5`"),
+        ((tf.constant(1.0), IDS), ValueError, "`params` must have rows"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments, kind, message, refused):
+    refused(kind, message, embedding_lookup, *arguments)
+
+
+X = tf.reshape(tf.range(24.0), [4, 6])
+
+
+def _slices(start, dtype):
+    """A part of columns, an update of rows, and their gradients."""
+    x, new = tf.cast(X, dtype), tf.fill([2, 6], tf.cast(-1, dtype))
+    with tf.GradientTape() as tape:
+        tape.watch([x, new])
+        part = dynamic_slice(x, -1, start, 4, step=3)
+        changed = dynamic_update(x, new, 0, start, 2)
+        loss = tf.reduce_sum(part * part) + tf.reduce_sum(changed * changed)
+    return [part, changed, *tape.gradient(loss, [x, new])]
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_slices_and_updates_are_those_of_numpy_with_their_gradients(strategy, dtype):
+    program = tf.function(lambda start: _slices(start, dtype), jit_compile=True)
+    for start in (-1, 0, 1, 2, 3, 9):
+        x = X.numpy().astype(dtype.as_numpy_dtype)
+        columns, rows = min(max(start, 0), 2), min(max(start, 0), 2)
+        part, changed = x[:, columns : columns + 4 : 3], x.copy()
+        changed[rows : rows + 2] = -1
+        gradient = 2 * changed
+        gradient[rows : rows + 2] = 0
+        gradient[:, columns : columns + 4 : 3] += 2 * part
+        expected = [part, changed, gradient, np.full([2, 6], -2)]
+        for found in (strategy.run(program, [tf.constant(start)]), _slices(tf.constant(start, tf.int64), dtype)):
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_place_of_a_slice_compiles_nothing_anew(strategy, compilations):
+    program = tf.function(lambda start: dynamic_slice(X, 0, start, 1), jit_compile=True)
+    strategy.run(program, [tf.constant(0)])
+    with compilations() as names:
+        assert strategy.run(program, [tf.constant(3)]).numpy().tolist() == [X[3].numpy().tolist()]
+    assert names == []
+
+
+def test_nop_stays_in_the_program_and_changes_nothing(strategy, compiled_text):
+    program = tf.function(lambda x: nop(x * 2.0) * 3.0, jit_compile=True)
+    assert strategy.run(program, [tf.constant(1.0)]).numpy() == 6.0
+    # Without it, XLA makes one product of the two.
+    assert compiled_text(strategy, program, tf.constant(1.0)).count(" multiply(") == 2
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = nop(X * 2.0)
+    assert np.unique(tape.gradient(y, X)) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: dynamic_slice(X, 2, 0, 1), ValueError, r"`dim` is 2, and `input` has shape \(4, 6\)"),
+        (lambda: dynamic_slice(X, True, 0, 1), TypeError, "`dim` must be a whole number"),
+        (lambda: dynamic_slice(X, 0, 0, 5), ValueError, "`size` is 5, and dimension 0 of `input` has 4 places"),
+        (lambda: dynamic_slice(X, 0, 0, tf.constant(1)), TypeError, "`size` must be a whole number"),
+        (lambda: dynamic_slice(X, 0, 0.5, 1), TypeError, "`start` must be a whole number, but is of type float32"),
+        (lambda: dynamic_slice(X, 0, 0, 2, step=0), ValueError, "`step` must be 1 or more, but is 0"),
+        (lambda: dynamic_update(X, X[:2], 0, 0, 1), ValueError, r"`src` has shape \(2, 6\).*\(1, 6\)"),
+        (
+            lambda: dynamic_update(X, tf.ones([1, 6], tf.float16), 0, 0, 1),
+            TypeError,
+            "float32, and `src` of type float16",
+        ),
+    ],
+)
+def test_arguments_that_fit_no_slice_are_refused(call, kind, message, refused):
+    refused(kind, message, call)

@@ -1,6 +1,6 @@
 """Collectives between the shards of a replica, against NumPy."""
 
-from __future__ import annotations
+import itertools
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tensorflow_ipu import scopes
 from tensorflow_ipu.ops.within_replica_ops import all_gather, all_reduce, reduce_scatter
+
+CALLS = (lambda x: all_reduce(x, "COLLECTIVE_OP_ADD"), lambda x: reduce_scatter(x, "COLLECTIVE_OP_ADD"), all_gather)
 
 
 def constants(*values):
@@ -60,8 +62,7 @@ def test_parts_of_reduce_scatter_are_equally_long_with_zeros_at_the_end():
     assert_vectors(results, [[False, False], [True, True]])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("length", [1, 7, 8, 24])
+@pytest.mark.parametrize(("count", "length"), list(itertools.product([1, 3, 8], [1, 7, 24])))
 def test_each_element_of_reduce_scatter_is_on_one_shard(count, length):
     results = reduce_scatter([tf.range(1, length + 1) for _ in range(count)], "COLLECTIVE_OP_MAX")
     assert {len(part) for part in results} == {-(-length // count)}
@@ -92,7 +93,7 @@ def test_programs_and_their_gradients(strategy):
     np.testing.assert_array_equal(results[1], [13.0, 3.0, 3.0])
 
 
-def test_a_wrong_order_of_shards_is_refused():
+def test_a_wrong_order_of_shards_is_refused(refused):
     def made(order):
         shards = []
         for number in order:
@@ -102,38 +103,25 @@ def test_a_wrong_order_of_shards_is_refused():
             shards.append(tf.fill([1], 9.0))
         return shards
 
-    calls = (lambda x: all_reduce(x, "COLLECTIVE_OP_ADD"), lambda x: reduce_scatter(x, "COLLECTIVE_OP_ADD"), all_gather)
     with tf.Graph().as_default():
-        for call in calls:
+        for call in CALLS:
             assert len(call(made([0, 1]))) == 3
-            with pytest.raises(ValueError, match=r"`input_shards\[0\]` was made on shard 1: .* order of the shards"):
-                call(made([1, 0]))
+            refused(ValueError, r"`input_shards\[0\]` was made on shard 1: .* order of the shards", call, made([1, 0]))
 
 
-def test_bad_shards_are_refused():
+def test_bad_shards_are_refused(refused):
     one = tf.constant([1.0])
-    for call in (
-        lambda x: all_reduce(x, "COLLECTIVE_OP_ADD"),
-        lambda x: reduce_scatter(x, "COLLECTIVE_OP_ADD"),
-        all_gather,
-    ):
-        with pytest.raises(ValueError, match="twice"):
-            call([one, one])
-        with pytest.raises(ValueError, match="same type"):
-            call([one, tf.constant([1])])
-        with pytest.raises(ValueError, match="same rank"):
-            call([one, tf.constant(1.0)])
-        with pytest.raises(ValueError, match="`input_shards`"):
-            call([])
-        with pytest.raises(ValueError, match="`input_shards`"):
-            call(one)
-    with pytest.raises(ValueError, match="rank 0 or 1"):
-        all_reduce([tf.zeros([2, 2]), tf.ones([2, 2])], "COLLECTIVE_OP_ADD")
-    with pytest.raises(ValueError, match="`op` must be one of"):
-        all_reduce(constants([1.0], [2.0]), "COLLECTIVE_OP_MEAN")
-    with pytest.raises(TypeError, match="float32"):
-        all_reduce(constants([1.0], [2.0]), "COLLECTIVE_OP_LOGICAL_AND")
-    with pytest.raises(ValueError, match="`axis`"):
-        all_gather(constants([1.0], [2.0]), axis=1)
-    with pytest.raises(ValueError, match="but along `axis`"):
-        all_gather([tf.zeros([2, 1]), tf.zeros([3, 1])], axis=1)
+    for call in CALLS:
+        for words, shards in (
+            ("twice", [one, one]),
+            ("same type", [one, tf.constant([1])]),
+            ("same rank", [one, tf.constant(1.0)]),
+            ("`input_shards`", []),
+            ("`input_shards`", one),
+        ):
+            refused(ValueError, words, call, shards)
+    refused(ValueError, "rank 0 or 1", all_reduce, [tf.zeros([2, 2]), tf.ones([2, 2])], "COLLECTIVE_OP_ADD")
+    refused(ValueError, "`op` must be one of", all_reduce, constants([1.0], [2.0]), "COLLECTIVE_OP_MEAN")
+    refused(TypeError, "float32", all_reduce, constants([1.0], [2.0]), "COLLECTIVE_OP_LOGICAL_AND")
+    refused(ValueError, "`axis`", all_gather, constants([1.0], [2.0]), axis=1)
+    refused(ValueError, "but along `axis`", all_gather, [tf.zeros([2, 1]), tf.zeros([3, 1])], axis=1)

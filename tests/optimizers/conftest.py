@@ -1,10 +1,5 @@
 """What the tests of optimizers share: a small regression, its training in plain TensorFlow, and runs on replicas."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +10,7 @@ MICRO_BATCHES = 8
 
 
 @pytest.fixture(scope="session")
-def regression() -> tuple[np.ndarray, np.ndarray]:
+def regression():
     """Micro-batches of a linear regression: inputs of shape [8, 4, 3] and targets of shape [8, 4, 1]."""
     random = np.random.default_rng(7)
     inputs = random.normal(size=(MICRO_BATCHES, 4, 3)).astype(np.float32)
@@ -23,19 +18,19 @@ def regression() -> tuple[np.ndarray, np.ndarray]:
     return inputs, targets
 
 
-def squared_error(weights: Any, x: Any, y: Any) -> Any:
+def squared_error(weights, x, y):
     """The loss of the regression, averaged over the batch."""
     return tf.reduce_mean((tf.matmul(x, weights) - y) ** 2)
 
 
 @pytest.fixture
-def plainly_trained(regression) -> Callable[..., np.ndarray]:
+def plainly_trained(regression):
     """`plainly_trained(optimizer, batches, mean)` trains in eager TensorFlow.
 
     `batches` lists the micro-batches of each update, and `mean` says whether their losses are averaged or added.
     """
 
-    def train(optimizer: Any, batches: list[list[int]], mean: bool = False) -> np.ndarray:
+    def train(optimizer, batches, mean=False):
         inputs, targets = regression
         weights = tf.Variable(np.ones((3, 1), np.float32))
         for together in batches:
@@ -49,10 +44,10 @@ def plainly_trained(regression) -> Callable[..., np.ndarray]:
 
 
 @pytest.fixture
-def trained(regression) -> Callable[..., np.ndarray]:
+def trained(regression):
     """`trained(make_optimizer)` trains on the IPU: all micro-batches in order, in one loop of one program."""
 
-    def train(make_optimizer: Callable[[], Any]) -> np.ndarray:
+    def train(make_optimizer):
         strategy = ipu.IPUStrategy()
         with strategy.scope():
             weights = tf.Variable(np.ones((3, 1), np.float32))

@@ -1,7 +1,5 @@
 """What a machine would keep for updates, and where, by the options of the optimizer."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf
@@ -64,8 +62,6 @@ def test_optimizers_of_keras_count_without_the_variables_of_their_wrappers():
 
 
 @pytest.mark.parametrize("replicas", [0, -1, 1.0, True])
-def test_number_of_replicas_and_optimizer_are_checked(replicas):
-    with pytest.raises(ValueError, match="`replicas`"):
-        update_memory(keras.optimizers.SGD(0.1), [], replicas)
-    with pytest.raises(TypeError, match="`optimizer`"):
-        update_memory(object(), [])
+def test_number_of_replicas_and_optimizer_are_checked(replicas, refused):
+    refused(ValueError, "`replicas`", update_memory, keras.optimizers.SGD(0.1), [], replicas)
+    refused(TypeError, "`optimizer`", update_memory, object(), [])

@@ -1,6 +1,4 @@
-"""The arguments of the accumulating optimizers: what they record, and what they refuse."""
-
-from __future__ import annotations
+"""The arguments of accumulating optimizers, and the wrappers against plain TensorFlow."""
 
 import inspect
 
@@ -9,21 +7,23 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, IpuOptimizer, MapGradientOptimizer
 
 SGD = tf.compat.v1.train.GradientDescentOptimizer
-KINDS = [
-    ipu.optimizers.GradientAccumulationOptimizerV2,
-    ipu.optimizers.CrossReplicaGradientAccumulationOptimizerV2,
-]
-OLD_KINDS = [
-    ipu.optimizers.GradientAccumulationOptimizer,
-    ipu.optimizers.CrossReplicaGradientAccumulationOptimizer,
-]
+KINDS = [ipu.optimizers.GradientAccumulationOptimizerV2, ipu.optimizers.CrossReplicaGradientAccumulationOptimizerV2]
+OLD_KINDS = [ipu.optimizers.GradientAccumulationOptimizer, ipu.optimizers.CrossReplicaGradientAccumulationOptimizer]
+
+
+@pytest.mark.parametrize("kind", OLD_KINDS)
+def test_the_earlier_kinds_take_what_the_original_took(kind, refused):
+    parameters = inspect.signature(kind).parameters
+    assert list(parameters) == ["opt", "num_mini_batches", "verify_usage", "name"]
+    assert parameters["verify_usage"].default is True
+    refused(TypeError, "`verify_usage` must be True or False, but is 1", kind, SGD(0.1), 2, verify_usage=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arguments_have_the_names_the_order_and_the_defaults_of_the_original(kind):
+def test_arguments_have_the_names_the_order_and_the_defaults_of_the_original_and_are_recorded(kind):
     names = [(parameter.name, parameter.default) for parameter in list(inspect.signature(kind).parameters.values())[2:]]
     assert names == [
         ("offload_weight_update_variables", None),
@@ -32,40 +32,20 @@ def test_arguments_have_the_names_the_order_and_the_defaults_of_the_original(kin
         ("reduction_method", GradientAccumulationReductionMethod.SUM),
         ("name", kind.__name__),
     ]
-
-
-@pytest.mark.parametrize("kind", OLD_KINDS)
-def test_the_earlier_kinds_take_what_the_original_took(kind):
-    parameters = inspect.signature(kind).parameters
-    assert list(parameters) == ["opt", "num_mini_batches", "verify_usage", "name"]
-    assert parameters["verify_usage"].default is True
-    with pytest.raises(TypeError, match="`verify_usage` must be True or False, but is 1"):
-        kind(SGD(0.1), 2, verify_usage=1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_options_are_recorded(kind):
     options = kind(SGD(0.1), 4, True, True, tf.float16, "Running_Mean").options
-    assert options.num_mini_batches == 4
+    assert (options.num_mini_batches, options.dtype) == (4, tf.float16)
     assert options.offload_weight_update_variables is True
     assert options.replicated_optimizer_state_sharding is True
-    assert options.dtype == tf.float16
     assert options.reduction_method is GradientAccumulationReductionMethod.RUNNING_MEAN
+    for offload in (None, False):
+        with pytest.raises(ValueError, match=f"`offload_weight_update_variables` is {offload}: make it True"):
+            kind(SGD(0.1), 2, offload, True)
 
 
 @pytest.mark.parametrize("kind", KINDS + OLD_KINDS)
-def test_a_number_below_one_and_a_keras_optimizer_are_refused(kind):
-    with pytest.raises(ValueError, match="`num_mini_batches` must be a positive number, at least 1, but is -3"):
-        kind(SGD(0.1), -3)
-    with pytest.raises(ValueError, match=r"`opt` must be a `tf.compat.v1.train.Optimizer`"):
-        kind(tf.keras.optimizers.SGD(0.1), 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("offload", [None, False])
-def test_state_that_is_not_offloaded_cannot_be_sharded(kind, offload):
-    with pytest.raises(ValueError, match=f"`offload_weight_update_variables` is {offload}: make it True"):
-        kind(SGD(0.1), 2, offload, True)
+def test_a_number_below_one_and_a_keras_optimizer_are_refused(kind, refused):
+    refused(ValueError, "`num_mini_batches` must be a positive number, at least 1, but is -3", kind, SGD(0.1), -3)
+    refused(ValueError, r"`opt` must be a `tf.compat.v1.train.Optimizer`", kind, tf.keras.optimizers.SGD(0.1), 2)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +78,59 @@ def test_a_type_may_be_named_in_all_ways_that_tensorflow_knows(dtype):
     options = KINDS[0](SGD(0.1), 2, dtype=lambda variable: "int8").options
     with pytest.raises(TypeError, match="`dtype` must return a floating-point type, but returned 'int8'"):
         options.accumulator_dtype(tf.Variable(1.0))
+
+
+Momentum = tf.compat.v1.train.MomentumOptimizer
+
+
+def trained(optimizer_of, steps=3):
+    """The weights after some steps on a quadratic, on the IPU."""
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        weights = tf.Variable([1.0, -2.0, 3.0])
+        unused = tf.Variable(1.0)
+        optimizer = optimizer_of()
+
+    @tf.function(jit_compile=True)
+    def step():
+        pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(weights**2), [weights, unused])
+        optimizer.apply_gradients(pairs)
+
+    for _ in range(steps):
+        strategy.run(step)
+    return weights.numpy()
+
+
+def test_a_wrapper_without_a_change_trains_as_the_wrapped_optimizer_does():
+    np.testing.assert_array_equal(
+        trained(lambda: IpuOptimizer(Momentum(0.1, 0.9))), trained(lambda: Momentum(0.1, 0.9))
+    )
+
+
+def test_the_mapping_function_gets_gradient_and_value_and_its_result_is_applied():
+    weights = np.array([1.0, -2.0, 3.0], np.float32)
+    for _ in range(3):
+        weights = weights - np.float32(0.1) * (2 * weights + np.float32(0.5) * weights)
+    mapped = trained(lambda: MapGradientOptimizer(SGD(0.1), lambda g, v: g + 0.5 * v))
+    np.testing.assert_allclose(mapped, weights, rtol=1e-6)
+
+
+def test_slots_names_and_variables_are_those_of_the_wrapped_optimizer():
+    inner = Momentum(0.1, 0.9)
+    outer = MapGradientOptimizer(IpuOptimizer(inner), lambda g, _: g)
+    variable = tf.Variable([1.0])
+    outer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert outer.get_slot_names() == ["momentum"]
+    assert outer.get_slot(variable, "momentum") is inner.get_slot(variable, "momentum")
+    assert outer.get_name() == inner.get_name()
+    assert [v.name for v in outer.variables()] == [v.name for v in inner.variables()]
+
+
+def test_a_reduction_is_parsed_from_itself_and_from_its_name_in_any_case():
+    for value in ("sum", "SUM", "Sum", GradientAccumulationReductionMethod.SUM):
+        assert GradientAccumulationReductionMethod.parse(value) is GradientAccumulationReductionMethod.SUM
+    for value in ("average", 0, None):
+        with pytest.raises(ValueError, match="Valid values are: SUM, MEAN, RUNNING_MEAN"):
+            GradientAccumulationReductionMethod.parse(value)
+    with pytest.raises(TypeError, match="`gradient_mapping_function` must be a function, but is 3"):
+        MapGradientOptimizer(Momentum(0.1, 0.9), 3)

@@ -1,9 +1,6 @@
 """Accumulated gradients are the sum, the mean or the running mean, and all three accumulations come to the same numbers."""
 
-from __future__ import annotations
-
 import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,20 +17,20 @@ EXPECTED = {Method.SUM: GRADIENTS.sum(0), Method.MEAN: GRADIENTS.mean(0), Method
 TOLERANCE = {tf.float32: 4e-6, tf.float16: 2e-2, tf.bfloat16: 0.15}
 
 
-def by_function(method: Method, dtype: tf.DType) -> Any:
+def by_function(method, dtype):
     total = tf.zeros([5], dtype)
     for index, gradient in enumerate(GRADIENTS):
         total = accumulated(total, tf.constant(gradient), index, len(GRADIENTS), method)
     return total
 
 
-def by_optimizer(method: Method, dtype: tf.DType, make: Any = tf.identity) -> Any:
+def by_optimizer(method, dtype, make=tf.identity):
     """As the wrappers of optimizers do, in variables."""
     counter, total, found = tf.Variable(0), tf.Variable(tf.zeros([5], dtype)), tf.Variable(tf.zeros([5], dtype))
     accumulator = Accumulator(counter, [total], len(GRADIENTS), method)
 
     @tf.function
-    def step(gradient: Any) -> None:
+    def step(gradient):
         accumulator.step([make(gradient)], lambda reduced: found.assign(reduced[0], read_value=False))
 
     for gradient in GRADIENTS:
@@ -41,12 +38,12 @@ def by_optimizer(method: Method, dtype: tf.DType, make: Any = tf.identity) -> An
     return found.value()
 
 
-def by_sparse_optimizer(method: Method, dtype: tf.DType) -> Any:
+def by_sparse_optimizer(method, dtype):
     """The same, with gradients of rows."""
     return by_optimizer(method, dtype, lambda values: tf.IndexedSlices(values, tf.range(5), tf.constant([5])))
 
 
-def by_keras_step(method: Method, dtype: tf.DType) -> Any:
+def by_keras_step(method, dtype):
     """As a Keras model with gradient accumulation does."""
     weight, given, found = tf.Variable(tf.zeros([5])), iter(GRADIENTS), []
     optimizer = types.SimpleNamespace(apply_gradients=lambda pairs: found.extend(gradient for gradient, _ in pairs))
@@ -58,7 +55,7 @@ def by_keras_step(method: Method, dtype: tf.DType) -> Any:
     return found[0]
 
 
-def by_pipeline(method: Method, dtype: tf.DType) -> Any:
+def by_pipeline(method, dtype):
     """As a pipeline does, whose count may be a tensor."""
     accumulation = Accumulation(method, tf.constant(len(GRADIENTS)), dtype)
     totals = accumulation.zeros([tf.Variable(tf.zeros([5]))])
@@ -69,7 +66,7 @@ def by_pipeline(method: Method, dtype: tf.DType) -> Any:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("method", Method)
-def test_every_accumulation_comes_to_the_numbers_of_the_one_function(method: Method, dtype: tf.DType) -> None:
+def test_every_accumulation_comes_to_the_numbers_of_the_one_function(method, dtype):
     result = by_function(method, dtype)
     assert result.dtype == dtype
     np.testing.assert_allclose(tf.cast(result, tf.float32), EXPECTED[method], atol=TOLERANCE[dtype])
@@ -78,7 +75,7 @@ def test_every_accumulation_comes_to_the_numbers_of_the_one_function(method: Met
 
 
 @pytest.mark.parametrize(("dtype", "many"), [(tf.float16, 70_000), (tf.bfloat16, 1000)])
-def test_weights_are_exact_where_the_type_of_the_total_cannot_count_so_far(dtype: tf.DType, many: int) -> None:
+def test_weights_are_exact_where_the_type_of_the_total_cannot_count_so_far(dtype, many):
     zero, one = tf.zeros([], dtype), tf.ones([], dtype)
     assert float(accumulated(one, zero, many, many + 1, Method.RUNNING_MEAN)) == 1  # many / (many + 1), rounded
     for method in (Method.RUNNING_MEAN, Method.MEAN):
@@ -86,6 +83,6 @@ def test_weights_are_exact_where_the_type_of_the_total_cannot_count_so_far(dtype
         assert added == pytest.approx(1 / many, rel=2**-7)
 
 
-def test_a_float64_total_has_float64_weights() -> None:
+def test_a_float64_total_has_float64_weights():
     total = accumulated(tf.zeros([], tf.float64), tf.ones([], tf.float64), 2, 3, Method.MEAN)
     assert float(total) == 1 / 3
