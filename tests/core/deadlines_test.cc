@@ -1,5 +1,5 @@
-// What deadlines.h promises: each call once, in time's order, unless it is taken back.
-#include "tensorflow_ipu/kernels/core/deadlines.h"
+// Deadlines: each call once, in time's order, unless it is taken back.
+#include "tensorflow_ipu/kernels/core/threads.h"
 
 #include <chrono>
 #include <functional>

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/reports.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 #include "tests/core/workers_fixture.h"

@@ -1,5 +1,5 @@
-// What executor.h promises: no task waits behind another, and each runs once.
-#include "tensorflow_ipu/kernels/core/executor.h"
+// The executor: no task waits behind another, and each runs once.
+#include "tensorflow_ipu/kernels/core/threads.h"
 
 #include <atomic>
 #include <chrono>
@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"

@@ -1,16 +1,19 @@
-// What registry.h promises: an object under one number, for as long as it is there, and no number twice.
+// Objects by number, and objects of a thread.
 #include "tensorflow_ipu/kernels/core/registry.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace {
 
+using tensorflow_ipu::core::OfThread;
 using tensorflow_ipu::core::Registry;
 
 TEST(an_object_is_found_under_its_number_until_it_is_removed) {
@@ -85,6 +88,24 @@ TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
   }
   CHECK_EQ(numbers.size(), std::size_t{kThreads * kEach});
   CHECK_EQ(registry.All().size(), std::size_t{kThreads * kEach / 2});
+}
+
+std::atomic<int> ended{0};
+
+struct Object {
+  int value = 0;
+  ~Object() { ++ended; }
+};
+
+TEST(each_thread_has_one_object_which_goes_with_it) {
+  OfThread<Object>().value = 1;
+  std::thread([] {
+    CHECK_EQ(OfThread<Object>().value, 0);
+    OfThread<Object>().value = 2;
+    CHECK_EQ(OfThread<Object>().value, 2);
+  }).join();
+  CHECK_EQ(ended.load(), 1);
+  CHECK_EQ(OfThread<Object>().value, 1);
 }
 
 }  // namespace

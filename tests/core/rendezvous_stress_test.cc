@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/rendezvous_fixture.h"

@@ -1,18 +1,23 @@
-// What threads.h promises: a thread, or the words why there is none.
+// The start of threads, and spins.
 #include "tensorflow_ipu/kernels/core/threads.h"
 
 #include <pthread.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 
+#include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace {
 
+using std::chrono::milliseconds;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::SpinUntil;
 using tensorflow_ipu::core::StartThread;
 using tensorflow_ipu::core::TryThreads;
 
@@ -53,6 +58,24 @@ TEST(a_try_says_whether_there_are_threads) {
   const Outcome tried = TryThreads("ipu-try", 5);
   CHECK(tried.code == Code::kResourceExhausted);
   CHECK(tried.message.find("`ipu-try`") != std::string::npos);
+}
+
+TEST(a_spin_asks_even_if_it_may_not_wait) {
+  CHECK(SpinUntil(milliseconds(0), [] { return true; }));
+  CHECK(!SpinUntil(milliseconds(0), [] { return false; }));
+}
+
+TEST(a_spin_lasts_as_long_as_it_may) {
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(!SpinUntil(milliseconds(5), [] { return false; }));
+  CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
+}
+
+TEST(a_spin_ends_when_another_thread_makes_it_true) {
+  std::atomic<bool> done{false};
+  check::Threads threads;
+  threads.Start([&] { done = true; });
+  CHECK(SpinUntil(check::kDeadline, [&] { return done.load(); }));
 }
 
 }  // namespace

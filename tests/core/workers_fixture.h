@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/distributed_run.h"
-#include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tests/core/rendezvous_fixture.h"
 
 namespace check {

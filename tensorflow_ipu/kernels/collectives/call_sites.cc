@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 
 namespace tensorflow_ipu {
 

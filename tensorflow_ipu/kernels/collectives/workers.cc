@@ -1,8 +1,16 @@
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 
+#include <deque>
+#include <map>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
+#include "tensorflow_ipu/kernels/core/distributed_run.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu {
 
@@ -29,6 +37,89 @@ void SetWorkers(std::shared_ptr<const core::Workers> workers) {
 std::shared_ptr<const core::Workers> CurrentWorkers() {
   const core::Lock lock(TheWorkers().mutex);
   return TheWorkers().workers;
+}
+
+namespace {
+
+// Runs whose reports a late worker may still ask for.
+constexpr std::size_t kKept = 4;
+constexpr char kMainThread[] = "host:";
+
+struct Sequence {
+  int64_t begun = 0;
+  std::deque<std::shared_ptr<core::DistributedRun>> kept;
+};
+
+// Never destroyed: threads of programs may outlive static destructors.
+struct Runs {
+  core::Mutex mutex;
+  std::map<int64_t, std::string> devices IPU_GUARDED_BY(mutex) = {{0, "ipu:0"}};
+  std::map<std::string, Sequence> sequences IPU_GUARDED_BY(mutex);
+};
+
+Runs& AllRuns() {
+  static auto* const runs = new Runs();
+  return *runs;
+}
+
+std::shared_ptr<core::DistributedRun> Begin(const core::Workers& workers, const std::string& sequence,
+                                            core::Program program, bool main_thread_runs) {
+  std::shared_ptr<core::DistributedRun> old;  // Destroyed without a lock.
+  std::shared_ptr<core::DistributedRun> run;
+  {
+    const core::Lock lock(AllRuns().mutex);
+    // The main thread begins no exchange during a run.
+    const auto exchanges =
+        main_thread_runs ? std::optional<int64_t>(AllRuns().sequences[kMainThread].begun) : std::nullopt;
+    Sequence& runs = AllRuns().sequences[sequence];
+    const std::string name = absl::StrCat(sequence, ":", ++runs.begun);
+    run = std::make_shared<core::DistributedRun>(workers, name, std::move(program), exchanges);
+    runs.kept.push_back(run);
+    if (runs.kept.size() > kKept) {
+      old = std::move(runs.kept.front());
+      runs.kept.pop_front();
+    }
+  }
+  run->Begin();
+  return run;
+}
+
+}  // namespace
+
+std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
+                                                        core::Program program) {
+  const std::string sequence = absl::StrCat("ipu:", device);
+  {
+    const core::Lock lock(AllRuns().mutex);
+    AllRuns().devices[device] = sequence;
+  }
+  return Begin(workers, sequence, std::move(program), core::main_thread_runs);
+}
+
+HostExchange::HostExchange(const core::Workers& workers, const std::string& sequence, const std::string& words)
+    : run_(Begin(workers, absl::StrCat("host:", sequence),
+                 core::Program::OfExchange(words, static_cast<int64_t>(core::ChunkBytes())), false)) {
+  if (!sequence.empty()) return;
+  std::vector<std::string> keys;  // Of the next run of each device, which another worker may be in.
+  {
+    const core::Lock lock(AllRuns().mutex);
+    const int64_t number = AllRuns().sequences[kMainThread].begun;
+    for (const auto& [device, of_device] : AllRuns().devices) {
+      const std::string next = absl::StrCat(of_device, ":", AllRuns().sequences[of_device].begun + 1);
+      keys.push_back(core::ExchangeNotice::Key(next, number));
+    }
+  }
+  announced_ = workers.network->NewCalls();
+  const std::shared_ptr<const core::Message> notice = core::MessageOf(core::ExchangeNotice::Of(words));
+  for (const std::string& key : keys) {
+    for (int64_t worker = 0; worker < workers.count(); ++worker) {
+      if (worker != workers.worker) workers.network->Send(announced_, worker, key, notice, [](const core::Outcome&) {});
+    }
+  }
+}
+
+HostExchange::~HostExchange() {
+  if (announced_ != nullptr) announced_->Cancel();
 }
 
 }  // namespace tensorflow_ipu

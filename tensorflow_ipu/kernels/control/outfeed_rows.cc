@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "external/dlpack/include/dlpack/dlpack.h"
-#include "tensorflow_ipu/kernels/core/stacked_rows.h"
-#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/core/outfeed.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 
 namespace tensorflow_ipu {
 

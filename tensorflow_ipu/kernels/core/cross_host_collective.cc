@@ -4,8 +4,8 @@
 #include <atomic>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/core/executor.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {

@@ -2,15 +2,149 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/link.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/network.h"
+#include "tensorflow_ipu/kernels/core/outcome.h"
 
 namespace tensorflow_ipu::core {
+
+// Calls that are cancelled together.
+class LinkCalls : public Network::Calls {
+ public:
+  bool cancelled() const { return cancelled_; }
+
+ protected:
+  std::atomic<bool> cancelled_{false};
+};
+
+// The head of a frame on the wire, in the machine's byte order. A key or a message's bytes may follow.
+struct FrameHeader {
+  enum Kind : uint32_t {
+    kAsk = 1,        // Requests the message `key` of `bytes` bytes. The reply has the same `number`.
+    kData = 2,       // The reply: the message follows.
+    kOtherSize = 3,  // The reply: the message has `bytes` bytes instead of the requested size.
+    kWithdraw = 4,   // Cancels a request.
+    kPing = 5,       // Checks that the worker responds.
+    kPong = 6,       // The reply to kPing.
+  };
+  uint32_t kind;
+  uint32_t key_bytes;
+  uint64_t number;
+  uint64_t bytes;
+};
+
+// The receiver pulls messages: one is sent once it was requested, and read straight into its memory, so that nothing is
+// buffered. The sending thread writes as much as the socket takes; the poller's thread writes the rest and reads
+// everything. Thread-safe, unless stated otherwise.
+class Link {
+ public:
+  using Calls = std::shared_ptr<LinkCalls>;
+  using Done = Network::Done;
+
+  // `socket` is connected and non-blocking; the link closes it. The epoll instance `poller` already watches it for
+  // reading.
+  Link(int socket, int poller) : socket_(socket), poller_(poller) {}
+  ~Link();
+
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  int socket() const { return socket_; }
+
+  void Send(const Calls& calls, const std::string& key, std::shared_ptr<const Message> message, Done done)
+      IPU_EXCLUDES(mutex_);
+  void Receive(const Calls& calls, const std::string& key, std::shared_ptr<Message> message, Done done)
+      IPU_EXCLUDES(mutex_);
+
+  // Checks that the worker responds; the result is for Forget.
+  uint64_t Ping(Done done) IPU_EXCLUDES(mutex_);
+  void Forget(uint64_t ping, Outcome why) IPU_EXCLUDES(mutex_);
+
+  void Cancel(const Network::Calls* calls) IPU_EXCLUDES(mutex_);
+
+  // For the poller's thread alone. `Read` returns whether more may come.
+  bool Read() IPU_EXCLUDES(mutex_);
+  void Write() IPU_EXCLUDES(mutex_);
+
+ private:
+  // A message that the other worker has not requested yet.
+  struct Offer {
+    Calls calls;
+    std::shared_ptr<const Message> message;
+    Done done;
+  };
+  // A request for a message that is not here yet.
+  struct Request {
+    uint64_t number;
+    uint64_t bytes;
+  };
+  // A request of this worker.
+  struct Awaited {
+    Calls calls;
+    std::shared_ptr<Message> message;
+    Done done;
+  };
+  struct Frame {
+    std::string head;
+    std::shared_ptr<const Message> body;
+    std::size_t written = 0;
+    Calls calls;
+    Done done;
+
+    std::size_t bytes() const { return head.size() + (body == nullptr ? 0 : body->bytes()); }
+  };
+  struct Ended {
+    Done done;
+    Outcome outcome;
+  };
+
+  void Answer(const Request& request, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  void Queue(const FrameHeader& header, const std::string& key = "") IPU_REQUIRES(mutex_);
+  void Flush() IPU_EXCLUDES(mutex_);
+  int WriteSome(Frame& frame) const;
+  void WatchForWriting(bool watch) const;
+
+  bool Parse() IPU_EXCLUDES(mutex_);
+  bool Take(const FrameHeader& header, const std::string& key) IPU_EXCLUDES(mutex_);
+  void Complete() IPU_EXCLUDES(mutex_);
+  bool Lose(const std::string& why) IPU_EXCLUDES(mutex_);
+  Outcome Gone() const IPU_REQUIRES(mutex_);
+
+  static void End(std::vector<Ended>& ended);
+
+  const int socket_;
+  const int poller_;
+
+  Mutex mutex_;
+  std::map<std::string, Offer> offers_ IPU_GUARDED_BY(mutex_);
+  std::map<std::string, Request> requests_ IPU_GUARDED_BY(mutex_);
+  std::map<uint64_t, Awaited> awaited_ IPU_GUARDED_BY(mutex_);
+  std::map<uint64_t, Done> pings_ IPU_GUARDED_BY(mutex_);
+  uint64_t next_ IPU_GUARDED_BY(mutex_) = 1;
+  std::deque<Frame> frames_ IPU_GUARDED_BY(mutex_);  // The first one belongs to the writing thread, if there is one.
+  bool writing_ IPU_GUARDED_BY(mutex_) = false;
+  bool full_ IPU_GUARDED_BY(mutex_) = false;  // The socket takes no more for now.
+  std::string lost_ IPU_GUARDED_BY(mutex_);   // Why the other worker is gone; empty while it is there.
+
+  // Used by the poller's thread alone: unparsed bytes, and the message that is being read.
+  std::array<std::byte, 16384> buffer_;
+  std::size_t filled_ = 0;
+  uint64_t reading_ = 0;           // Its number, or 0.
+  std::shared_ptr<Message> body_;  // Null if it was cancelled.
+  std::size_t body_bytes_ = 0;
+  std::size_t body_read_ = 0;
+};
 
 // One thread reads from all links as long as this object lives. Thread-safe.
 class Links : public Network {

@@ -2,13 +2,113 @@
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "tensorflow_ipu/kernels/core/counters.h"
-#include "tensorflow_ipu/kernels/core/samples.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 namespace tensorflow_ipu::core {
+
+// Named counters. Thread-safe; a counter needs no lock once it was found.
+class Counters {
+ public:
+  std::atomic<int64_t>* Of(const std::string& name) IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return &counters_[name];  // Nodes of a map stay where they are.
+  }
+
+  std::map<std::string, int64_t> Read() const IPU_EXCLUDES(mutex_) {
+    std::map<std::string, int64_t> values;
+    const Lock lock(mutex_);
+    for (const auto& [name, counter] : counters_) values[name] = counter.load(std::memory_order_relaxed);
+    return values;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, std::atomic<int64_t>> counters_ IPU_GUARDED_BY(mutex_);
+};
+
+// Thread-safe. Threads share its locks, so it is for code that has waited anyway.
+class Samples {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // In nanoseconds.
+  struct Sample {
+    int64_t end;  // Of the monotonic clock.
+    int64_t duration;
+  };
+  struct Summary {
+    int64_t count = 0;
+    int64_t total = 0;
+    std::vector<Sample> latest;  // The latest last.
+  };
+
+  static constexpr std::size_t kKept = 16384;
+
+  void Add(Clock::time_point end, std::chrono::nanoseconds duration) {
+    Part& own = parts_[OfThread()];
+    const Lock lock(own.mutex);
+    Note(own, {end.time_since_epoch().count(), duration.count()});
+  }
+
+  void AddAll(Clock::time_point end, const std::vector<Clock::time_point>& begins) {
+    Part& own = parts_[OfThread()];
+    const Lock lock(own.mutex);
+    for (const Clock::time_point begin : begins) Note(own, {end.time_since_epoch().count(), (end - begin).count()});
+  }
+
+  Summary Read(int64_t most = kKept) const {
+    Summary all;
+    for (const Part& part : parts_) {
+      const Lock lock(part.mutex);
+      all.count += part.noted.count;
+      all.total += part.noted.total;
+      if (most > 0) all.latest.insert(all.latest.end(), part.noted.latest.begin(), part.noted.latest.end());
+    }
+    std::sort(all.latest.begin(), all.latest.end(), [](const Sample& a, const Sample& b) { return a.end < b.end; });
+    const auto left = static_cast<std::ptrdiff_t>(std::clamp<int64_t>(most, 0, kKept));
+    const auto size = static_cast<std::ptrdiff_t>(all.latest.size());
+    if (size > left) all.latest.erase(all.latest.begin(), all.latest.end() - left);
+    return all;
+  }
+
+ private:
+  // Threads are spread over parts, so that they do not contend for one lock.
+  struct alignas(64) Part {
+    mutable Mutex mutex;
+    Summary noted IPU_GUARDED_BY(mutex);  // `latest` is a ring once it is full.
+  };
+  static constexpr std::size_t kParts = 16;
+
+  static void Note(Part& part, const Sample& sample) IPU_REQUIRES(part.mutex) {
+    if (part.noted.latest.size() < kKept) {
+      part.noted.latest.push_back(sample);
+    } else {
+      part.noted.latest[static_cast<std::size_t>(part.noted.count) % kKept] = sample;
+    }
+    ++part.noted.count;
+    part.noted.total += sample.duration;
+  }
+
+  static std::size_t OfThread() {
+    static std::atomic<std::size_t> threads{0};
+    static thread_local const std::size_t own = threads.fetch_add(1, std::memory_order_relaxed) % kParts;
+    return own;
+  }
+
+  std::array<Part, kParts> parts_;
+};
 
 // Thread-safe; counters only grow.
 struct Metrics {
@@ -53,6 +153,39 @@ struct Passed {
     wait_ns += other.wait_ns;
     return *this;
   }
+};
+
+// Log messages of native threads, which may not call Python. Python takes them when it logs. Thread-safe.
+class Journal {
+ public:
+  struct Line {
+    int64_t when;
+    std::string text;
+  };
+
+  static constexpr std::size_t kKept = 256;
+
+  // Never destroyed: pumps may outlive static destructors.
+  static Journal& Global() {
+    static auto* const journal = new Journal();
+    return *journal;
+  }
+
+  // Drops the oldest line when full.
+  void Note(std::string text) IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    if (lines_.size() == kKept) lines_.pop_front();
+    lines_.push_back({std::chrono::steady_clock::now().time_since_epoch().count(), std::move(text)});
+  }
+
+  std::deque<Line> Take() IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return std::exchange(lines_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<Line> lines_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

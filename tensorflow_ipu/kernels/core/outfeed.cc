@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/core/memory.h"
+#include "tensorflow_ipu/kernels/core/process.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 

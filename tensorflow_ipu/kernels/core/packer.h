@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/exchange.h"
-#include "tensorflow_ipu/kernels/core/shares.h"
+#include "tensorflow_ipu/kernels/core/groups.h"
 
 namespace tensorflow_ipu::core {
 

@@ -94,6 +94,18 @@ class LookupCache {
   std::shared_ptr<T> object_;
 };
 
+// The calling thread's object of a type. A thread-local variable with a destructor checks its guard at each use; a
+// plain pointer is one look-up.
+template <typename T>
+T& OfThread() {
+  static thread_local T* known = nullptr;
+  if (known == nullptr) {
+    static thread_local T object;
+    known = &object;
+  }
+  return *known;
+}
+
 }  // namespace tensorflow_ipu::core
 
 #endif  // TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_

@@ -13,14 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/answers.h"
-#include "tensorflow_ipu/kernels/core/deadlines.h"
+#include "tensorflow_ipu/kernels/core/completions.h"
 #include "tensorflow_ipu/kernels/core/distributed_run.h"
 #include "tensorflow_ipu/kernels/core/exchange.h"
+#include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/outcome.h"
-#include "tensorflow_ipu/kernels/core/running_median.h"
-#include "tensorflow_ipu/kernels/core/shares.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 
 namespace tensorflow_ipu::core {
 

@@ -2,12 +2,16 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <future>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tensorflow_ipu/kernels/core/tuning.h"
+#include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
 
@@ -54,6 +58,174 @@ Outcome TryThreads(const char* name, int count) {
   all.set_value();
   for (std::thread& thread : threads) thread.join();  // Until then the system counts them.
   return outcome;
+}
+
+Deadlines& Deadlines::Global() {
+  static Deadlines* const deadlines = new Deadlines();
+  return *deadlines;
+}
+
+Outcome Deadlines::Prepare() {
+  const Lock lock(mutex_);
+  return Start();
+}
+
+Outcome Deadlines::Start() {
+  if (started_) return Outcome::Ok();
+  Outcome started = StartThread("ipu-deadlines", [this] { Work(); });
+  started_ = started.ok();
+  return started;
+}
+
+Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> due) {
+  const Lock lock(mutex_);
+  const Ticket ticket(when, next_++);
+  calls_.emplace(ticket, std::move(due));
+  static_cast<void>(Start());  // The next deadline tries again.
+  changed_.NotifyOne();
+  return ticket;
+}
+
+void Deadlines::Remove(const Ticket& ticket) {
+  std::map<Ticket, std::function<void()>>::node_type
+      removed;  // Destroyed after the lock: its captures may use the deadlines.
+  const Lock lock(mutex_);
+  removed = calls_.extract(ticket);
+}
+
+void Deadlines::Work() {
+  Lock lock(mutex_);
+  while (true) {
+    if (calls_.empty()) {
+      changed_.Wait(lock);
+      continue;
+    }
+    const auto first = calls_.begin();
+    const Clock::time_point when = first->first.first;
+    if (Clock::now() < when) {
+      changed_.WaitUntil(lock, when);
+      continue;
+    }
+    std::function<void()> due = std::move(first->second);
+    calls_.erase(first);
+    lock.Unlock();
+    due();
+    due = nullptr;
+    lock.Relock();
+  }
+}
+
+namespace {
+thread_local std::deque<Executor::Task> after_this;
+thread_local std::chrono::nanoseconds spin_limit{0};
+
+// As on TensorFlow's threads, where programs begin: results must not depend on the thread.
+void FlushSubnormalFloats() {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#endif
+}
+
+}  // namespace
+
+Executor& Executor::Global() {
+  static Executor* const executor = new Executor();
+  return *executor;
+}
+
+void Executor::Run(Task task) {
+  bool idle_thread = false;
+  {
+    const Lock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    ++ready_;
+    ++unfinished_;
+    if (spinning_ >= tasks_.size()) return;
+    idle_thread = waiting_ >= tasks_.size();
+  }
+  if (idle_thread) {
+    tasks_ready_.NotifyOne();  // Without the lock, which the woken thread takes first.
+    return;
+  }
+  Outcome started = StartThread("ipu-program", [this] { Work(); });
+  if (!started.ok()) Refuse(std::move(started));
+}
+
+// Off this thread, which may hold locks that a failing program needs.
+void Executor::Refuse(Outcome why) {
+  Task task;
+  {
+    const Lock lock(mutex_);
+    if (waiting_ >= tasks_.size()) {
+      tasks_ready_.NotifyOne();
+      return;
+    }
+    task = std::move(tasks_.back());
+    tasks_.pop_back();
+    --ready_;
+  }
+  Deadlines::Global().Add(Deadlines::Clock::now(), [this, task = std::move(task), why = std::move(why)] {
+    task(why);
+    const Lock lock(mutex_);
+    Finish();
+  });
+}
+
+void Executor::Finish() {
+  if (--unfinished_ == 0) idle_.NotifyAll();
+}
+
+void Executor::RunAfterThis(Task task) { after_this.push_back(std::move(task)); }
+
+void Executor::SpinAfterTask(std::chrono::nanoseconds limit) { spin_limit = limit; }
+
+void Executor::AwaitSpinningThread(std::chrono::nanoseconds limit) const {
+  SpinUntil(limit, [this] { return spinning_ > 0; });
+}
+
+void Executor::Work() {
+  FlushSubnormalFloats();
+  Lock lock(mutex_);
+  while (true) {
+    ++waiting_;
+    if (MaySpin()) {
+      ++spinning_;
+      lock.Unlock();
+      SpinForTask();
+      lock.Relock();
+      --spinning_;
+    }
+    const bool found =
+        tasks_ready_.WaitFor(lock, kIdleThread, [this]() IPU_REQUIRES(mutex_) { return !tasks_.empty(); });
+    --waiting_;
+    if (!found) return;
+    after_this.push_back(std::move(tasks_.front()));
+    tasks_.pop_front();
+    --ready_;
+    lock.Unlock();
+    spin_limit = std::chrono::nanoseconds(0);
+    while (!after_this.empty()) {
+      const Task task = std::move(after_this.front());
+      after_this.pop_front();
+      task(Outcome::Ok());
+    }
+    lock.Relock();
+    Finish();
+  }
+}
+
+bool Executor::MaySpin() const {
+  return spin_limit.count() > 0 && ready_ == 0 && spinning_ + 1 < std::thread::hardware_concurrency();
+}
+
+void Executor::SpinForTask() const {
+  const auto end = std::chrono::steady_clock::now() + spin_limit;
+  while (ready_ == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+bool Executor::AwaitIdle(std::chrono::nanoseconds limit) {
+  Lock lock(mutex_);
+  return idle_.WaitFor(lock, limit, [this]() IPU_REQUIRES(mutex_) { return unfinished_ == 0; });
 }
 
 }  // namespace tensorflow_ipu::core

@@ -20,10 +20,9 @@
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/host/after_return.h"
-#include "tensorflow_ipu/kernels/host/fewer_threads.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
+#include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
-#include "tensorflow_ipu/kernels/replicas/program_states.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -9,12 +9,11 @@
 
 #include "absl/container/inlined_vector.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/core/of_thread.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/feeds/infeeds.h"
-#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/ffi/handler.h"
-#include "tensorflow_ipu/kernels/replicas/random.h"
+#include "tensorflow_ipu/kernels/replicas/device_state.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -22,7 +22,6 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
-#include "tensorflow_ipu/kernels/host/user_functions.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -20,8 +20,7 @@
 #include "tensorflow_ipu/kernels/core/scan.h"
 #include "tensorflow_ipu/kernels/ffi/handler.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
-#include "tensorflow_ipu/kernels/replicas/faults.h"
-#include "tensorflow_ipu/kernels/replicas/random.h"
+#include "tensorflow_ipu/kernels/replicas/device_state.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -1,4 +1,4 @@
-// The device of a host kernel: it hands out a program's memory for the kernel's results.
+// The device on which host kernels run, and a call of a kernel.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
 
@@ -9,9 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/device_attributes.pb.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 
@@ -61,6 +67,15 @@ class KernelDevice : public tensorflow::DeviceBase {
   const HostThreads* threads_ = &HostThreads::Of(0);
   std::vector<std::unique_ptr<LentMemory>> results_;
 };
+
+using Tensors = absl::InlinedVector<tensorflow::Tensor, 4>;
+
+// The node has all of its attributes.
+absl::StatusOr<std::unique_ptr<tensorflow::OpKernel>> CreateKernel(const tensorflow::NodeDef& node);
+
+// The first `lent` results use memory that was lent to the device.
+absl::StatusOr<Tensors> Call(tensorflow::OpKernel* kernel, absl::Span<const tensorflow::Tensor> inputs,
+                             KernelDevice* device, std::size_t lent);
 
 }  // namespace tensorflow_ipu
 

@@ -1,4 +1,4 @@
-// Functions of TensorFlow that a program has the host run.
+// Functions that a program has the host run.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_FUNCTION_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_FUNCTION_H_
 
@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,6 +82,16 @@ class HostFunction : public std::enable_shared_from_this<HostFunction> {
 };
 
 core::Registry<HostFunction>& HostFunctions();
+
+// The interface of C++ functions that users load: inputs, their sizes in elements, outputs, attributes and name.
+using UserFunction = void (*)(const std::vector<const void*>& data, const std::vector<uint32_t>& number_of_elements,
+                              const std::vector<void*>& outputs, const std::string& attributes,
+                              const std::string& name);
+
+inline core::Registry<UserFunction>& UserFunctions() {
+  static auto* const functions = new core::Registry<UserFunction>();
+  return *functions;
+}
 
 }  // namespace tensorflow_ipu
 

@@ -20,7 +20,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/rng_alg.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow_ipu/kernels/host/twin.h"
+#include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"

@@ -21,7 +21,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
-#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 

@@ -12,10 +12,9 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/deadlines.h"
-#include "tensorflow_ipu/kernels/core/stacked_rows.h"
-#include "tensorflow_ipu/kernels/feeds/infeeds.h"
-#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/core/outfeed.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 

@@ -15,10 +15,9 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/collectives/distributed_runs.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/core/deadlines.h"
 #include "tensorflow_ipu/kernels/core/packer.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {

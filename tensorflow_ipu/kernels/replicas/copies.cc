@@ -1,8 +1,11 @@
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 
+#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_var.h"
 
 namespace tensorflow_ipu {
 
@@ -172,6 +175,26 @@ void Copies::Drop(const tf::Var* variable) {
   if (found == entries_.end()) return;
   for (Copy& copy : found->second.copies) Free(found->second.resources, std::move(copy));
   entries_.erase(found);
+}
+
+tf::Tensor TensorOf(const core::ProgramState& state) {
+  tf::Tensor tensor(tf::DT_INT64, tf::TensorShape({core::kProgramStateSize}));
+  std::memcpy(tensor.data(), &state, sizeof(state));
+  return tensor;
+}
+
+void RestoreStates(tf::OpKernelContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (!context->has_input(i) || context->input_dtype(i) != tf::DT_RESOURCE) continue;
+    const tf::ResourceHandle& handle = tf::HandleFromInput(context, i);
+    const std::optional<core::ProgramState> first = core::ProgramState::OfVariable(handle.name());
+    tf::core::RefCountPtr<tf::Var> variable;
+    if (!first.has_value() || !tf::LookupResource(context, handle, &variable).ok()) continue;
+    Copies::Global().NoteWrite(variable.get());
+    if (!variable->mu()->try_lock()) continue;
+    *variable->tensor() = TensorOf(*first);
+    variable->mu()->unlock();
+  }
 }
 
 }  // namespace tensorflow_ipu

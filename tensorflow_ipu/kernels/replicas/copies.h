@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
 
 namespace tensorflow_ipu {
 
@@ -83,6 +86,12 @@ class Copies {
   std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_ IPU_GUARDED_BY(mutex_);
   int64_t last_name_ IPU_GUARDED_BY(mutex_) = 0;
 };
+
+tensorflow::Tensor TensorOf(const core::ProgramState& state);
+
+// Restores the states of a compiled program that failed: XLA may have reused the memory of the values to assign. Skips
+// states that a later run holds, which restores them if it fails too.
+void RestoreStates(tensorflow::OpKernelContext* context);
 
 }  // namespace tensorflow_ipu
 

@@ -9,19 +9,14 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/collectives/distributed_runs.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/core/answers.h"
-#include "tensorflow_ipu/kernels/core/deadlines.h"
-#include "tensorflow_ipu/kernels/core/executor.h"
-#include "tensorflow_ipu/kernels/feeds/infeeds.h"
-#include "tensorflow_ipu/kernels/feeds/outfeeds.h"
+#include "tensorflow_ipu/kernels/core/completions.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
-#include "tensorflow_ipu/kernels/replicas/faults.h"
-#include "tensorflow_ipu/kernels/replicas/program_states.h"
-#include "tensorflow_ipu/kernels/replicas/random.h"
+#include "tensorflow_ipu/kernels/replicas/device_state.h"
 
 namespace tensorflow_ipu {
 

@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/core/answers.h"
+#include "tensorflow_ipu/kernels/core/completions.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {

@@ -1,5 +1,5 @@
-// What answers.h promises: every answer is given once, and on whose thread.
-#include "tensorflow_ipu/kernels/core/answers.h"
+// Every callback is called once, and on which thread.
+#include "tensorflow_ipu/kernels/core/completions.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/executor.h"
+#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
@@ -29,6 +29,33 @@ using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::RunningMedian;
 using tensorflow_ipu::core::SpinUntil;
 using tensorflow_ipu::core::TaskSpin;
+
+TEST(it_settles_where_half_of_the_times_are_longer) {
+  RunningMedian median;
+  CHECK(median.nanoseconds() > 1000000000);
+  median.Note(5000);
+  CHECK_EQ(median.nanoseconds(), 5000);
+  for (const int64_t extreme : {int64_t{1} << 40, int64_t{0}}) {
+    median.Note(extreme);
+    CHECK(median.nanoseconds() > 4000 && median.nanoseconds() < 6000);
+    for (int i = 0; i < 2; ++i) median.Note(5000);
+    CHECK_EQ(median.nanoseconds(), 5000);
+  }
+  for (const int64_t lasting : {1000000, 0, 70}) {
+    for (int i = 0; i < 100; ++i) median.Note(lasting);
+    CHECK_EQ(median.nanoseconds(), lasting);
+  }
+}
+
+// What went wrong: a program that was answered before its thread had left it went on there, its answer took no time,
+// and for ten steps all programs ran one after the other.
+TEST(answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
+  RunningMedian median;
+  for (int i = 0; i < 1000; ++i) {
+    median.Note(i % 5 == 4 ? 100 : 170000);
+    CHECK(median.nanoseconds() > 100000);
+  }
+}
 
 constexpr int kPrograms = 8;
 

@@ -1,5 +1,5 @@
-// What async_mutex.h promises: one at a time, in order, on whichever threads, and nobody is forgotten.
-#include "tensorflow_ipu/kernels/core/async_mutex.h"
+// An asynchronous mutex: one holder at a time, in order, on any thread.
+#include "tensorflow_ipu/kernels/core/mutex.h"
 
 #include <atomic>
 #include <memory>

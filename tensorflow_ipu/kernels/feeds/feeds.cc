@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/feeds/infeeds.h"
+#include "tensorflow_ipu/kernels/feeds/feeds.h"
 
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 
@@ -59,6 +59,11 @@ core::Passed Infeed::passed() const {
   core::Passed passed = before_;
   if (queue_ != nullptr) passed += queue_->passed();
   return passed;
+}
+
+core::Registry<core::Outfeed>& Outfeeds() {
+  static auto* const outfeeds = new core::Registry<core::Outfeed>();
+  return *outfeeds;
 }
 
 }  // namespace tensorflow_ipu

@@ -1,5 +1,5 @@
-// What activity.h promises: threads that compute are seen, and threads that wait are not.
-#include "tensorflow_ipu/kernels/core/activity.h"
+// Threads that compute are seen, and threads that wait are not.
+#include "tensorflow_ipu/kernels/core/process.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,0 +1,35 @@
+// What the process keeps for each device: random streams, and the faults of its replicas.
+#ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_DEVICE_STATE_H_
+#define TENSORFLOW_IPU_KERNELS_REPLICAS_DEVICE_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/random_streams.h"
+#include "tensorflow_ipu/kernels/core/registry.h"
+
+namespace tensorflow_ipu {
+
+core::Registry<core::RandomStreams>& RandomStreams();
+
+std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
+
+// For a program whose streams were deleted.
+core::Outcome RandomStreamsGone();
+
+void ForgetSeeds();
+
+// A device is identified by its random streams, which programs know. Thread-safe.
+
+// Keeps the first fault of a run; later ones follow from it.
+void NoteFault(const core::RandomStreams* device, int64_t replica, std::string fault);
+
+std::optional<std::string> TakeFault(const core::RandomStreams* device, int64_t replica);
+
+}  // namespace tensorflow_ipu
+
+#endif  // TENSORFLOW_IPU_KERNELS_REPLICAS_DEVICE_STATE_H_
