@@ -63,7 +63,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "ipu_metrics": (ctypes.c_char_p, [_INT]),
     "ipu_one_dnn_computes": (_FLAG, [_FLAG]),
     "ipu_outfeed_drop": (_FLAG, [_INT]),
-    "ipu_outfeed_lanes": (_INT, [_INT]),
+    "ipu_outfeed_replicas": (_INT, [_INT]),
     "ipu_outfeed_layout": (_INT, [_INT]),
     "ipu_outfeed_new": (_INT, [ctypes.c_char_p, _FLAG]),
     "ipu_outfeed_place": (_FLAG, [ctypes.c_void_p, _INT, ctypes.c_void_p, ctypes.c_void_p]),

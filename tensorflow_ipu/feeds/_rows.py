@@ -127,7 +127,7 @@ class RowReader:
 
     def _place(self, number: int, preallocated: PreallocatedOutput) -> _OutputBuffer | None:
         """The place for the next element of a queue; None where it gets its tensors when it is there."""
-        replicas = native.ipu_outfeed_lanes(number)
+        replicas = native.ipu_outfeed_replicas(number)
         if replicas == 0 or self._bytes * replicas > _MOST_BYTES_AHEAD:
             return None
         if preallocated.place is None or preallocated.place.replicas != replicas:

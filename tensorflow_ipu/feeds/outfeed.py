@@ -317,7 +317,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
     def _chunk(self, layout: _layout.ElementLayout) -> int:
         """How many elements an iteration takes at once."""
         assert self._feed is not None
-        bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_lanes(self._feed.number))
+        bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_replicas(self._feed.number))
         return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
 
     def _patience_us(self) -> int:

@@ -19,15 +19,15 @@
 namespace {
 
 using check::Count;
-using tensorflow_ipu::core::Answer;
-using tensorflow_ipu::core::AnswerFromTask;
-using tensorflow_ipu::core::AnswerLater;
+using tensorflow_ipu::core::Callback;
 using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Deliver;
 using tensorflow_ipu::core::Executor;
-using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::RunCallbacks;
+using tensorflow_ipu::core::RunCallbacksFromTask;
+using tensorflow_ipu::core::RunCallbacksLater;
 using tensorflow_ipu::core::RunningMedian;
 using tensorflow_ipu::core::SpinUntil;
+using tensorflow_ipu::core::Status;
 using tensorflow_ipu::core::TaskSpin;
 
 TEST(it_settles_where_half_of_the_times_are_longer) {
@@ -47,7 +47,7 @@ TEST(it_settles_where_half_of_the_times_are_longer) {
   }
 }
 
-// What went wrong: a program that was answered before its thread had left it went on there, its answer took no time,
+// What went wrong: a program that was completed before its thread had left it went on there, its answer took no time,
 // and for ten steps all programs ran one after the other.
 TEST(answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
   RunningMedian median;
@@ -59,20 +59,20 @@ TEST(answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
 
 constexpr int kPrograms = 8;
 
-// Programs that note how often they were answered, and how many of them on this thread.
+// Programs that note how often they were completed, and how many of them on this thread.
 struct Programs {
-  std::vector<Deliver> Delivers() {
-    std::vector<Deliver> delivers = {nullptr};
+  std::vector<Callback> Callbacks() {
+    std::vector<Callback> callbacks = {nullptr};
     for (int i = 0; i < kPrograms; ++i) {
-      delivers.push_back([this, i, asker = std::this_thread::get_id()](const Outcome& outcome) {
+      callbacks.push_back([this, i, asker = std::this_thread::get_id()](const Status& status) {
         ++answers[i];
         here += std::this_thread::get_id() == asker;
-        last_code = outcome.code;
+        last_code = status.code;
         done.Add();
       });
     }
-    delivers.push_back(nullptr);
-    return delivers;
+    callbacks.push_back(nullptr);
+    return callbacks;
   }
 
   void CheckOnce() {
@@ -94,16 +94,16 @@ std::shared_ptr<RunningMedian> RunTimeOf(int64_t nanoseconds) {
 
 TEST(later_is_on_other_threads) {
   Programs programs;
-  AnswerLater(programs.Delivers(), Outcome::OutOfRange("over"));
+  RunCallbacksLater(programs.Callbacks(), Status::OutOfRange("over"));
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
   CHECK(programs.last_code.load() == Code::kOutOfRange);
-  AnswerLater({nullptr, nullptr}, Outcome::Ok());
+  RunCallbacksLater({nullptr, nullptr}, Status::Ok());
 }
 
 TEST(programs_of_small_steps_go_on_where_they_are_answered) {
   Programs programs;
-  Answer(programs.Delivers(), RunTimeOf(100));
+  RunCallbacks(programs.Callbacks(), RunTimeOf(100));
   CHECK_EQ(programs.here.load(), kPrograms);
   programs.CheckOnce();
   CHECK(programs.last_code.load() == Code::kOk);
@@ -111,7 +111,7 @@ TEST(programs_of_small_steps_go_on_where_they_are_answered) {
 
 TEST(programs_of_large_steps_go_on_elsewhere) {
   Programs programs;
-  Answer(programs.Delivers(), RunTimeOf(1000000000));
+  RunCallbacks(programs.Callbacks(), RunTimeOf(1000000000));
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
 }
@@ -119,7 +119,7 @@ TEST(programs_of_large_steps_go_on_elsewhere) {
 TEST(programs_of_which_nothing_is_known_go_on_elsewhere) {
   Programs programs;
   const auto run_time = std::make_shared<RunningMedian>();
-  Answer(programs.Delivers(), run_time);
+  RunCallbacks(programs.Callbacks(), run_time);
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
 }
@@ -127,11 +127,11 @@ TEST(programs_of_which_nothing_is_known_go_on_elsewhere) {
 TEST(answers_within_an_answer_go_elsewhere) {
   Programs programs;
   const auto run_time = RunTimeOf(100);
-  Answer({[&](const Outcome&) { Answer(programs.Delivers(), run_time); }}, run_time);
+  RunCallbacks({[&](const Status&) { RunCallbacks(programs.Callbacks(), run_time); }}, run_time);
   programs.CheckOnce();
   CHECK_EQ(programs.here.load(), 0);
   Programs next;
-  Answer(next.Delivers(), RunTimeOf(100));
+  RunCallbacks(next.Callbacks(), RunTimeOf(100));
   CHECK_EQ(next.here.load(), kPrograms);
 }
 
@@ -139,8 +139,8 @@ TEST(a_task_answers_itself_and_has_others_help) {
   for (const int64_t nanoseconds : {100, 1000000000}) {
     Programs programs;
     Count done;
-    Executor::Global().Run([&](const Outcome&) {
-      AnswerFromTask(programs.Delivers(), RunTimeOf(nanoseconds));
+    Executor::Global().Run([&](const Status&) {
+      RunCallbacksFromTask(programs.Callbacks(), RunTimeOf(nanoseconds));
       CHECK(programs.here.load() > 0);
       done.Add();
     });
@@ -149,7 +149,7 @@ TEST(a_task_answers_itself_and_has_others_help) {
   }
 }
 
-// What went wrong: the thread that answered the others had a program to go on with, and two more threads took turns on
+// What went wrong: the thread that completed the others had a program to go on with, and two more threads took turns on
 // the second of two cores, while the first was idle.
 TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
   constexpr int kSteps = 50;
@@ -167,11 +167,13 @@ TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
     done.Add();
     if (step == kSteps) return;
     std::atomic<int>* const next = new std::atomic<int>(kPrograms);
-    Answer(std::vector<Deliver>(kPrograms - 1, [&run, step, next](const Outcome&) { run(step + 1, next); }), run_time);
+    RunCallbacks(std::vector<Callback>(kPrograms - 1, [&run, step, next](const Status&) { run(step + 1, next); }),
+                 run_time);
     run(step + 1, next);
   };
-  Executor::Global().Run(
-      [&](const Outcome&) { AnswerFromTask({[&run](const Outcome&) { run(1, new std::atomic<int>(1)); }}, run_time); });
+  Executor::Global().Run([&](const Status&) {
+    RunCallbacksFromTask({[&run](const Status&) { run(1, new std::atomic<int>(1)); }}, run_time);
+  });
   CHECK(done.Await(kSteps));
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));
 }
@@ -184,11 +186,11 @@ TEST(threads_spin_for_as_long_as_a_program_runs_but_not_long) {
 TEST(the_run_time_is_that_of_the_programs) {
   const auto run_time = std::make_shared<RunningMedian>();
   Count done;
-  Answer({[&](const Outcome&) {
-           SpinUntil(std::chrono::milliseconds(2), [] { return false; });
-           done.Add();
-         }},
-         run_time);
+  RunCallbacks({[&](const Status&) {
+                 SpinUntil(std::chrono::milliseconds(2), [] { return false; });
+                 done.Add();
+               }},
+               run_time);
   CHECK(done.Await());
   CHECK(SpinUntil(check::kDeadline, [&] { return run_time->nanoseconds() != RunningMedian().nanoseconds(); }));
   CHECK(run_time->nanoseconds() >= 2000000);
@@ -201,9 +203,9 @@ TEST(what_an_answer_holds_goes_with_it) {
       delete number;
       gone.Add();
     });
-    std::vector<Deliver> delivers;
-    delivers.push_back([kept = std::move(held)](const Outcome&) {});
-    Answer(std::move(delivers), RunTimeOf(nanoseconds));
+    std::vector<Callback> callbacks;
+    callbacks.push_back([kept = std::move(held)](const Status&) {});
+    RunCallbacks(std::move(callbacks), RunTimeOf(nanoseconds));
     CHECK(gone.Await());
   }
 }

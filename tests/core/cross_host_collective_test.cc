@@ -21,9 +21,9 @@ using check::ContributionOf;
 using check::DataType;
 using check::DistributedRuns;
 using check::Kind;
-using check::Outcome;
 using check::Reduction;
 using check::ReplicaGroup;
+using check::Status;
 using check::SumOf;
 using Numbers = std::vector<int64_t>;
 namespace core = tensorflow_ipu::core;
@@ -41,14 +41,14 @@ std::shared_ptr<Arrival> Bring(CallSite& site, int64_t replica, int64_t all, con
   auto arrival = std::make_shared<Arrival>();
   arrival->values = values;
   arrival->result.resize(ResultSize(collective, static_cast<int64_t>(values.size()), size), -1);
-  const auto answer =
-      site.Arrive(replica, all, collective, ContributionOf(*arrival), [arrival](const Outcome& outcome) {
-        arrival->outcome = outcome;
-        arrival->answered.Add();
+  const auto returned =
+      site.Arrive(replica, all, collective, ContributionOf(*arrival), [arrival](const Status& status) {
+        arrival->status = status;
+        arrival->completed.Add();
       });
-  if (answer.has_value()) {
-    arrival->outcome = *answer;
-    arrival->answered.Add();
+  if (returned.has_value()) {
+    arrival->status = *returned;
+    arrival->completed.Add();
   }
   return arrival;
 }
@@ -76,7 +76,7 @@ void Compare(int64_t workers, int64_t local, const Collective& collective, int64
     for (int64_t replica = 0; replica < all; ++replica) {
       const auto at = static_cast<std::size_t>(replica);
       if (!CHECK(found[at]->Await() && expected[at]->Await())) return;
-      CHECK(found[at]->outcome.ok());
+      CHECK(found[at]->status.ok());
       CHECK(found[at]->result == expected[at]->result);
     }
   }
@@ -143,16 +143,16 @@ TEST(halves_accumulate_as_floats_over_all_workers) {
   DistributedRuns distributed_run(2, 2);
   const std::vector<uint16_t> values = {kLarge, kLarge, kNegative, kNegative};
   std::vector<uint16_t> results(4, kOne);
-  check::Count answered;
+  check::Count completed;
   for (std::size_t replica = 0; replica < 4; ++replica) {
     const core::Contribution contribution = {{DataType::kF16, reinterpret_cast<const std::byte*>(&values[replica]),
                                               reinterpret_cast<std::byte*>(&results[replica]), 1, 1}};
-    const auto answer = distributed_run.SiteOf(static_cast<int64_t>(replica))
-                            .Arrive(static_cast<int64_t>(replica), 4, SumOf(), contribution,
-                                    [&](const Outcome& outcome) { answered.Add(outcome.ok() ? 1 : 100); });
-    CHECK(!answer.has_value());
+    const auto returned = distributed_run.SiteOf(static_cast<int64_t>(replica))
+                              .Arrive(static_cast<int64_t>(replica), 4, SumOf(), contribution,
+                                      [&](const Status& status) { completed.Add(status.ok() ? 1 : 100); });
+    CHECK(!returned.has_value());
   }
-  CHECK(answered.Await(4));
+  CHECK(completed.Await(4));
   for (const uint16_t result : results) CHECK_EQ(result, 0);
 }
 
@@ -172,15 +172,15 @@ TEST(sums_are_equal_to_the_bit_on_all_workers) {
   }
   std::vector<std::vector<float>> expected(1, values[0]);
   for (std::size_t i = 0; i < kCount; ++i) expected[0][i] = values[0][i] + values[1][i] + values[2][i];
-  check::Count answered;
+  check::Count completed;
   for (int64_t worker = 0; worker < kWorkers; ++worker) {
     auto* const data = reinterpret_cast<std::byte*>(values[static_cast<std::size_t>(worker)].data());
     distributed_run.SiteOf(worker).Arrive(
         worker, kWorkers, SumOf(),
         {{DataType::kF32, data, data, static_cast<int64_t>(kCount), static_cast<int64_t>(kCount)}},
-        [&](const Outcome& outcome) { answered.Add(outcome.ok() ? 1 : 100); });
+        [&](const Status& status) { completed.Add(status.ok() ? 1 : 100); });
   }
-  CHECK(answered.Await(kWorkers));
+  CHECK(completed.Await(kWorkers));
   for (const auto& of_worker : values) CHECK(of_worker == expected[0]);
   core::SetChunkBytes(0);
 }
@@ -195,7 +195,7 @@ void FollowEachOther(bool linked) {
       threads.Start([&distributed_run, &sums, replica] {
         for (int64_t step = 0; step < kSteps; ++step) {
           const auto arrival = distributed_run.ArriveAt(replica, {step + replica});
-          if (!CHECK(arrival->Await() && arrival->outcome.ok())) return;
+          if (!CHECK(arrival->Await() && arrival->status.ok())) return;
           sums[static_cast<std::size_t>(replica)] += arrival->result[0];
         }
       });

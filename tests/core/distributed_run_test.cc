@@ -15,7 +15,7 @@ namespace {
 
 using check::Code;
 using check::DistributedRuns;
-using check::Outcome;
+using check::Status;
 using check::SumOf;
 using std::chrono::milliseconds;
 using tensorflow_ipu::core::ExchangeNotice;
@@ -44,7 +44,7 @@ TEST(a_worker_that_ends_early_is_told) {
   CHECK(distributed_run.ArriveAt(0, {1})->IsOpen());
   CHECK(distributed_run.ArriveAt(1, {1})->Await());
   const auto late = distributed_run.ArriveAt(0, {1});
-  distributed_run.runs[1]->End(Outcome::Ok());
+  distributed_run.runs[1]->End(Status::Ok());
   CHECK(late->Failed(Code::kUnavailable));
   CHECK(late->Says("worker 1 (host1) ended its run of `train` after 1 collective,"));
 }
@@ -52,7 +52,7 @@ TEST(a_worker_that_ends_early_is_told) {
 TEST(a_worker_that_fails_is_told_with_its_words) {
   DistributedRuns distributed_run(2, 1);
   const auto arrival = distributed_run.ArriveAt(0, {1});
-  distributed_run.runs[1]->End(Outcome::OutOfRange("The data end."));
+  distributed_run.runs[1]->End(Status::OutOfRange("The data end."));
   CHECK(arrival->Failed(Code::kUnavailable));
   CHECK(arrival->Says("worker 1 (host1) failed in its run of `train`") && arrival->Says("The data end."));
 }
@@ -83,7 +83,7 @@ TEST(a_worker_that_waits_in_an_exchange_of_the_host_is_told_before_the_limit) {
   const auto arrival = distributed_run.ArriveAt(0, {1});
   const auto calls = distributed_run.here[1].network->NewCalls();
   const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
-  distributed_run.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
+  distributed_run.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Status&) {});
   CHECK(arrival->Failed(Code::kUnavailable));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run of `train`") &&
         arrival->Says("a mean (what is printed), while worker 0 waits for it in") && arrival->Says("`first`"));
@@ -96,7 +96,7 @@ TEST(a_worker_in_an_exchange_of_the_host_that_this_one_has_left_is_waited_for) {
   const auto arrival = distributed_run.ArriveAt(0, {1});
   const auto calls = distributed_run.here[1].network->NewCalls();
   const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
-  distributed_run.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Outcome&) {});
+  distributed_run.here[1].network->Send(calls, 0, ExchangeNotice::Key("next run", 7), message, [](const Status&) {});
   CHECK(arrival->Failed(Code::kDeadlineExceeded));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run, though its process answers"));
   calls->Cancel();
@@ -133,15 +133,15 @@ TEST(operands_of_another_size_are_told) {
   const auto ours = distributed_run.ArriveAt(0, {1});
   const auto theirs = distributed_run.ArriveAt(1, {1, 2});
   for (const auto& arrival : {ours, theirs}) {
-    CHECK(arrival->Await() && !arrival->outcome.ok());
+    CHECK(arrival->Await() && !arrival->status.ok());
   }
-  CHECK(ours->outcome.code == Code::kInvalidArgument || theirs->outcome.code == Code::kInvalidArgument);
+  CHECK(ours->status.code == Code::kInvalidArgument || theirs->status.code == Code::kInvalidArgument);
 }
 
 TEST(an_abort_ends_what_crosses) {
   DistributedRuns distributed_run(2, 2);
   const auto arrivals = {distributed_run.ArriveAt(0, {1}), distributed_run.ArriveAt(1, {1})};
-  distributed_run.replica_groups[0]->Abort(Outcome::Cancelled("Enough."));
+  distributed_run.replica_groups[0]->Abort(Status::Cancelled("Enough."));
   for (const auto& arrival : arrivals) CHECK(arrival->Failed(Code::kCancelled));
 }
 
@@ -156,14 +156,14 @@ TEST(replicas_of_a_process_that_ended_are_told_before_anything_crosses) {
 TEST(the_next_run_goes_on_after_a_failed_one) {
   DistributedRuns distributed_run(2, 1);
   const auto failed = distributed_run.ArriveAt(0, {1});
-  distributed_run.runs[1]->End(Outcome::OutOfRange("The data end."));
+  distributed_run.runs[1]->End(Status::OutOfRange("The data end."));
   CHECK(failed->Failed(Code::kUnavailable));
-  distributed_run.runs[0]->End(failed->outcome);
+  distributed_run.runs[0]->End(failed->status);
   for (const int64_t worker : {0, 1}) distributed_run.Begin(worker, "next run", {"a sum", "another sum"});
   const auto first = distributed_run.ArriveAt(0, {1});
   const auto second = distributed_run.ArriveAt(1, {2});
-  CHECK(first->Await() && first->outcome.ok() && first->result[0] == 3);
-  CHECK(second->Await() && second->outcome.ok());
+  CHECK(first->Await() && first->status.ok() && first->result[0] == 3);
+  CHECK(second->Await() && second->status.ok());
 }
 
 // A thread that has just handed over a message may be the last that holds its run: so the check came too early at
@@ -172,7 +172,7 @@ TEST(nothing_is_left_when_runs_are_gone) {
   auto distributed_run = std::make_unique<DistributedRuns>(2, 1);
   const auto exchange = distributed_run->exchange;
   const auto arrival = distributed_run->ArriveAt(0, {1});
-  distributed_run->runs[0]->End(Outcome::Cancelled("Enough."));
+  distributed_run->runs[0]->End(Status::Cancelled("Enough."));
   CHECK(arrival->Await());
   distributed_run.reset();
   CHECK(exchange->AwaitNone());

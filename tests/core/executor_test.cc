@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 
@@ -17,17 +17,17 @@ namespace {
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Deadlines;
 using tensorflow_ipu::core::Executor;
-using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::Status;
 
 TEST(a_task_that_blocks_holds_no_other_up) {
   check::Count release;
   check::Count blocked_ends;
   check::Count other_ran;
-  Executor::Global().Run([&](const Outcome&) {
+  Executor::Global().Run([&](const Status&) {
     CHECK(release.Await());
     blocked_ends.Add();
   });
-  Executor::Global().Run([&](const Outcome&) { other_ran.Add(); });
+  Executor::Global().Run([&](const Status&) { other_ran.Add(); });
   CHECK(other_ran.Await());
   release.Add();
   CHECK(blocked_ends.Await());
@@ -42,8 +42,8 @@ TEST(every_task_runs_once_whoever_hands_it_in) {
     done.Add();
   };
   for (int task = 0; task < kTasks; ++task) {
-    Executor::Global().Run([&, task](const Outcome&) {
-      Executor::Global().Run([&, task](const Outcome&) { count(task); });
+    Executor::Global().Run([&, task](const Status&) {
+      Executor::Global().Run([&, task](const Status&) { count(task); });
       count(task);
     });
   }
@@ -57,7 +57,7 @@ TEST(many_tasks_that_wait_for_each_other_all_run) {
   check::Count running;
   check::Count done;
   for (int task = 0; task < kTasks; ++task) {
-    Executor::Global().Run([&](const Outcome&) {
+    Executor::Global().Run([&](const Status&) {
       running.Add();
       CHECK(running.Await(kTasks));
       done.Add();
@@ -74,7 +74,7 @@ TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
   while (!again && std::chrono::steady_clock::now() < end) {
     check::Count done;
     std::thread::id thread;
-    Executor::Global().Run([&](const Outcome&) {
+    Executor::Global().Run([&](const Status&) {
       thread = std::this_thread::get_id();
       done.Add();
     });
@@ -94,7 +94,7 @@ TEST(tasks_flush_subnormal_numbers_whoever_hands_them_in) {
     check::Count running;
     check::Count done;
     for (int task = 0; task < kTasks; ++task) {
-      Executor::Global().Run([&](const Outcome&) {
+      Executor::Global().Run([&](const Status&) {
         running.Add();
         CHECK(running.Await(kTasks));  // So that new threads start for some.
         CHECK_EQ(__builtin_ia32_stmxcsr() & 0x8040u, 0x8040u);
@@ -112,7 +112,7 @@ TEST(what_a_task_holds_goes_when_it_has_run) {
   Executor::Global().Run([held = std::shared_ptr<int>(new int(0), [&gone](const int* number) {
                             delete number;
                             gone.Add();
-                          })](const Outcome&) {});
+                          })](const Status&) {});
   CHECK(gone.Await());
 }
 
@@ -126,10 +126,10 @@ TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
     CHECK(!Executor::Global().AwaitIdle(std::chrono::nanoseconds(0)));
     ran.Add();
   };
-  Executor::Global().Run([&](const Outcome&) {
-    Executor::RunAfterThis([&](const Outcome&) { note(1); });
-    Executor::RunAfterThis([&](const Outcome&) {
-      Executor::RunAfterThis([&](const Outcome&) { note(3); });
+  Executor::Global().Run([&](const Status&) {
+    Executor::RunAfterThis([&](const Status&) { note(1); });
+    Executor::RunAfterThis([&](const Status&) {
+      Executor::RunAfterThis([&](const Status&) { note(3); });
       note(2);
     });
     note(0);
@@ -149,14 +149,14 @@ TEST(a_thread_that_spins_takes_the_next_task) {
     check::Count ran;
     std::thread::id first;
     std::thread::id second;
-    Executor::Global().Run([&](const Outcome&) {
+    Executor::Global().Run([&](const Status&) {
       first = std::this_thread::get_id();
       Executor::SpinAfterTask(check::kDeadline);
       ran.Add();
     });
     CHECK(ran.Await());
     Executor::Global().AwaitSpinningThread(check::kDeadline);
-    Executor::Global().Run([&](const Outcome&) {
+    Executor::Global().Run([&](const Status&) {
       second = std::this_thread::get_id();
       ran.Add();
     });
@@ -180,7 +180,7 @@ TEST(a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
     const check::NoThreads none;
     // Threads of earlier tests may be idle: these take a task each, and hold on to it.
     for (int task = 0; task < 5000 && refused.value() == 0; ++task) {
-      Executor::Global().Run([&](const Outcome& started) {
+      Executor::Global().Run([&](const Status& started) {
         if (!started.ok()) {
           CHECK(started.code == Code::kResourceExhausted);
           refused.Add();
@@ -198,7 +198,7 @@ TEST(a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
 
 TEST(idle_is_when_no_task_is_left) {
   check::Count go;
-  Executor::Global().Run([&go](const Outcome&) { CHECK(go.Await()); });
+  Executor::Global().Run([&go](const Status&) { CHECK(go.Await()); });
   CHECK(!Executor::Global().AwaitIdle(check::kMoment));
   go.Add();
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));

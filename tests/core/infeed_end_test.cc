@@ -24,7 +24,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::Status;
 
 TEST(push_waits_at_the_depth_until_an_element_is_taken) {
   constexpr int kDepth = 2;
@@ -57,7 +57,7 @@ TEST(close_ends_a_push_that_waits_and_all_later_ones) {
   CHECK(!ended.Await(1, check::kMoment));
   queue->Close();
   CHECK(ended.Await());
-  const Outcome after = Push(*queue, 2);
+  const Status after = Push(*queue, 2);
   CHECK(after.code == Code::kCancelled);
   CHECK(after.message.find("`queue`") != std::string::npos);
 }
@@ -88,25 +88,26 @@ TEST(small_elements_get_more_room_than_the_depth_where_the_queue_runs_full_and_e
 
 // The pump refills by halves; what is left over of a row can be more than half, and nobody will take it.
 TEST(a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
-  constexpr int64_t kLanes = 4;
+  constexpr int64_t kReplicas = 4;
   const auto queue = MakeQueue(1);
   Count pushed;
   check::Threads threads;
   threads.Start([&] {
-    for (int i = 0; i < 2 * kLanes; ++i) {
+    for (int i = 0; i < 2 * kReplicas; ++i) {
       CHECK(Push(*queue, i).ok());
       pushed.Add();
     }
   });
-  const auto later = Later(*queue, 0, kLanes);
+  const auto later = Later(*queue, 0, kReplicas);
   CHECK(later->done.Await());
   CHECK_EQ(*later->element, 0);
-  for (int64_t lane = 1; lane < kLanes; ++lane) {
-    CHECK(pushed.Await(kLanes + lane));
-    CHECK_EQ(Taken(*queue, lane, kLanes), lane);
+  for (int64_t replica = 1; replica < kReplicas; ++replica) {
+    CHECK(pushed.Await(kReplicas + replica));
+    CHECK_EQ(Taken(*queue, replica, kReplicas), replica);
   }
-  CHECK(pushed.Await(2 * kLanes));
-  for (int64_t lane = 0; lane < kLanes; ++lane) CHECK_EQ(Taken(*queue, lane, kLanes), kLanes + lane);
+  CHECK(pushed.Await(2 * kReplicas));
+  for (int64_t replica = 0; replica < kReplicas; ++replica)
+    CHECK_EQ(Taken(*queue, replica, kReplicas), kReplicas + replica);
 }
 
 // Sets a limit for waits as long as it lives.
@@ -154,7 +155,7 @@ TEST(a_wait_for_use_ends_with_the_first_take_or_with_the_queue) {
 TEST(the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
   const auto queue = MakeQueue(2);
   CHECK(Push(*queue, 0).ok());
-  queue->End(Outcome{Code::kInvalidArgument, "the map failed"});
+  queue->End(Status{Code::kInvalidArgument, "the map failed"});
   CHECK_EQ(Taken(*queue), 0);
   const auto later = Later(*queue);
   CHECK_EQ(later->done.value(), 1);
@@ -164,17 +165,17 @@ TEST(the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
   const auto other = MakeQueue(2);
   const auto waits = Later(*other);
   const auto waits_too = Later(*other);
-  other->End(Outcome::OutOfRange("over"));
+  other->End(Status::OutOfRange("over"));
   CHECK(waits->done.Await());
   CHECK(waits_too->done.Await());
   CHECK(waits->why.code == Code::kOutOfRange);
   CHECK(waits_too->why.code == Code::kOutOfRange);
 }
 
-TEST(an_end_before_the_first_take_is_told_to_all_lanes) {
+TEST(an_end_before_the_first_take_is_told_to_all_replicas) {
   const auto queue = MakeQueue(2);
-  queue->End(Outcome::OutOfRange("over"));
-  for (int lane = 0; lane < 3; ++lane) CHECK(Later(*queue, lane, 3)->why.code == Code::kOutOfRange);
+  queue->End(Status::OutOfRange("over"));
+  for (int replica = 0; replica < 3; ++replica) CHECK(Later(*queue, replica, 3)->why.code == Code::kOutOfRange);
 }
 
 TEST(close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
@@ -188,7 +189,7 @@ TEST(close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
   CHECK(alive.expired());
   CHECK(later->done.Await());
   CHECK(later->why.code == Code::kCancelled);
-  queue->End(Outcome::OutOfRange("over"));
+  queue->End(Status::OutOfRange("over"));
   CHECK(Later(*queue, 0, 2)->why.code == Code::kCancelled);
   queue->Close();  // Twice does no harm.
   CHECK_EQ(queue->ready(), 0);
@@ -216,7 +217,7 @@ TEST(an_interrupt_fails_those_who_wait_and_keeps_the_elements) {
     CHECK(later->done.Await());
     CHECK(later->why.code == Code::kCancelled);
     CHECK(Push(*queue, 0).ok());  // The pump goes on.
-    Outcome why;
+    Status why;
     CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
     CHECK(why.code == Code::kCancelled);
     CHECK(Later(*queue)->why.code == Code::kCancelled);
@@ -260,7 +261,7 @@ TEST(what_is_delivered_holds_on_to_nothing_afterwards) {
   const WaitLimit limit(hours(1));  // The deadline is taken back, and what it holds goes.
   const auto held = std::make_shared<int>(0);
   Count done;
-  queue->TakeLater(0, 1, [&done, held](Outcome, Element) { done.Add(); });
+  queue->TakeLater(0, 1, [&done, held](Status, Element) { done.Add(); });
   CHECK(Push(*queue, 0).ok());
   CHECK(done.Await());
   CHECK(check::SpinUntilTrue([&] { return held.use_count() == 1; }));

@@ -25,16 +25,16 @@ constexpr int64_t kFailed = -2;
 
 inline std::shared_ptr<Queue> MakeQueue(int64_t depth) { return std::make_shared<Queue>("queue", depth); }
 
-inline tensorflow_ipu::core::Outcome Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
+inline tensorflow_ipu::core::Status Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
   return queue.Push(std::make_shared<const int64_t>(number), bytes);
 }
 
 // The number that a Take gets, or kNothing or kFailed.
-inline int64_t Taken(Queue& queue, int64_t lane = 0, int64_t lanes = 1,
-                     tensorflow_ipu::core::Outcome* why_not = nullptr) {
+inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1,
+                     tensorflow_ipu::core::Status* why_not = nullptr) {
   Element element;
-  tensorflow_ipu::core::Outcome why;
-  const Queue::Took took = queue.Take(lane, lanes, &element, &why);
+  tensorflow_ipu::core::Status why;
+  const Queue::Took took = queue.Take(replica, replicas, &element, &why);
   if (why_not != nullptr) *why_not = why;
   if (took == Queue::Took::kElement) return *element;
   return took == Queue::Took::kNothing ? kNothing : kFailed;
@@ -43,14 +43,14 @@ inline int64_t Taken(Queue& queue, int64_t lane = 0, int64_t lanes = 1,
 // What a TakeLater got, once `done` is 1.
 struct Delivery {
   Count done;
-  tensorflow_ipu::core::Outcome why;
+  tensorflow_ipu::core::Status why;
   Element element;
   std::thread::id thread;
 };
 
-inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t lane = 0, int64_t lanes = 1) {
+inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   auto delivery = std::make_shared<Delivery>();
-  queue.TakeLater(lane, lanes, [delivery](tensorflow_ipu::core::Outcome why, Element element) {
+  queue.TakeLater(replica, replicas, [delivery](tensorflow_ipu::core::Status why, Element element) {
     delivery->why = std::move(why);
     delivery->element = std::move(element);
     delivery->thread = std::this_thread::get_id();

@@ -22,26 +22,26 @@ using check::MakeQueue;
 using check::Push;
 using check::Queue;
 using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::Status;
 
-// Takes one lane's elements as a program does: what is ready at once, else after a moment, else later. A failed wait is
-// tried again, unless the queue has ended.
+// Takes one replica's elements as a program does: what is ready at once, else after a moment, else later. A failed wait
+// is tried again, unless the queue has ended.
 //
-// Its functions run one at a time, on whatever thread the queue delivers.
+// Its functions run one at a time, on whatever thread the queue callbacks.
 class Program : public std::enable_shared_from_this<Program> {
  public:
-  Program(std::shared_ptr<Queue> queue, int64_t lane, int64_t lanes, Count* ended)
-      : queue_(std::move(queue)), lane_(lane), lanes_(lanes), ended_(ended) {}
+  Program(std::shared_ptr<Queue> queue, int64_t replica, int64_t replicas, Count* ended)
+      : queue_(std::move(queue)), replica_(replica), replicas_(replicas), ended_(ended) {}
 
   void Run() {
     while (true) {
       Element element;
-      Outcome why;
-      Queue::Took took = queue_->Take(lane_, lanes_, &element, &why);
-      if (took == Queue::Took::kNothing && queue_->SpinForNext(lane_))
-        took = queue_->Take(lane_, lanes_, &element, &why);
+      Status why;
+      Queue::Took took = queue_->Take(replica_, replicas_, &element, &why);
+      if (took == Queue::Took::kNothing && queue_->SpinForNext(replica_))
+        took = queue_->Take(replica_, replicas_, &element, &why);
       if (took == Queue::Took::kNothing) {
-        queue_->TakeLater(lane_, lanes_, [self = shared_from_this()](Outcome late_why, Element late) {
+        queue_->TakeLater(replica_, replicas_, [self = shared_from_this()](Status late_why, Element late) {
           if (self->Accept(late_why, late)) self->Run();
         });
         return;
@@ -56,7 +56,7 @@ class Program : public std::enable_shared_from_this<Program> {
 
  private:
   // Returns whether the program goes on.
-  bool Accept(const Outcome& why, const Element& element) {
+  bool Accept(const Status& why, const Element& element) {
     CHECK(why.ok() == (element != nullptr));
     if (element != nullptr) {
       numbers_.push_back(*element);
@@ -71,23 +71,24 @@ class Program : public std::enable_shared_from_this<Program> {
   }
 
   const std::shared_ptr<Queue> queue_;
-  const int64_t lane_;
-  const int64_t lanes_;
+  const int64_t replica_;
+  const int64_t replicas_;
   Count* const ended_;
   std::vector<int64_t> numbers_;
   int64_t failed_waits_ = 0;
 };
 
-// Lane r must have got r, r + lanes, r + 2 * lanes, ... and no more and no less.
-void CheckNumbers(const Program& program, int64_t lane, int64_t lanes, int64_t rows) {
+// Replica r must have got r, r + replicas, r + 2 * replicas, ... and no more and no less.
+void CheckNumbers(const Program& program, int64_t replica, int64_t replicas, int64_t rows) {
   CHECK_EQ(static_cast<int64_t>(program.numbers().size()), rows);
   for (std::size_t row = 0; row < program.numbers().size(); ++row) {
-    CHECK_EQ(program.numbers()[row], static_cast<int64_t>(row) * lanes + lane);
+    CHECK_EQ(program.numbers()[row], static_cast<int64_t>(row) * replicas + replica);
   }
 }
 
-// Pushes `elements` to a queue that programs of `lanes` lanes empty, while `meanwhile` runs until they have ended.
-void PushThrough(int64_t depth, int64_t lanes, int64_t elements, std::size_t bytes,
+// Pushes `elements` to a queue that programs of `replicas` replicas empty, while `meanwhile` runs until they have
+// ended.
+void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t bytes,
                  const std::function<void(Queue&)>& meanwhile) {
   const auto queue = MakeQueue(depth);
   Count ended;
@@ -97,22 +98,23 @@ void PushThrough(int64_t depth, int64_t lanes, int64_t elements, std::size_t byt
     check::Threads threads;
     threads.Start([&] {
       for (int64_t i = 0; i < elements; ++i) CHECK(Push(*queue, i, bytes).ok());
-      queue->End(Outcome::OutOfRange("over"));
+      queue->End(Status::OutOfRange("over"));
     });
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      programs.push_back(std::make_shared<Program>(queue, lane, lanes, &ended));
+    for (int64_t replica = 0; replica < replicas; ++replica) {
+      programs.push_back(std::make_shared<Program>(queue, replica, replicas, &ended));
       threads.Start([program = programs.back()] { program->Run(); });
     }
     threads.Start([&] {
       while (!over) meanwhile(*queue);
     });
-    const bool all = ended.Await(lanes);
+    const bool all = ended.Await(replicas);
     CHECK(all);
     over = true;
     if (!all) queue->Close();  // Lets the threads go.
   }
-  for (int64_t lane = 0; lane < lanes; ++lane) CheckNumbers(*programs[lane], lane, lanes, elements / lanes);
-  CHECK_EQ(queue->ready(), elements % lanes);
+  for (int64_t replica = 0; replica < replicas; ++replica)
+    CheckNumbers(*programs[replica], replica, replicas, elements / replicas);
+  CHECK_EQ(queue->ready(), elements % replicas);
   CHECK_EQ(queue->waiting(), 0);
 }
 
@@ -140,9 +142,9 @@ TEST(sixteen_programs_get_every_row_once_and_in_order) {
 }
 
 TEST(interrupts_lose_no_element) {
-  for (const int64_t lanes : {1, 4}) {
+  for (const int64_t replicas : {1, 4}) {
     for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
-      PushThrough(1, lanes, 3000, bytes, [](Queue& queue) {
+      PushThrough(1, replicas, 3000, bytes, [](Queue& queue) {
         queue.Interrupt();
         std::this_thread::yield();
       });
@@ -151,9 +153,9 @@ TEST(interrupts_lose_no_element) {
 }
 
 TEST(limits_of_waits_that_race_with_elements_lose_none) {
-  for (const int64_t lanes : {1, 4}) {
+  for (const int64_t replicas : {1, 4}) {
     for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
-      PushThrough(1, lanes, 3000, bytes, [limit = int64_t{0}](Queue&) mutable {
+      PushThrough(1, replicas, 3000, bytes, [limit = int64_t{0}](Queue&) mutable {
         tensorflow_ipu::core::wait_limit_ns = 1 + limit++ % 20000;
         std::this_thread::yield();
       });
@@ -167,7 +169,7 @@ TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
   constexpr int kRounds = 300;
   for (int round = 0; round < kRounds; ++round) {
     tensorflow_ipu::core::wait_limit_ns = round % 3 == 0 ? 10000 : 0;
-    const int64_t lanes = 1 + round % 2;
+    const int64_t replicas = 1 + round % 2;
     const std::size_t bytes = round % 4 < 2 ? check::kLargeBytes : 4;
     auto queue = MakeQueue(1 + round % 3);
     Count ended;
@@ -177,13 +179,13 @@ TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
       threads.Start([queue, &pushed, bytes] {
         for (int64_t i = 0; Push(*queue, i, bytes).ok(); ++i) pushed.Add();
       });
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        threads.Start([program = std::make_shared<Program>(queue, lane, lanes, &ended)] { program->Run(); });
+      for (int64_t replica = 0; replica < replicas; ++replica) {
+        threads.Start([program = std::make_shared<Program>(queue, replica, replicas, &ended)] { program->Run(); });
       }
       CHECK(pushed.Await(round % 7));
       queue->Close();
       queue.reset();
-      if (!CHECK(ended.Await(lanes))) return;
+      if (!CHECK(ended.Await(replicas))) return;
     }
   }
   tensorflow_ipu::core::wait_limit_ns = 0;

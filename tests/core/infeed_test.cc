@@ -1,4 +1,4 @@
-// What infeed.h promises one caller at a time: order, rows of lanes, and waits.
+// What infeed.h promises one caller at a time: order, rows of replicas, and waits.
 #include "tensorflow_ipu/kernels/core/infeed.h"
 
 #include <cstdint>
@@ -22,7 +22,7 @@ using check::Push;
 using check::Queue;
 using check::Taken;
 using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Outcome;
+using tensorflow_ipu::core::Status;
 
 TEST(elements_leave_in_the_order_in_which_they_came) {
   const auto queue = MakeQueue(3);
@@ -37,7 +37,7 @@ TEST(what_passed_is_what_was_taken_and_how_long_it_was_waited_for) {
   const auto queue = MakeQueue(1000);
   for (int i = 0; i < 20; ++i) CHECK(Push(*queue, i, 8).ok());
   for (int i = 0; i < 3; ++i) CHECK_EQ(Taken(*queue), i);
-  CHECK_EQ(queue->passed().elements, 3);  // And not what the lane has taken ahead.
+  CHECK_EQ(queue->passed().elements, 3);  // And not what the replica has taken ahead.
   CHECK_EQ(queue->passed().bytes, 24);
   CHECK_EQ(queue->passed().waits, 0);
   for (int i = 3; i < 20; ++i) CHECK_EQ(Taken(*queue), i);
@@ -68,13 +68,13 @@ TEST(order_holds_while_the_queue_grows_with_elements_in_it) {
 TEST(what_is_at_hand_is_used_where_it_lies_and_goes_back_to_the_pump) {
   const auto queue = MakeQueue(4);
   std::vector<int64_t> used;
-  const auto take = [&](int64_t lanes = 1) {
-    return queue->TakeAtHand(0, lanes, [&](const check::Element& element) { used.push_back(*element); });
+  const auto take = [&](int64_t replicas = 1) {
+    return queue->TakeAtHand(0, replicas, [&](const check::Element& element) { used.push_back(*element); });
   };
   CHECK(!take());  // There is no program yet.
   for (int64_t i = 0; i < 4; ++i) CHECK(Push(*queue, i, 4).ok());
   CHECK(!take());
-  CHECK_EQ(Taken(*queue), 0);  // All four are at the lane now.
+  CHECK_EQ(Taken(*queue), 0);  // All four are at the replica now.
   CHECK(take());
   CHECK(take());
   CHECK(!take(2));
@@ -94,14 +94,14 @@ TEST(what_takes_leave_in_the_place_of_elements_goes_to_the_pump) {
       ++returned;
     }
     element = std::make_shared<const int64_t>(-7);
-    Outcome why;
+    Status why;
     CHECK(queue->Take(0, 1, &element, &why) == Queue::Took::kElement);
     CHECK_EQ(*element, i);
   }
   CHECK(returned > 900);
 }
 
-TEST(elements_that_a_lane_was_dealt_count_as_ready_and_go_with_the_queue) {
+TEST(elements_that_a_replica_was_dealt_count_as_ready_and_go_with_the_queue) {
   const auto queue = MakeQueue(100);
   auto element = std::make_shared<const int64_t>(7);
   const std::weak_ptr<const int64_t> alive = element;
@@ -114,24 +114,24 @@ TEST(elements_that_a_lane_was_dealt_count_as_ready_and_go_with_the_queue) {
   queue->Close();
   CHECK_EQ(queue->ready(), 0);
   CHECK(alive.expired());
-  Outcome why;
+  Status why;
   CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
   CHECK(why.code == Code::kCancelled);
 }
 
-// Lanes are dealt several elements at a time, and those that share get each element at times of their own.
-TEST(an_element_that_lanes_share_is_ready_until_all_of_them_took_it) {
+// Replicas are dealt several elements at a time, and those that share get each element at times of their own.
+TEST(an_element_that_replicas_share_is_ready_until_all_of_them_took_it) {
   const auto queue = std::make_shared<Queue>("queue", 100, tensorflow_ipu::core::Grouping{2, false});
   for (int i = 0; i < 8; ++i) CHECK(Push(*queue, i, 1).ok());
   for (const int i : {0, 2}) CHECK_EQ(Taken(*queue, 0, 4), i);
   CHECK_EQ(queue->ready(), 8);
   CHECK_EQ(Taken(*queue, 1, 4), 0);
   CHECK_EQ(queue->ready(), 7);
-  for (int lane = 2; lane < 4; ++lane) CHECK_EQ(Taken(*queue, lane, 4), 1);
+  for (int replica = 2; replica < 4; ++replica) CHECK_EQ(Taken(*queue, replica, 4), 1);
   CHECK_EQ(queue->ready(), 6);
 }
 
-TEST(lanes_that_were_dealt_ahead_are_brought_to_one_row) {
+TEST(replicas_that_were_dealt_ahead_are_brought_to_one_row) {
   const auto queue = MakeQueue(100);
   CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
   for (int i = 0; i < 40; ++i) CHECK(Push(*queue, i, 1).ok());
@@ -146,7 +146,7 @@ TEST(lanes_that_were_dealt_ahead_are_brought_to_one_row) {
   CHECK_EQ(Taken(*queue, 1, 2), 39);
 }
 
-TEST(the_depth_is_that_of_a_lane_once_lanes_are_known) {
+TEST(the_depth_is_that_of_a_replica_once_replicas_are_known) {
   const auto queue = MakeQueue(2);
   Count pushed;
   check::Threads threads;
@@ -164,7 +164,7 @@ TEST(the_depth_is_that_of_a_lane_once_lanes_are_known) {
   CHECK_EQ(*later->element, 0);
 }
 
-TEST(lanes_get_the_elements_in_turn) {
+TEST(replicas_get_the_elements_in_turn) {
   const auto queue = MakeQueue(8);
   for (int i = 0; i < 6; ++i) CHECK(Push(*queue, i).ok());
   CHECK_EQ(Taken(*queue, 2, 3), 2);
@@ -175,7 +175,7 @@ TEST(lanes_get_the_elements_in_turn) {
   CHECK_EQ(Taken(*queue, 2, 3), 5);
 }
 
-TEST(a_lane_may_run_ahead_by_the_depth_and_the_others_still_get_theirs) {
+TEST(a_replica_may_run_ahead_by_the_depth_and_the_others_still_get_theirs) {
   constexpr int64_t kDepth = 2;
   const auto queue = MakeQueue(kDepth);
   Count pushed;
@@ -204,7 +204,7 @@ TEST(a_lane_may_run_ahead_by_the_depth_and_the_others_still_get_theirs) {
   CHECK_EQ(Taken(*queue, 1, 2), 7);
 }
 
-TEST(no_lane_gets_its_element_before_the_row_is_whole) {
+TEST(no_replica_gets_its_element_before_the_row_is_whole) {
   const auto queue = MakeQueue(4);
   CHECK(Push(*queue, 0).ok());
   CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
@@ -219,17 +219,17 @@ TEST(no_lane_gets_its_element_before_the_row_is_whole) {
   CHECK_EQ(queue->waiting(), 0);
 }
 
-TEST(an_incomplete_last_row_reaches_no_lane) {
+TEST(an_incomplete_last_row_reaches_no_replica) {
   const auto queue = MakeQueue(4);
   for (int i = 0; i < 3; ++i) CHECK(Push(*queue, i).ok());
   CHECK_EQ(Taken(*queue, 0, 2), 0);
   const auto later = Later(*queue, 0, 2);
-  queue->End(Outcome::OutOfRange("over"));
+  queue->End(Status::OutOfRange("over"));
   CHECK(later->done.Await());
   CHECK(later->why.code == Code::kOutOfRange);
   CHECK(later->element == nullptr);
   CHECK_EQ(Taken(*queue, 1, 2), 1);  // That row is whole.
-  Outcome why;
+  Status why;
   CHECK_EQ(Taken(*queue, 1, 2, &why), check::kFailed);
   CHECK(why.code == Code::kOutOfRange);
   CHECK_EQ(why.message, "over");
@@ -239,7 +239,7 @@ TEST(a_program_of_another_number_of_replicas_is_refused) {
   const auto queue = MakeQueue(4);
   for (int i = 0; i < 2; ++i) CHECK(Push(*queue, i).ok());
   CHECK_EQ(Taken(*queue, 0, 2), 0);
-  Outcome why;
+  Status why;
   CHECK_EQ(Taken(*queue, 0, 3, &why), check::kFailed);
   CHECK(why.code == Code::kFailedPrecondition);
   CHECK(why.message.find("2 replicas") != std::string::npos);
@@ -268,7 +268,7 @@ TEST(take_later_delivers_what_comes_on_a_thread_that_neither_takes_nor_pushes) {
   CHECK(later->thread != std::this_thread::get_id());
 }
 
-TEST(those_who_wait_for_one_lane_are_served_in_turn_and_nobody_overtakes) {
+TEST(those_who_wait_for_one_replica_are_served_in_turn_and_nobody_overtakes) {
   const auto queue = MakeQueue(3);
   const auto first = Later(*queue);
   const auto second = Later(*queue);
@@ -286,8 +286,8 @@ TEST(those_who_wait_for_one_lane_are_served_in_turn_and_nobody_overtakes) {
 TEST(a_delivery_may_use_the_queue) {
   const auto queue = MakeQueue(1);
   Count done;
-  queue->TakeLater(0, 1, [&](Outcome, Element) {
-    queue->TakeLater(0, 1, [&](Outcome why, Element) {
+  queue->TakeLater(0, 1, [&](Status, Element) {
+    queue->TakeLater(0, 1, [&](Status why, Element) {
       CHECK(why.code == Code::kCancelled);
       CHECK_EQ(queue->waiting(), 0);
       done.Add();
@@ -311,7 +311,7 @@ TEST(a_spin_sees_the_element_that_comes_meanwhile) {
   CHECK(queue->SpinForNext(0));  // Another Take tells why.
 }
 
-TEST(a_program_of_several_lanes_does_not_spin) {
+TEST(a_program_of_several_replicas_does_not_spin) {
   const auto queue = MakeQueue(2);
   CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
   CHECK(Push(*queue, 0).ok());

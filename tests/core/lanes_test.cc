@@ -1,4 +1,4 @@
-// What infeed.h and outfeed.h promise to replicas: shared elements, and lanes that are brought into step after a
+// What infeed.h and outfeed.h promise to replicas: shared elements, and replicas that are brought into step after a
 // failure.
 #include <chrono>
 #include <cstddef>
@@ -20,8 +20,8 @@ using check::Push;
 using check::Queue;
 using check::Taken;
 using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::Outfeed;
+using tensorflow_ipu::core::Status;
 
 std::shared_ptr<Queue> Shared(int64_t size, bool orthogonal) {
   return std::make_shared<Queue>("queue", 8, tensorflow_ipu::core::Grouping{size, orthogonal});
@@ -31,7 +31,7 @@ TEST(neighbours_share_an_element) {
   const auto queue = Shared(2, false);
   for (int64_t i = 0; i < 4; ++i) Push(*queue, i);
   for (int64_t row = 0; row < 2; ++row) {
-    for (int64_t lane = 0; lane < 4; ++lane) CHECK_EQ(Taken(*queue, lane, 4), 2 * row + lane / 2);
+    for (int64_t replica = 0; replica < 4; ++replica) CHECK_EQ(Taken(*queue, replica, 4), 2 * row + replica / 2);
   }
   CHECK_EQ(queue->ready(), 0);
 }
@@ -39,22 +39,22 @@ TEST(neighbours_share_an_element) {
 TEST(replicas_far_apart_share_an_element) {
   const auto queue = Shared(2, true);
   for (int64_t i = 0; i < 4; ++i) Push(*queue, i);
-  for (int64_t lane = 0; lane < 4; ++lane) {
-    for (int64_t row = 0; row < 2; ++row) CHECK_EQ(Taken(*queue, lane, 4), 2 * row + lane % 2);
+  for (int64_t replica = 0; replica < 4; ++replica) {
+    for (int64_t row = 0; row < 2; ++row) CHECK_EQ(Taken(*queue, replica, 4), 2 * row + replica % 2);
   }
 }
 
 TEST(all_share_an_element) {
   const auto queue = Shared(0, false);
   Push(*queue, 7);
-  for (int64_t lane = 0; lane < 3; ++lane) CHECK_EQ(Taken(*queue, lane, 3), 7);
+  for (int64_t replica = 0; replica < 3; ++replica) CHECK_EQ(Taken(*queue, replica, 3), 7);
   CHECK_EQ(Taken(*queue, 0, 3), kNothing);
 }
 
 TEST(all_who_share_an_element_get_it_when_it_comes) {
   const auto queue = Shared(2, false);
   std::vector<std::shared_ptr<check::Delivery>> deliveries;
-  for (int64_t lane = 0; lane < 2; ++lane) deliveries.push_back(Later(*queue, lane, 2));
+  for (int64_t replica = 0; replica < 2; ++replica) deliveries.push_back(Later(*queue, replica, 2));
   Push(*queue, 5);
   for (const auto& delivery : deliveries) {
     CHECK(delivery->done.Await());
@@ -65,12 +65,12 @@ TEST(all_who_share_an_element_get_it_when_it_comes) {
 TEST(groups_that_do_not_divide_the_replicas_are_refused) {
   const auto queue = Shared(3, false);
   Push(*queue, 1);
-  Outcome why;
+  Status why;
   CHECK_EQ(Taken(*queue, 0, 4, &why), kFailed);
   CHECK(why.code == Code::kInvalidArgument);
 }
 
-TEST(lanes_that_lag_skip_to_the_row_of_the_furthest) {
+TEST(replicas_that_lag_skip_to_the_row_of_the_furthest) {
   const auto queue = check::MakeQueue(8);
   for (int64_t i = 0; i < 8; ++i) Push(*queue, i);
   CHECK_EQ(Taken(*queue, 0, 2), 0);
@@ -83,7 +83,9 @@ TEST(lanes_that_lag_skip_to_the_row_of_the_furthest) {
 
 TEST(rows_that_are_not_whole_are_dropped) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
-  const auto append = [&queue](int64_t number, int64_t lane) { queue.Append(lane, 2, 1, {{&number, sizeof(number)}}); };
+  const auto append = [&queue](int64_t number, int64_t replica) {
+    queue.Append(replica, 2, 1, {{&number, sizeof(number)}});
+  };
   for (int64_t i = 0; i < 100; ++i) append(i, 0);  // Several pieces.
   for (int64_t i = 0; i < 3; ++i) append(i, 1);
   queue.Align();
@@ -91,11 +93,11 @@ TEST(rows_that_are_not_whole_are_dropped) {
   append(2000, 1);
   const Outfeed::Taken taken = queue.Take(std::chrono::nanoseconds(0));
   CHECK_EQ(taken.count, 4);
-  for (int64_t lane = 0; lane < 2; ++lane) {
-    const auto& piece = taken.pieces[lane].back();
+  for (int64_t replica = 0; replica < 2; ++replica) {
+    const auto& piece = taken.pieces[replica].back();
     int64_t last;
     std::memcpy(&last, piece.data.get() + static_cast<std::size_t>(piece.end - 1) * sizeof(last), sizeof(last));
-    CHECK_EQ(last, 1000 * (lane + 1));
+    CHECK_EQ(last, 1000 * (replica + 1));
   }
 }
 

@@ -22,24 +22,24 @@ using check::Code;
 using check::Links;
 using check::Message;
 using check::Network;
-using check::Outcome;
+using check::Status;
 namespace core = tensorflow_ipu::core;
 
 // A call that ends, which may be after its test has.
 struct Ended {
   struct How {
-    Outcome outcome;
+    Status status;
     check::Count count;
   };
 
   Network::Done Note() const {
-    return [how = how](Outcome outcome) {
-      how->outcome = std::move(outcome);
+    return [how = how](Status status) {
+      how->status = std::move(status);
       how->count.Add();
     };
   }
-  bool With(Code code) const { return how->count.Await() && how->outcome.code == code; }
-  bool Says(const char* words) const { return how->outcome.message.find(words) != std::string::npos; }
+  bool With(Code code) const { return how->count.Await() && how->status.code == code; }
+  bool Says(const char* words) const { return how->status.message.find(words) != std::string::npos; }
   bool IsOpen() const { return how->count.value() == 0; }
 
   const std::shared_ptr<How> how = std::make_shared<How>();
@@ -61,8 +61,8 @@ struct Bare {
   Bare() {
     int ends[2];
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    Outcome outcome;
-    links = Links::Make({-1, ends[0]}, -1, "", &outcome);
+    Status status;
+    links = Links::Make({-1, ends[0]}, -1, "", &status);
     socket = ends[1];
     calls = links->NewCalls();
   }
@@ -101,9 +101,9 @@ TEST(who_comes_late_is_refused_whatever_it_says) {
   CHECK_EQ(getsockname(listener, place, &length), 0);
   int ends[2];
   CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  Outcome outcome;
-  const auto links = Links::Make({-1, ends[0]}, listener, "You are late.", &outcome);
-  CHECK(outcome.ok());
+  Status status;
+  const auto links = Links::Make({-1, ends[0]}, listener, "You are late.", &status);
+  CHECK(status.ok());
   for (int i = 0; i < 3; ++i) {
     const int late = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK_EQ(connect(late, place, length), 0);

@@ -25,21 +25,21 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Leaf;
-using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::Outfeed;
 using tensorflow_ipu::core::Rows;
+using tensorflow_ipu::core::Status;
 
 constexpr int64_t kLayout = 77;
 constexpr nanoseconds kNoPatience{0};
 
-Outcome Append(Outfeed& queue, int64_t number, int64_t lane = 0, int64_t lanes = 1, int64_t layout = kLayout) {
-  return queue.Append(lane, lanes, layout, {{&number, sizeof(number)}});
+Status Append(Outfeed& queue, int64_t number, int64_t replica = 0, int64_t replicas = 1, int64_t layout = kLayout) {
+  return queue.Append(replica, replicas, layout, {{&number, sizeof(number)}});
 }
 
-// The numbers of one lane, of rows that are each one number and then `rest` more bytes.
-std::vector<int64_t> Numbers(const Outfeed::Taken& taken, std::size_t lane = 0, std::size_t rest = 0) {
+// The numbers of one replica, of rows that are each one number and then `rest` more bytes.
+std::vector<int64_t> Numbers(const Outfeed::Taken& taken, std::size_t replica = 0, std::size_t rest = 0) {
   std::vector<int64_t> numbers;
-  for (const Rows& piece : taken.pieces.at(lane)) {
+  for (const Rows& piece : taken.pieces.at(replica)) {
     CHECK(0 <= piece.begin && piece.begin < piece.end && piece.end <= piece.capacity);
     for (int64_t row = piece.begin; row < piece.end; ++row) {
       int64_t number;
@@ -72,13 +72,13 @@ TEST(programs_of_other_replicas_take_turns_where_nothing_is_unread) {
   CHECK(Append(queue, 2, 0, 1).code == Code::kFailedPrecondition);  // Not even a whole row is dropped.
   CHECK(Append(queue, 3, 1, 2).ok());
   CHECK(Append(queue, 4, 0, 1).code == Code::kFailedPrecondition);
-  CHECK_EQ(queue.Take(kNoPatience).lanes, 2);
+  CHECK_EQ(queue.Take(kNoPatience).replicas, 2);
   CHECK(Append(queue, 5, 0, 1).ok());
   const Outfeed::Taken alone = queue.Take(kNoPatience);
-  CHECK_EQ(alone.lanes, 1);
+  CHECK_EQ(alone.replicas, 1);
   CHECK(Numbers(alone) == Range(5, 6));
   CHECK(Append(queue, 6, 2, 4).ok());
-  CHECK_EQ(queue.lanes(), 4);
+  CHECK_EQ(queue.replicas(), 4);
 }
 
 TEST(the_last_element_gives_way_to_that_of_a_program_of_other_replicas) {
@@ -87,18 +87,18 @@ TEST(the_last_element_gives_way_to_that_of_a_program_of_other_replicas) {
   CHECK(Append(queue, 2, 1, 2).ok());
   CHECK(Append(queue, 3, 0, 1).ok());
   const Outfeed::Taken taken = queue.Take(kNoPatience);
-  CHECK_EQ(taken.lanes, 1);
+  CHECK_EQ(taken.replicas, 1);
   CHECK(Numbers(taken) == Range(3, 4));
 }
 
 TEST(a_queue_that_nobody_enqueued_to_is_empty) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK_EQ(queue.ready(), 0);
-  CHECK_EQ(queue.lanes(), 0);
+  CHECK_EQ(queue.replicas(), 0);
   CHECK_EQ(queue.layout(), 0);
   const Outfeed::Taken taken = queue.Take(kNoPatience);
   CHECK_EQ(taken.count, 0);
-  CHECK_EQ(taken.lanes, 0);
+  CHECK_EQ(taken.replicas, 0);
   CHECK(taken.pieces.empty());
 }
 
@@ -106,11 +106,11 @@ TEST(rows_come_in_order_and_once) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 5; ++i) CHECK(Append(queue, i).ok());
   CHECK_EQ(queue.ready(), 5);
-  CHECK_EQ(queue.lanes(), 1);
+  CHECK_EQ(queue.replicas(), 1);
   CHECK_EQ(queue.layout(), kLayout);
   const Outfeed::Taken taken = queue.Take(kNoPatience);
   CHECK_EQ(taken.layout, kLayout);
-  CHECK_EQ(taken.lanes, 1);
+  CHECK_EQ(taken.replicas, 1);
   CHECK(Numbers(taken) == Range(0, 5));
   CHECK_EQ(queue.Take(kNoPatience).count, 0);
   CHECK(Append(queue, 5).ok());
@@ -167,21 +167,21 @@ TEST(a_row_without_bytes_counts) {
   CHECK_EQ(queue.Take(kNoPatience).count, 20);
 }
 
-TEST(a_row_is_there_once_all_lanes_have_it) {
+TEST(a_row_is_there_once_all_replicas_have_it) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 3; ++i) CHECK(Append(queue, i, 1, 2).ok());
-  CHECK_EQ(queue.lanes(), 2);
+  CHECK_EQ(queue.replicas(), 2);
   CHECK_EQ(queue.ready(), 0);
   CHECK_EQ(queue.Take(kNoPatience).count, 0);
   CHECK(Append(queue, 100, 0, 2).ok());
   CHECK_EQ(queue.ready(), 1);
   const Outfeed::Taken taken = queue.Take(kNoPatience);
-  CHECK_EQ(taken.lanes, 2);
+  CHECK_EQ(taken.replicas, 2);
   CHECK(Numbers(taken, 0) == Range(100, 101));
   CHECK(Numbers(taken, 1) == Range(0, 1));
 }
 
-TEST(a_lane_that_ran_ahead_keeps_the_rest_of_its_pieces) {
+TEST(a_replica_that_ran_ahead_keeps_the_rest_of_its_pieces) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   constexpr int64_t kRows = 200;  // Several pieces.
   for (int64_t i = 0; i < kRows; ++i) CHECK(Append(queue, i, 0, 2).ok());
@@ -200,7 +200,7 @@ TEST(a_lane_that_ran_ahead_keeps_the_rest_of_its_pieces) {
   for (int64_t i = 0; i < kRows; ++i) CHECK_EQ(ahead[static_cast<std::size_t>(i)], i);
 }
 
-TEST(mode_last_keeps_the_last_element_of_each_lane) {
+TEST(mode_last_keeps_the_last_element_of_each_replica) {
   Outfeed queue("queue", Outfeed::Mode::kLast);
   CHECK_EQ(queue.Take(kNoPatience).count, 0);
   for (int64_t i = 0; i < 40; ++i) CHECK(Append(queue, i, 0, 2).ok());
@@ -219,7 +219,7 @@ TEST(mode_last_keeps_the_last_element_of_each_lane) {
 TEST(elements_of_another_layout_are_refused_and_change_nothing) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK(Append(queue, 1).ok());
-  const Outcome other = Append(queue, 2, 0, 1, kLayout + 1);
+  const Status other = Append(queue, 2, 0, 1, kLayout + 1);
   CHECK(other.code == Code::kFailedPrecondition);
   CHECK(other.message.find("`queue`") != std::string::npos);
   CHECK(Numbers(queue.Take(kNoPatience)) == Range(1, 2));
@@ -229,10 +229,10 @@ TEST(elements_of_another_layout_are_refused_and_change_nothing) {
 TEST(a_program_of_another_number_of_replicas_is_refused) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK(Append(queue, 1, 0, 2).ok());
-  const Outcome other = Append(queue, 2, 2, 3);
+  const Status other = Append(queue, 2, 2, 3);
   CHECK(other.code == Code::kFailedPrecondition);
   CHECK(other.message.find("2 replicas") != std::string::npos);
-  CHECK_EQ(queue.lanes(), 2);
+  CHECK_EQ(queue.replicas(), 2);
 }
 
 TEST(a_reader_of_another_layout_gets_nothing_and_leaves_the_rows) {
@@ -311,18 +311,18 @@ TEST(a_reader_of_rows_that_come_at_regular_intervals_and_then_late_gets_each_in_
   CHECK_EQ(queue.Take(milliseconds(1)).count, 0);  // What is due never comes.
 }
 
-// Several readers share the rows; each gets a stretch of them, the same of every lane.
+// Several readers share the rows; each gets a stretch of them, the same of every replica.
 TEST(rows_that_are_read_while_they_come_are_read_once_and_in_order) {
-  constexpr int64_t kLanes = 3;
+  constexpr int64_t kReplicas = 3;
   constexpr int64_t kRows = 20000;
   Outfeed queue("queue", Outfeed::Mode::kAll);
   std::vector<std::atomic<int>> read(kRows);
   Count rows;
   {
     check::Threads threads;
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      threads.Start([&, lane] {
-        for (int64_t i = 0; i < kRows; ++i) CHECK(Append(queue, kLanes * i + lane, lane, kLanes).ok());
+    for (int64_t replica = 0; replica < kReplicas; ++replica) {
+      threads.Start([&, replica] {
+        for (int64_t i = 0; i < kRows; ++i) CHECK(Append(queue, kReplicas * i + replica, replica, kReplicas).ok());
       });
     }
     for (int reader = 0; reader < 2; ++reader) {
@@ -331,11 +331,11 @@ TEST(rows_that_are_read_while_they_come_are_read_once_and_in_order) {
         while (rows.value() < kRows && std::chrono::steady_clock::now() < end) {
           const Outfeed::Taken taken = queue.Take(milliseconds(2));
           if (taken.count == 0) continue;
-          const int64_t first = Numbers(taken, 0).front() / kLanes;
-          for (std::size_t lane = 0; lane < kLanes; ++lane) {
-            const std::vector<int64_t> numbers = Numbers(taken, lane);
+          const int64_t first = Numbers(taken, 0).front() / kReplicas;
+          for (std::size_t replica = 0; replica < kReplicas; ++replica) {
+            const std::vector<int64_t> numbers = Numbers(taken, replica);
             for (std::size_t i = 0; i < numbers.size(); ++i) {
-              CHECK_EQ(numbers[i], kLanes * (first + static_cast<int64_t>(i)) + static_cast<int64_t>(lane));
+              CHECK_EQ(numbers[i], kReplicas * (first + static_cast<int64_t>(i)) + static_cast<int64_t>(replica));
             }
           }
           for (int64_t i = 0; i < taken.count; ++i) ++read[static_cast<std::size_t>(first + i)];
@@ -364,11 +364,11 @@ TEST(a_reader_gets_no_more_rows_than_it_wants_and_the_rest_stays) {
 TEST(rows_that_are_put_back_are_the_first_ones) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 40; ++i) {
-    for (int64_t lane = 0; lane < 2; ++lane) CHECK(Append(queue, 100 * lane + i, lane, 2).ok());
+    for (int64_t replica = 0; replica < 2; ++replica) CHECK(Append(queue, 100 * replica + i, replica, 2).ok());
   }
   Outfeed::Taken taken = queue.Take(kNoPatience, kLayout, 20);
   for (int64_t i = 40; i < 60; ++i) {
-    for (int64_t lane = 0; lane < 2; ++lane) CHECK(Append(queue, 100 * lane + i, lane, 2).ok());
+    for (int64_t replica = 0; replica < 2; ++replica) CHECK(Append(queue, 100 * replica + i, replica, 2).ok());
   }
   queue.PutBack(std::move(taken));
   queue.PutBack(queue.Take(kNoPatience));

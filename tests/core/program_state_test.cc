@@ -18,14 +18,14 @@ TEST(the_variables_name_says_what_it_holds_at_first) {
     const auto again = ProgramState::OfVariable(state.VariableName());
     if (!CHECK(again.has_value())) return;
     CHECK_EQ(again->number, state.number);
-    CHECK_EQ(again->lane, state.lane);
-    CHECK_EQ(again->lanes, state.lanes);
+    CHECK_EQ(again->replica, state.replica);
+    CHECK_EQ(again->replicas, state.replicas);
     CHECK_EQ(again->count, 0);
   }
 }
 
 TEST(other_variables_are_no_states) {
-  for (const std::string name : {"", "weights", "ipu_state_", "ipu_state_x_lane_0_of_1", "ipu_replica_copy_3"}) {
+  for (const std::string name : {"", "weights", "ipu_state_", "ipu_state_x_replica_0_of_1", "ipu_replica_copy_3"}) {
     CHECK(!ProgramState::OfVariable(name).has_value());
   }
 }
@@ -51,7 +51,7 @@ TEST(an_order_ahead_of_the_state_is_advanced_in_its_place) {
   const OrderedState alone = OrderedStateAt(state(1));
   CHECK_EQ(alone.states, 1);
   CHECK(alone.advanced == arguments[1]);
-  CHECK_EQ(alone.used.lane, 1);
+  CHECK_EQ(alone.used.replica, 1);
 }
 
 }  // namespace

@@ -20,26 +20,26 @@ using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Collective;
 using tensorflow_ipu::core::DataType;
 using tensorflow_ipu::core::Kind;
-using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::Reduction;
 using tensorflow_ipu::core::ReplicaGroup;
+using tensorflow_ipu::core::Status;
 
 inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
   return {Kind::kAllReduce, Reduction::kSum, {group_size, orthogonal}, 0};
 }
 
-// One arrival: its numbers, its result, and once `answered` is 1, its answer.
+// One arrival: its numbers, its result, and once `completed` is 1, its answer.
 struct Arrival {
   std::vector<int64_t> values;
   std::vector<int64_t> result;
-  Outcome outcome;
+  Status status;
   bool at_once = false;
-  Count answered;
+  Count completed;
 
-  bool Await() { return answered.Await(); }
-  bool IsOpen() const { return answered.value() == 0; }
-  bool Failed(Code code) { return Await() && outcome.code == code; }
-  bool Says(const std::string& words) const { return outcome.message.find(words) != std::string::npos; }
+  bool Await() { return completed.Await(); }
+  bool IsOpen() const { return completed.value() == 0; }
+  bool Failed(Code code) { return Await() && status.code == code; }
+  bool Says(const std::string& words) const { return status.message.find(words) != std::string::npos; }
 };
 
 inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
@@ -54,15 +54,15 @@ inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t 
   auto arrival = std::make_shared<Arrival>();
   arrival->values = std::move(values);
   arrival->result.resize(arrival->values.size());
-  const std::optional<Outcome> answer =
-      site.Arrive(replica, replicas, collective, ContributionOf(*arrival), [arrival](Outcome outcome) {
-        arrival->outcome = std::move(outcome);
-        arrival->answered.Add();
+  const std::optional<Status> returned =
+      site.Arrive(replica, replicas, collective, ContributionOf(*arrival), [arrival](Status status) {
+        arrival->status = std::move(status);
+        arrival->completed.Add();
       });
-  if (answer.has_value()) {
-    arrival->outcome = *answer;
+  if (returned.has_value()) {
+    arrival->status = *returned;
     arrival->at_once = true;
-    arrival->answered.Add();
+    arrival->completed.Add();
   }
   return arrival;
 }

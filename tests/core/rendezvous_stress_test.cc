@@ -25,13 +25,13 @@ using check::CallSite;
 using check::Code;
 using check::ContributionOf;
 using check::Count;
-using check::Outcome;
 using check::ReplicaGroup;
+using check::Status;
 using check::SumOf;
 using tensorflow_ipu::core::Executor;
 
 // A replica's program: in each of its steps it brings a number to every site at once, and goes on when all are
-// answered. It blocks no thread, as a program that XLA runs.
+// completed. It blocks no thread, as a program that XLA runs.
 class Program : public std::enable_shared_from_this<Program> {
  public:
   Program(std::shared_ptr<ReplicaGroup> replica_group, std::vector<std::shared_ptr<CallSite>> sites, int64_t replica,
@@ -50,7 +50,7 @@ class Program : public std::enable_shared_from_this<Program> {
 
   // Read once the program has ended.
   int64_t done() const { return step_; }
-  const Outcome& failure() const { return failure_; }
+  const Status& failure() const { return failure_; }
 
  private:
   // Returns whether the next step is to follow on this thread.
@@ -71,26 +71,25 @@ class Program : public std::enable_shared_from_this<Program> {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       // Replicas walk the sites in different orders, as threads that run what is ready do.
       const std::size_t at = (i + static_cast<std::size_t>(replica_)) % sites_.size();
-      const std::optional<Outcome> answer =
-          sites_[at]->Arrive(replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]),
-                             [self = shared_from_this(), at](Outcome outcome) {
-                               self->Note(at, std::move(outcome));
-                               if (--self->left_ == 0 && self->Finish()) self->Run();
-                             });
-      if (answer.has_value()) {
-        Note(at, *answer);
+      const std::optional<Status> returned = sites_[at]->Arrive(
+          replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]), [self = shared_from_this(), at](Status status) {
+            self->Note(at, std::move(status));
+            if (--self->left_ == 0 && self->Finish()) self->Run();
+          });
+      if (returned.has_value()) {
+        Note(at, *returned);
         --left_;
       }
     }
     return --left_ == 0 && Finish();
   }
 
-  void Note(std::size_t at, Outcome outcome) { arrivals_[at]->outcome = std::move(outcome); }
+  void Note(std::size_t at, Status status) { arrivals_[at]->status = std::move(status); }
 
   bool Finish() {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
-      if (!arrivals_[i]->outcome.ok()) {
-        failure_ = arrivals_[i]->outcome;
+      if (!arrivals_[i]->status.ok()) {
+        failure_ = arrivals_[i]->status;
         return true;
       }
       int64_t sum = 0;
@@ -114,7 +113,7 @@ class Program : public std::enable_shared_from_this<Program> {
   Count* const ended_;
   const std::size_t count_of_ = 3;
   int64_t step_ = 0;
-  Outcome failure_;
+  Status failure_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::atomic<int64_t> left_{0};
 };
@@ -133,12 +132,12 @@ struct Fleet {
     for (int64_t replica = 0; replica < replicas; ++replica) {
       programs.push_back(
           std::make_shared<Program>(replica_group, all_sites, replica, replicas, steps_of(replica), &ended));
-      Executor::Global().Run([program = programs.back()](const Outcome&) { program->Run(); });
+      Executor::Global().Run([program = programs.back()](const Status&) { program->Run(); });
     }
     if (meanwhile) meanwhile();
     const bool all = ended.Await(replicas);
     CHECK(all);
-    if (!all) replica_group->Abort(Outcome::Cancelled("a test that failed"));
+    if (!all) replica_group->Abort(Status::Cancelled("a test that failed"));
     CHECK(ended.Await(replicas));
     CHECK_EQ(replica_group->waiting(), 0);
   }
@@ -183,7 +182,7 @@ TEST(whenever_a_run_is_aborted_all_replicas_end) {
     fleet.Run([](int64_t) { return 100000000; },
               [&] {
                 tensorflow_ipu::core::SpinUntil(std::chrono::microseconds(round * 7), [] { return false; });
-                fleet.replica_group->Abort(Outcome::OutOfRange("over"));
+                fleet.replica_group->Abort(Status::OutOfRange("over"));
               });
     for (const auto& program : fleet.programs) CHECK(program->failure().code == Code::kOutOfRange);
   }
@@ -208,7 +207,7 @@ TEST(the_watch_finds_no_fault_with_replicas_that_move) {
   std::vector<std::shared_ptr<Program>> programs;
   for (int64_t replica = 0; replica < 4; ++replica) {
     programs.push_back(std::make_shared<Program>(replica_group, sites, replica, 4, 2000, &ended));
-    Executor::Global().Run([program = programs.back()](const Outcome&) { program->Run(); });
+    Executor::Global().Run([program = programs.back()](const Status&) { program->Run(); });
   }
   CHECK(ended.Await(4));
   for (const auto& program : programs) CHECK_EQ(program->done(), 2000);

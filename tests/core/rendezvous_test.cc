@@ -22,9 +22,9 @@ using check::CallSite;
 using check::Code;
 using check::Collective;
 using check::Kind;
-using check::Outcome;
 using check::Reduction;
 using check::ReplicaGroup;
+using check::Status;
 using check::SumOf;
 using std::chrono::milliseconds;
 using Numbers = std::vector<int64_t>;
@@ -52,7 +52,7 @@ TEST(the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
   const auto last = Arrive(*run.site, 2, 3, {300});
   CHECK(last->at_once);
   for (const auto& arrival : {first, second, last}) {
-    CHECK(arrival->Await() && arrival->outcome.ok());
+    CHECK(arrival->Await() && arrival->status.ok());
     CHECK(arrival->result == Numbers{321});
   }
   CHECK_EQ(run.replica_group->waiting(), 0);
@@ -103,7 +103,7 @@ TEST(a_single_replica_needs_no_run) {
   const auto replica_group = std::make_shared<ReplicaGroup>("device");
   CallSite site("alone", replica_group);
   const auto arrival = Arrive(site, 0, 1, {1, 2, 3});
-  CHECK(arrival->at_once && arrival->outcome.ok());
+  CHECK(arrival->at_once && arrival->status.ok());
   CHECK((arrival->result == Numbers{1, 2, 3}));
   CHECK(Arrive(site, 0, 1, {1}, SumOf(2))->Failed(Code::kInvalidArgument));
 }
@@ -117,9 +117,9 @@ TEST(large_work_is_shared_and_answers_everyone_once) {
       arrivals.push_back(Arrive(*run.site, replica, kReplicas, Numbers(100000, replica + round)));
     }
     for (const auto& arrival : arrivals) {
-      CHECK(arrival->Await() && arrival->outcome.ok());
+      CHECK(arrival->Await() && arrival->status.ok());
       CHECK(arrival->result == Numbers(100000, 3 + 3 * round));
-      CHECK_EQ(arrival->answered.value(), 1);
+      CHECK_EQ(arrival->completed.value(), 1);
     }
   }
 }
@@ -165,8 +165,8 @@ TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
 TEST(abort_fails_what_waits_and_what_comes) {
   Run run(2);
   const auto before = Arrive(*run.site, 0, 2, {1});
-  run.replica_group->Abort(Outcome::OutOfRange("replica 1 has no more data"));
-  run.replica_group->Abort(Outcome::Cancelled("too late"));
+  run.replica_group->Abort(Status::OutOfRange("replica 1 has no more data"));
+  run.replica_group->Abort(Status::Cancelled("too late"));
   const auto after = Arrive(*run.other, 1, 2, {1});
   for (const auto& arrival : {before, after}) {
     CHECK(arrival->Failed(Code::kOutOfRange) && arrival->Says("no more data"));
@@ -177,7 +177,7 @@ TEST(the_next_run_begins_afresh) {
   Run run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Leave(0);
-  run.replica_group->Abort(Outcome::Cancelled("over"));
+  run.replica_group->Abort(Status::Cancelled("over"));
   run.replica_group->Begin(3);
   CHECK(stale->Failed(Code::kCancelled));
   const auto zero = Arrive(*run.site, 0, 3, {1});
@@ -271,11 +271,11 @@ TEST(a_wait_that_ends_in_time_is_not_given_up) {
     const auto zero = Arrive(*run.site, 0, 2, {1});
     tensorflow_ipu::core::wait_limit_ns = 0;
     const auto one = Arrive(*run.site, 1, 2, {1});
-    in_time = zero->Await() && zero->outcome.ok();
+    in_time = zero->Await() && zero->status.ok();
     if (!in_time) continue;
-    CHECK(one->outcome.ok());
+    CHECK(one->status.ok());
     const auto later = Arrive(*run.site, 0, 2, {1});
-    CHECK(!later->answered.Await(1, check::kMoment));
+    CHECK(!later->completed.Await(1, check::kMoment));
   }
   CHECK(in_time);
 }
@@ -316,13 +316,13 @@ TEST(replicas_that_wait_for_each_other_are_found) {
 
 TEST(replicas_of_which_one_still_computes_are_left_alone) {
   Stuck stuck;
-  CHECK(!stuck.zero->answered.Await(1, 5 * check::kMoment));
+  CHECK(!stuck.zero->completed.Await(1, 5 * check::kMoment));
 }
 
 TEST(replicas_that_may_still_get_data_are_left_alone) {
   Stuck stuck([] { return true; });
   const auto one = Arrive(*stuck.second, 1, 2, {1});
-  CHECK(!one->answered.Await(1, 5 * check::kMoment));
+  CHECK(!one->completed.Await(1, 5 * check::kMoment));
 }
 
 TEST(replicas_of_a_process_that_computes_are_left_alone) {
@@ -345,7 +345,7 @@ TEST(what_an_answer_holds_goes_with_it) {
       gone.Add();
     });
   };
-  CHECK(!run.site->Arrive(0, 2, SumOf(), contribution, [kept = held()](Outcome) {}).has_value());
+  CHECK(!run.site->Arrive(0, 2, SumOf(), contribution, [kept = held()](Status) {}).has_value());
   CHECK_EQ(gone.value(), 0);
   const auto last = Arrive(*run.site, 1, 2, {1});
   CHECK(gone.Await());

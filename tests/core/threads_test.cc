@@ -16,9 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Outcome;
 using tensorflow_ipu::core::SpinUntil;
 using tensorflow_ipu::core::StartThread;
+using tensorflow_ipu::core::Status;
 using tensorflow_ipu::core::TryThreads;
 
 TEST(a_thread_bears_its_name_and_lets_its_work_go) {
@@ -28,7 +28,7 @@ TEST(a_thread_bears_its_name_and_lets_its_work_go) {
     delete number;
     gone.Add();
   };
-  const Outcome started = StartThread("ipu-test", [&name, number = std::shared_ptr<int>(new int(0), held)] {
+  const Status started = StartThread("ipu-test", [&name, number = std::shared_ptr<int>(new int(0), held)] {
     char found[16];
     pthread_getname_np(pthread_self(), found, sizeof(found));
     name = found;
@@ -39,7 +39,7 @@ TEST(a_thread_bears_its_name_and_lets_its_work_go) {
 }
 
 TEST(where_the_system_gives_no_thread_the_outcome_says_so_and_what_to_do) {
-  Outcome started;
+  Status started;
   {
     const check::NoThreads none;
     started = StartThread("ipu-test", [] { CHECK(false); });
@@ -55,7 +55,7 @@ TEST(a_try_says_whether_there_are_threads) {
   CHECK(TryThreads("ipu-try", 0).ok());
   CHECK(TryThreads("ipu-try", 5).ok());
   const check::NoThreads none;
-  const Outcome tried = TryThreads("ipu-try", 5);
+  const Status tried = TryThreads("ipu-try", 5);
   CHECK(tried.code == Code::kResourceExhausted);
   CHECK(tried.message.find("`ipu-try`") != std::string::npos);
 }

@@ -71,7 +71,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       }
     }
     fewer_.notify_all();
-    for (const auto& done : ended) End(done, Outcome::Cancelled("cancelled"));
+    for (const auto& done : ended) End(done, Status::Cancelled("cancelled"));
   }
 
   // The worker's process is gone: what waits for it fails, and what comes later.
@@ -89,7 +89,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
         }
       }
     }
-    for (const auto& done : ended) End(done, Outcome::Unavailable("reset"));
+    for (const auto& done : ended) End(done, Status::Unavailable("reset"));
   }
 
   // Waits until no message waits for anybody. Returns whether that came to be.
@@ -113,20 +113,20 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return silent_.count(worker) == 0;
   }
 
-  static void End(const Network::Done& done, const Outcome& outcome) {
-    tensorflow_ipu::core::Executor::Global().Run([done, outcome](const Outcome&) { done(outcome); });
+  static void End(const Network::Done& done, const Status& status) {
+    tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
   }
 
  private:
   void Meet(const Place& place, Call call) {
     Call other;
-    Outcome outcome;
+    Status status;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (cancelled_.count(call.calls) > 0) {
-        outcome = Outcome::Cancelled("cancelled");
+        status = Status::Cancelled("cancelled");
       } else if (gone_.count(place.first.first) > 0 && call.to != nullptr) {
-        outcome = Outcome::Unavailable("reset");
+        status = Status::Unavailable("reset");
       } else {
         auto found = calls_.find(place);
         if (found == calls_.end() || (found->second.to == nullptr) == (call.to == nullptr)) {
@@ -137,17 +137,17 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
         calls_.erase(found);
       }
     }
-    if (!outcome.ok()) return End(call.done, outcome);
+    if (!status.ok()) return End(call.done, status);
     Call& receiver = call.to != nullptr ? call : other;
     Call& sender = call.to != nullptr ? other : call;
     if (receiver.to->bytes() != sender.from->bytes()) {
-      End(receiver.done, Outcome::InvalidArgument(std::to_string(sender.from->bytes()) + " bytes, not " +
-                                                  std::to_string(receiver.to->bytes()) + "."));
+      End(receiver.done, Status::InvalidArgument(std::to_string(sender.from->bytes()) + " bytes, not " +
+                                                 std::to_string(receiver.to->bytes()) + "."));
     } else {
       std::memcpy(receiver.to->data(), sender.from->data(), receiver.to->bytes());
-      End(receiver.done, Outcome::Ok());
+      End(receiver.done, Status::Ok());
     }
-    End(sender.done, Outcome::Ok());
+    End(sender.done, Status::Ok());
   }
 
   std::mutex mutex_;
@@ -189,7 +189,7 @@ class MemoryNetwork : public Network {
   }
 
   void Check(int64_t worker, std::chrono::nanoseconds, Done done) override {
-    if (exchange_->Answers(worker)) Exchange::End(done, Outcome::Ok());
+    if (exchange_->Answers(worker)) Exchange::End(done, Status::Ok());
   }
 
  private:
@@ -213,8 +213,8 @@ inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
   }
   std::vector<std::shared_ptr<Network>> networks;
   for (const auto& of_worker : sockets) {
-    Outcome outcome;
-    networks.push_back(Links::Make(of_worker, -1, "", &outcome));
+    Status status;
+    networks.push_back(Links::Make(of_worker, -1, "", &status));
   }
   return networks;
 }
@@ -239,7 +239,7 @@ struct DistributedRuns {
   }
 
   ~DistributedRuns() {
-    for (const auto& run : runs) run->End(Outcome::Ok());
+    for (const auto& run : runs) run->End(Status::Ok());
   }
 
   void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives,

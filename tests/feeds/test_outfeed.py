@@ -485,9 +485,9 @@ def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas):
     list(queue)
     ahead = _rows.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
-    lanes = native.ipu_outfeed_lanes(_number(queue))
+    lanes = native.ipu_outfeed_replicas(_number(queue))
     replicas(2).run(program)  # The row has the elements of the replicas side by side.
-    assert (lanes, native.ipu_outfeed_lanes(_number(queue))) == (3, 2)
+    assert (lanes, native.ipu_outfeed_replicas(_number(queue))) == (3, 2)
     stale = ahead.place
     assert stale is not None
     with pytest.MonkeyPatch.context() as patch:

@@ -48,7 +48,7 @@ void Interrupt() {
   }
   for (const auto& function : HostFunctions().All()) function->Cancel();
   for (const auto& replica_group : ReplicaGroups()) {
-    replica_group->Abort(core::Outcome::Cancelled("The run was interrupted while replicas waited for each other."));
+    replica_group->Abort(core::Status::Cancelled("The run was interrupted while replicas waited for each other."));
   }
 }
 
@@ -177,9 +177,9 @@ int64_t ipu_outfeed_layout(int64_t number) {
 }
 
 // The replicas of the programs that enqueue; 0 before the first element.
-int64_t ipu_outfeed_lanes(int64_t number) {
+int64_t ipu_outfeed_replicas(int64_t number) {
   const auto outfeed = Outfeeds().Find(number);
-  return outfeed == nullptr ? 0 : outfeed->lanes();
+  return outfeed == nullptr ? 0 : outfeed->replicas();
 }
 
 int64_t ipu_outfeed_ready(int64_t number) {
@@ -229,10 +229,10 @@ int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit,
   workers->worker = worker;
   workers->addresses = absl::StrSplit(addresses, '\n');
   workers->limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit));
-  core::Outcome outcome;
+  core::Status status;
   workers->network =
-      core::Links::Make(std::vector<int>(sockets, sockets + workers->count()), listener, refusal, &outcome);
-  if (!outcome.ok()) return 0;
+      core::Links::Make(std::vector<int>(sockets, sockets + workers->count()), listener, refusal, &status);
+  if (!status.ok()) return 0;
   SetWorkers(std::move(workers));
   return 1;
 }

@@ -66,7 +66,7 @@ OwnedTensor NewTensor(const ElementLayout& layout, int64_t leaf, const int64_t* 
   return owned;
 }
 
-// The address of each row of a lane, in order.
+// The address of each row of a replica, in order.
 std::vector<const std::byte*> RowsOf(const std::vector<core::Rows>& pieces, std::size_t row_bytes) {
   std::vector<const std::byte*> rows;
   for (const core::Rows& piece : pieces) {
@@ -91,24 +91,24 @@ std::vector<OwnedTensor> NewTensors(const ElementLayout& layout, const std::vect
 }
 
 // Tensors for the leaves of an element of several replicas.
-std::vector<OwnedTensor> NewElement(const ElementLayout& layout, int64_t lanes) {
-  return NewTensors(layout, lanes > 1 ? std::vector<int64_t>{lanes} : std::vector<int64_t>{});
+std::vector<OwnedTensor> NewElement(const ElementLayout& layout, int64_t replicas) {
+  return NewTensors(layout, replicas > 1 ? std::vector<int64_t>{replicas} : std::vector<int64_t>{});
 }
 
 std::size_t RowBytes(const ElementLayout& layout) {
   return static_cast<std::size_t>(std::accumulate(layout.bytes, layout.bytes + layout.leaves, int64_t{0}));
 }
 
-// Copies row `row` of each lane to `to(leaf)`.
+// Copies row `row` of each replica to `to(leaf)`.
 template <typename Destination>
-void CopyRow(const std::vector<std::vector<const std::byte*>>& lanes, std::size_t row, const ElementLayout& layout,
+void CopyRow(const std::vector<std::vector<const std::byte*>>& replicas, std::size_t row, const ElementLayout& layout,
              Destination to) {
   std::size_t offset = 0;
   for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) {
     const std::size_t bytes = static_cast<std::size_t>(layout.bytes[leaf]);
     auto* at = static_cast<std::byte*>(to(leaf));
-    for (const auto& lane : lanes) {
-      std::memcpy(at, lane[row] + offset, bytes);
+    for (const auto& replica : replicas) {
+      std::memcpy(at, replica[row] + offset, bytes);
       at += bytes;
     }
     offset += bytes;
@@ -119,16 +119,17 @@ void CopyRow(const std::vector<std::vector<const std::byte*>>& lanes, std::size_
 // element. Returns whether there was memory.
 bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* const* first,
           std::vector<OwnedTensor>* tensors) {
-  std::vector<std::vector<const std::byte*>> lanes;
-  for (const auto& pieces : taken.pieces) lanes.push_back(RowsOf(pieces, RowBytes(layout)));
+  std::vector<std::vector<const std::byte*>> replicas;
+  for (const auto& pieces : taken.pieces) replicas.push_back(RowsOf(pieces, RowBytes(layout)));
   for (std::size_t row = 0; row < static_cast<std::size_t>(taken.count); ++row) {
     if (row == 0 && first != nullptr) {
-      CopyRow(lanes, row, layout, [&](int64_t leaf) { return first[leaf]; });
+      CopyRow(replicas, row, layout, [&](int64_t leaf) { return first[leaf]; });
       continue;
     }
-    std::vector<OwnedTensor> element = NewElement(layout, taken.lanes);
+    std::vector<OwnedTensor> element = NewElement(layout, taken.replicas);
     if (element.size() != static_cast<std::size_t>(layout.leaves)) return false;
-    CopyRow(lanes, row, layout, [&](int64_t leaf) { return element[static_cast<std::size_t>(leaf)]->dl_tensor.data; });
+    CopyRow(replicas, row, layout,
+            [&](int64_t leaf) { return element[static_cast<std::size_t>(leaf)]->dl_tensor.data; });
     for (OwnedTensor& tensor : element) tensors->push_back(std::move(tensor));
   }
   return true;
@@ -136,11 +137,11 @@ bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* 
 
 }  // namespace
 
-// Allocates the tensors of an element of `lanes` replicas, which the caller owns, and returns where each leaf's values
-// belong. Returns 0 if there is no memory.
-extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t lanes, DLManagedTensor** tensors,
+// Allocates the tensors of an element of `replicas` replicas, which the caller owns, and returns where each leaf's
+// values belong. Returns 0 if there is no memory.
+extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t replicas, DLManagedTensor** tensors,
                                      void** values) {
-  std::vector<OwnedTensor> element = NewElement(*layout, lanes);
+  std::vector<OwnedTensor> element = NewElement(*layout, replicas);
   if (element.size() != static_cast<std::size_t>(layout->leaves)) return 0;
   for (OwnedTensor& tensor : element) {
     *values++ = tensor->dl_tensor.data;
@@ -150,16 +151,16 @@ extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t lanes,
 }
 
 // Takes up to `most` elements of an outfeed, and waits up to `patience_us` if there is none. If `first` is not null,
-// the first element goes there, to tensors for `lanes` replicas; for each other one, `tensors` gets a tensor a leaf,
+// the first element goes there, to tensors for `replicas` replicas; for each other one, `tensors` gets a tensor a leaf,
 // which the caller owns. Returns the number of elements, or a `Refusal`, which a dequeue operation explains; then all
 // elements stay.
 extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
-                                    int64_t lanes, void* const* first, DLManagedTensor** tensors) {
+                                    int64_t replicas, void* const* first, DLManagedTensor** tensors) {
   const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
   if (outfeed == nullptr) return kGone;
   core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
   if (taken.layout != 0 && taken.layout != layout->number) return kOtherLayout;
-  if (taken.count > 0 && first != nullptr && taken.lanes != lanes) {
+  if (taken.count > 0 && first != nullptr && taken.replicas != replicas) {
     outfeed->PutBack(std::move(taken));
     return kOtherLanes;
   }
@@ -181,7 +182,7 @@ extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, cons
   core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
   if (taken.layout != 0 && taken.layout != layout->number) return kOtherLayout;
   std::vector<int64_t> leading{taken.count};
-  if (taken.lanes > 1) leading.push_back(taken.lanes);
+  if (taken.replicas > 1) leading.push_back(taken.replicas);
   std::vector<OwnedTensor> stacked = NewTensors(*layout, leading);
   if (stacked.size() != static_cast<std::size_t>(layout->leaves)) {
     outfeed->PutBack(std::move(taken));

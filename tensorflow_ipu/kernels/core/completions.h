@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -36,17 +36,17 @@ class RunningMedian {
 };
 
 // Gets the status of a wait. It may run the rest of a program, up to its next wait.
-using Deliver = std::function<void(Outcome)>;
+using Callback = std::function<void(Status)>;
 
 // Calls the callbacks that are not null on other threads. Use this one where a lock is held.
-void AnswerLater(std::vector<Deliver> delivers, const Outcome& outcome);
+void RunCallbacksLater(std::vector<Callback> callbacks, const Status& status);
 
 // The same for programs that waited at one call site, on this thread if that is quicker. `run_time` is how long they
 // run until their next wait.
-void Answer(std::vector<Deliver> delivers, const std::shared_ptr<RunningMedian>& run_time);
+void RunCallbacks(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time);
 
 // The same as the last step of a task of the executor.
-void AnswerFromTask(std::vector<Deliver> delivers, const std::shared_ptr<RunningMedian>& run_time);
+void RunCallbacksFromTask(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time);
 
 // How long a thread that resumed programs spins for its next task: a wake may put it on a core that another thread
 // uses.

@@ -33,11 +33,11 @@ CrossHostCollective::CrossHostCollective(std::string name, std::string key, Pack
       chunks_(packer_.Cut(ChunkBytes())),
       awaited_(packer_.shares()) {}
 
-void CrossHostCollective::Start(std::function<void(Outcome)> done, std::function<void(int64_t, Outcome)> lost) {
+void CrossHostCollective::Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost) {
   done_ = std::move(done);
   lost_ = std::move(lost);
   Count(&Metrics::Global().crossings);
-  if (chunks_.empty()) return done_(Outcome::Ok());
+  if (chunks_.empty()) return done_(Status::Ok());
   for (std::size_t i = 0; i < std::min(chunks_.size(), kChunksInFlight); ++i) Next();
 }
 
@@ -125,8 +125,8 @@ void CrossHostCollective::Exchange(const std::shared_ptr<InFlightChunk>& in_flig
   }
   const std::string own_key = KeyOf(*in_flight, packer_.worker(packer_.own()));
   for (std::size_t share = 0; share < shares; ++share) {
-    const auto called = [self = shared_from_this(), in_flight, share](Outcome outcome) {
-      self->Called(in_flight, share, std::move(outcome));
+    const auto called = [self = shared_from_this(), in_flight, share](Status status) {
+      self->Called(in_flight, share, std::move(status));
     };
     const int64_t worker = packer_.worker(share);
     if (to_send[share] != nullptr) {
@@ -145,8 +145,8 @@ void CrossHostCollective::Exchange(const std::shared_ptr<InFlightChunk>& in_flig
   if (last) Land(in_flight);
 }
 
-void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Outcome outcome) {
-  if (!outcome.ok()) return lost_(packer_.worker(share), std::move(outcome));
+void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) {
+  if (!status.ok()) return lost_(packer_.worker(share), std::move(status));
   {
     const Lock lock(mutex_);
     --awaited_[share];
@@ -156,7 +156,7 @@ void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight
 }
 
 void CrossHostCollective::Land(const std::shared_ptr<InFlightChunk>& in_flight) {
-  Executor::Global().Run([self = shared_from_this(), in_flight](const Outcome& started) {
+  Executor::Global().Run([self = shared_from_this(), in_flight](const Status& started) {
     if (!started.ok()) return self->Fail(started);
     if (!self->BeginWork()) return;
     self->Advance(in_flight);
@@ -178,9 +178,9 @@ void CrossHostCollective::Advance(const std::shared_ptr<InFlightChunk>& in_fligh
   {
     const Lock lock(mutex_);
     last = ++landed_ == chunks_.size() && !failed_;
-    if (last) delivered_ = true;
+    if (last) completed_ = true;
   }
-  if (last) return done_(Outcome::Ok());
+  if (last) return done_(Status::Ok());
   Next();
 }
 
@@ -205,31 +205,31 @@ bool CrossHostCollective::BeginWork() {
 }
 
 void CrossHostCollective::EndWork() {
-  Outcome why;
+  Status why;
   {
     const Lock lock(mutex_);
-    if (--working_ > 0 || !failed_ || delivered_) return;
-    delivered_ = true;
+    if (--working_ > 0 || !failed_ || completed_) return;
+    completed_ = true;
     why = failure_;
   }
-  DeliverFailure(std::move(why));
+  CompleteWithFailure(std::move(why));
 }
 
-void CrossHostCollective::Fail(Outcome why) {
+void CrossHostCollective::Fail(Status why) {
   {
     const Lock lock(mutex_);
-    if (failed_ || delivered_) return;
+    if (failed_ || completed_) return;
     failed_ = true;
     failure_ = why;
     if (working_ > 0) return;  // The last of these threads calls back.
-    delivered_ = true;
+    completed_ = true;
   }
-  DeliverFailure(std::move(why));
+  CompleteWithFailure(std::move(why));
 }
 
 // On another thread: the caller may hold locks, and `done_` may run for long.
-void CrossHostCollective::DeliverFailure(Outcome why) {
-  Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const Outcome&) { self->done_(why); });
+void CrossHostCollective::CompleteWithFailure(Status why) {
+  Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const Status&) { self->done_(why); });
 }
 
 std::vector<int64_t> CrossHostCollective::Awaited() const {

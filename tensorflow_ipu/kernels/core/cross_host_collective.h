@@ -12,8 +12,8 @@
 
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/network.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/packer.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -36,10 +36,10 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
 
   // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
   // message fails, and has to call Fail.
-  void Start(std::function<void(Outcome)> done, std::function<void(int64_t, Outcome)> lost);
+  void Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost);
 
   // Ends the collective with this status, once no thread writes to the buffers.
-  void Fail(Outcome why) IPU_EXCLUDES(mutex_);
+  void Fail(Status why) IPU_EXCLUDES(mutex_);
 
   // The workers whose messages are in flight.
   std::vector<int64_t> Awaited() const IPU_EXCLUDES(mutex_);
@@ -63,13 +63,13 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   void BeginSecondHalf(const std::shared_ptr<InFlightChunk>& in_flight);
   void Exchange(const std::shared_ptr<InFlightChunk>& in_flight, std::vector<std::shared_ptr<const Message>> to_send,
                 const std::vector<std::size_t>& to_receive);
-  void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Outcome outcome) IPU_EXCLUDES(mutex_);
+  void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) IPU_EXCLUDES(mutex_);
   void Advance(const std::shared_ptr<InFlightChunk>& in_flight);
   void Land(const std::shared_ptr<InFlightChunk>& in_flight) IPU_EXCLUDES(mutex_);
 
   bool BeginWork() IPU_EXCLUDES(mutex_);
   void EndWork() IPU_EXCLUDES(mutex_);
-  void DeliverFailure(Outcome why);
+  void CompleteWithFailure(Status why);
 
   std::vector<const std::byte*> Received(const InFlightChunk& in_flight) const;
   std::string KeyOf(const InFlightChunk& in_flight, int64_t from) const;
@@ -81,8 +81,8 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   const std::shared_ptr<Network::Calls> calls_;
   const std::vector<Chunk> chunks_;
   const Clock::time_point since_ = Clock::now();
-  std::function<void(Outcome)> done_;
-  std::function<void(int64_t, Outcome)> lost_;
+  std::function<void(Status)> done_;
+  std::function<void(int64_t, Status)> lost_;
 
   mutable Mutex mutex_;
   std::size_t begun_ IPU_GUARDED_BY(mutex_) = 0;
@@ -90,8 +90,8 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   std::vector<int64_t> awaited_ IPU_GUARDED_BY(mutex_);  // By share: calls in flight.
   int64_t working_ IPU_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
   bool failed_ IPU_GUARDED_BY(mutex_) = false;
-  bool delivered_ IPU_GUARDED_BY(mutex_) = false;
-  Outcome failure_ IPU_GUARDED_BY(mutex_);
+  bool completed_ IPU_GUARDED_BY(mutex_) = false;
+  Status failure_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

@@ -76,7 +76,7 @@ std::optional<std::string> Difference(const Program& ours, const Program& theirs
   return std::nullopt;
 }
 
-Report Report::Of(const Outcome& how, int64_t crossed) {
+Report Report::Of(const Status& how, int64_t crossed) {
   Report report{static_cast<int64_t>(how.code), crossed, {}};
   how.message.copy(report.words, kWords - 1);
   return report;
@@ -113,7 +113,7 @@ std::string Seconds(std::chrono::nanoseconds time) {
   return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
 }
 
-std::string Ended(const Report& report, const std::string& worker, const Program& run, const std::string& where) {
+std::string DescribeEnd(const Report& report, const std::string& worker, const Program& run, const std::string& where) {
   if (run.IsExchange()) return worker + " gave up " + where + ": " + report.words;
   const std::string& program = run.name;
   const std::string crossed = std::to_string(report.crossed) + (report.crossed == 1 ? " collective" : " collectives");
@@ -124,8 +124,8 @@ std::string Ended(const Report& report, const std::string& worker, const Program
   return worker + " failed in its run of `" + program + "`, after " + crossed + ": " + report.words;
 }
 
-std::string Elsewhere(const std::string& exchange, const std::string& worker, const std::string& program,
-                      const std::string& where, int64_t own) {
+std::string DescribeExchange(const std::string& exchange, const std::string& worker, const std::string& program,
+                             const std::string& where, int64_t own) {
   return worker + " did not begin this run of `" + program + "`: it waits for all workers to exchange " + exchange +
          ", while worker " + std::to_string(own) + " waits for it in " + where +
          ". Have all workers run the same programs, equally often.";
@@ -159,39 +159,39 @@ void DistributedRun::Begin() {
 }
 
 void DistributedRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
-  workers_.network->Send(reports_, to, name_ + ":" + what, message, [](const Outcome&) {});
+  workers_.network->Send(reports_, to, name_ + ":" + what, message, [](const Status&) {});
 }
 
 void DistributedRun::Cross(const std::string& name, const std::string& key, Packer packer,
-                           std::function<void(Outcome)> done) {
+                           std::function<void(Status)> done) {
   const auto collective =
       std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(packer), workers_.network, calls_);
-  std::optional<Outcome> failure;
+  std::optional<Status> failure;
   {
     const Lock lock(mutex_);
     failure = failure_;
     if (!failure.has_value()) {
       open_.insert(collective);
-      if (!looking_) LookLater();
+      if (!checking_) CheckLater();
     }
   }
   if (failure.has_value()) return done(*failure);
   collective->Start(
       [weak = weak_from_this(), collective = std::weak_ptr<CrossHostCollective>(collective),
-       done = std::move(done)](Outcome outcome) {
+       done = std::move(done)](Status status) {
         if (const auto self = weak.lock()) {
           const Lock lock(self->mutex_);
           self->open_.erase(collective.lock());
-          if (outcome.ok()) ++self->crossed_;
+          if (status.ok()) ++self->crossed_;
         }
-        done(std::move(outcome));
+        done(std::move(status));
       },
-      [weak = weak_from_this(), name](int64_t worker, const Outcome& why) {
-        if (const auto self = weak.lock()) self->Lost(worker, name, why);
+      [weak = weak_from_this(), name](int64_t worker, const Status& why) {
+        if (const auto self = weak.lock()) self->OnMessageFailed(worker, name, why);
       });
 }
 
-void DistributedRun::Abort(Outcome why) {
+void DistributedRun::Abort(Status why) {
   std::set<std::shared_ptr<CrossHostCollective>> open;
   {
     const Lock lock(mutex_);
@@ -202,7 +202,7 @@ void DistributedRun::Abort(Outcome why) {
   for (const auto& collective : open) collective->Fail(why);
 }
 
-void DistributedRun::End(const Outcome& how) {
+void DistributedRun::End(const Status& how) {
   int64_t crossed = 0;
   {
     const Lock lock(mutex_);
@@ -210,7 +210,7 @@ void DistributedRun::End(const Outcome& how) {
     ended_ = true;
     crossed = crossed_;
   }
-  Abort(Outcome::Cancelled("The run has ended."));
+  Abort(Status::Cancelled("The run has ended."));
   calls_->Cancel();
   const std::shared_ptr<const Message> report = MessageOf(Report::Of(how, crossed));
   for (int64_t worker = 0; worker < workers_.count(); ++worker) {
@@ -218,48 +218,48 @@ void DistributedRun::End(const Outcome& how) {
   }
 }
 
-void DistributedRun::Lost(int64_t worker, const std::string& where, const Outcome& why) {
+void DistributedRun::OnMessageFailed(int64_t worker, const std::string& where, const Status& why) {
   const std::string who = workers_.Name(worker);
   if (why.code == Code::kUnavailable) {
-    return Abort(Outcome::Unavailable(who +
-                                      " is gone: its process ended, or was killed, or the network to it was cut, "
-                                      "while this worker waited for it in " +
-                                      where + ". (" + why.message + ")"));
+    return Abort(Status::Unavailable(who +
+                                     " is gone: its process ended, or was killed, or the network to it was cut, "
+                                     "while this worker waited for it in " +
+                                     where + ". (" + why.message + ")"));
   }
   if (why.code == Code::kInvalidArgument) {
-    return Abort(Outcome::InvalidArgument(who + " brings operands of other types or shapes to " + where + ": " +
-                                          why.message + " Run the same program on all workers."));
+    return Abort(Status::InvalidArgument(who + " brings operands of other types or shapes to " + where + ": " +
+                                         why.message + " Run the same program on all workers."));
   }
   Abort({why.code, "A message to or from " + who + " failed in " + where + ": " + why.message});
 }
 
-std::chrono::nanoseconds DistributedRun::LookInterval() const {
-  const std::chrono::nanoseconds often(kLookEvery);
+std::chrono::nanoseconds DistributedRun::CheckInterval() const {
+  const std::chrono::nanoseconds often(kPeerCheckInterval);
   return workers_.limit.count() > 0 ? std::min(often, workers_.limit / 4) : often;
 }
 
-void DistributedRun::LookLater() {
-  looking_ = true;
-  Deadlines::Global().Add(Deadlines::Clock::now() + LookInterval(), [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Look();
+void DistributedRun::CheckLater() {
+  checking_ = true;
+  Deadlines::Global().Add(Deadlines::Clock::now() + CheckInterval(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->CheckPeers();
   });
 }
 
-void DistributedRun::Look() {
+void DistributedRun::CheckPeers() {
   std::vector<std::pair<std::shared_ptr<CrossHostCollective>, std::vector<int64_t>>> waiting;
   {
     const Lock lock(mutex_);
-    looking_ = false;
+    checking_ = false;
     if (failure_.has_value() || open_.empty()) return;
-    LookLater();
+    CheckLater();
     for (const auto& collective : open_) {
-      if (Clock::now() - collective->since() >= LookInterval()) waiting.push_back({collective, {}});
+      if (Clock::now() - collective->since() >= CheckInterval()) waiting.push_back({collective, {}});
     }
   }
   std::set<int64_t> to_ask;
   std::set<int64_t> to_check;
   for (auto& [collective, awaited] : waiting) awaited = collective->Awaited();
-  std::optional<Outcome> overdue;
+  std::optional<Status> overdue;
   {
     const Lock lock(mutex_);
     for (const auto& [collective, awaited] : waiting) {
@@ -269,8 +269,8 @@ void DistributedRun::Look() {
       for (const int64_t worker : awaited) {
         Peer& peer = peers_[worker];
         if (!std::exchange(peer.asked, true)) to_ask.insert(worker);
-        if (late && !peer.answers.has_value()) {
-          peer.answers = false;
+        if (late && !peer.is_alive.has_value()) {
+          peer.is_alive = false;
           to_check.insert(worker);
         }
       }
@@ -278,11 +278,11 @@ void DistributedRun::Look() {
   }
   if (overdue.has_value()) return Abort(std::move(*overdue));
   for (const int64_t worker : to_ask) Ask(worker);
-  for (const int64_t worker : to_check) AskWhether(worker);
+  for (const int64_t worker : to_check) CheckAlive(worker);
 }
 
-std::optional<Outcome> DistributedRun::Overdue(const CrossHostCollective& collective,
-                                               const std::vector<int64_t>& awaited) const {
+std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collective,
+                                              const std::vector<int64_t>& awaited) const {
   const auto now = Clock::now();
   for (const int64_t worker : awaited) {
     const auto peer = peers_.find(worker);
@@ -291,27 +291,27 @@ std::optional<Outcome> DistributedRun::Overdue(const CrossHostCollective& collec
     const bool elsewhere = known.elsewhere.has_value() && !known.begun;
     if (!known.ended.has_value() && !elsewhere) continue;
     // Its earlier messages may still be in flight.
-    if (now - known.told_at < LookInterval() / 2) continue;
+    if (now - known.reported_at < CheckInterval() / 2) continue;
     const std::string who = workers_.Name(worker);
-    return Outcome::Unavailable(
-        elsewhere ? Elsewhere(*known.elsewhere, who, program_.name, collective.name(), workers_.worker)
-                  : Ended(*known.ended, who, program_, collective.name()));
+    return Status::Unavailable(
+        elsewhere ? DescribeExchange(*known.elsewhere, who, program_.name, collective.name(), workers_.worker)
+                  : DescribeEnd(*known.ended, who, program_, collective.name()));
   }
   if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
-  for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + Late(worker);
-  return Outcome::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker) + " waited for " +
-                                   Seconds(workers_.limit) + ", the limit, in " + collective.name() +
-                                   (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
-                                   ". Have all workers run the same steps, or raise the strategy's `timeout`.");
+  for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + DescribeLate(worker);
+  return Status::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker) + " waited for " +
+                                  Seconds(workers_.limit) + ", the limit, in " + collective.name() +
+                                  (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
+                                  ". Have all workers run the same steps, or raise the strategy's `timeout`.");
 }
 
-std::string DistributedRun::Late(int64_t worker) const {
+std::string DistributedRun::DescribeLate(int64_t worker) const {
   const std::string who = workers_.Name(worker);
   const auto known = peers_.find(worker);
   if (known == peers_.end()) return who + " did not come";
   const Peer& peer = known->second;
-  if (peer.answers.has_value() && !*peer.answers) {
+  if (peer.is_alive.has_value() && !*peer.is_alive) {
     return who + " does not answer: its process hangs or was stopped, or the network to it is cut";
   }
   if (!peer.begun) {
@@ -323,11 +323,11 @@ std::string DistributedRun::Late(int64_t worker) const {
 void DistributedRun::Ask(int64_t worker) {
   const auto greeting = std::make_shared<Message>(sizeof(Greeting));
   workers_.network->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,
-                            [weak = weak_from_this(), worker, greeting](const Outcome& outcome) {
+                            [weak = weak_from_this(), worker, greeting](const Status& status) {
                               const auto self = weak.lock();
-                              if (self == nullptr || outcome.code == Code::kCancelled) return;
-                              if (!outcome.ok()) return self->Lost(worker, "a collective", outcome);
-                              self->Told(worker, *greeting);
+                              if (self == nullptr || status.code == Code::kCancelled) return;
+                              if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
+                              self->OnGreeting(worker, *greeting);
                             });
   AskForEnd(worker);
   if (host_exchanges_.has_value()) AskForExchange(worker);
@@ -336,13 +336,13 @@ void DistributedRun::Ask(int64_t worker) {
 void DistributedRun::AskForEnd(int64_t worker) {
   const auto report = std::make_shared<Message>(sizeof(Report));
   workers_.network->Receive(calls_, worker, name_ + ":" + kEnd, report,
-                            [weak = weak_from_this(), worker, report](const Outcome& outcome) {
+                            [weak = weak_from_this(), worker, report](const Status& status) {
                               const auto self = weak.lock();
-                              if (self == nullptr || !outcome.ok()) return;
+                              if (self == nullptr || !status.ok()) return;
                               const Lock lock(self->mutex_);
                               Peer& peer = self->peers_[worker];
                               peer.ended = ValueOf<Report>(*report);
-                              peer.told_at = Clock::now();
+                              peer.reported_at = Clock::now();
                             });
 }
 
@@ -350,17 +350,17 @@ void DistributedRun::AskForEnd(int64_t worker) {
 void DistributedRun::AskForExchange(int64_t worker) {
   const auto exchange = std::make_shared<Message>(sizeof(ExchangeNotice));
   workers_.network->Receive(calls_, worker, ExchangeNotice::Key(name_, *host_exchanges_ + 1), exchange,
-                            [weak = weak_from_this(), worker, exchange](const Outcome& outcome) {
+                            [weak = weak_from_this(), worker, exchange](const Status& status) {
                               const auto self = weak.lock();
-                              if (self == nullptr || !outcome.ok()) return;
+                              if (self == nullptr || !status.ok()) return;
                               const Lock lock(self->mutex_);
                               Peer& peer = self->peers_[worker];
                               peer.elsewhere = ValueOf<ExchangeNotice>(*exchange).words;
-                              peer.told_at = Clock::now();
+                              peer.reported_at = Clock::now();
                             });
 }
 
-void DistributedRun::Told(int64_t worker, const Message& message) {
+void DistributedRun::OnGreeting(int64_t worker, const Message& message) {
   const auto greeting = ValueOf<Greeting>(message);
   {
     const Lock lock(mutex_);
@@ -369,21 +369,21 @@ void DistributedRun::Told(int64_t worker, const Message& message) {
   if (greeting.digest == program_.Digest()) return;
   const auto text = std::make_shared<Message>(greeting.text_bytes);
   workers_.network->Receive(
-      calls_, worker, name_ + ":" + kText, text, [weak = weak_from_this(), worker, text](const Outcome& outcome) {
+      calls_, worker, name_ + ":" + kText, text, [weak = weak_from_this(), worker, text](const Status& status) {
         const auto self = weak.lock();
-        if (self == nullptr || !outcome.ok()) return;
+        if (self == nullptr || !status.ok()) return;
         const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), self->workers_.Name(worker));
         self->Abort(
-            Outcome::InvalidArgument(difference.value_or(self->workers_.Name(worker) + " runs another program.")));
+            Status::InvalidArgument(difference.value_or(self->workers_.Name(worker) + " runs another program.")));
       });
 }
 
-void DistributedRun::AskWhether(int64_t worker) {
-  workers_.network->Check(worker, workers_.limit / 4, [weak = weak_from_this(), worker](const Outcome& outcome) {
+void DistributedRun::CheckAlive(int64_t worker) {
+  workers_.network->Check(worker, workers_.limit / 4, [weak = weak_from_this(), worker](const Status& status) {
     const auto self = weak.lock();
-    if (self == nullptr || !outcome.ok()) return;
+    if (self == nullptr || !status.ok()) return;
     const Lock lock(self->mutex_);
-    self->peers_[worker].answers = true;
+    self->peers_[worker].is_alive = true;
   });
 }
 

@@ -16,7 +16,7 @@
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/network.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -54,7 +54,7 @@ struct Report {
   int64_t crossed;  // Collectives that it took part in.
   char words[kWords];
 
-  static Report Of(const Outcome& how, int64_t crossed);
+  static Report Of(const Status& how, int64_t crossed);
 };
 
 // What a worker exchanges with all others outside of programs.
@@ -114,14 +114,14 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   void Begin();
 
   // Performs a collective; see CrossHostCollective. `key` identifies it, `name` is for messages.
-  void Cross(const std::string& name, const std::string& key, Packer packer, std::function<void(Outcome)> done)
+  void Cross(const std::string& name, const std::string& key, Packer packer, std::function<void(Status)> done)
       IPU_EXCLUDES(mutex_);
 
   // Fails all collectives of the run, open ones and later ones.
-  void Abort(Outcome why) IPU_EXCLUDES(mutex_);
+  void Abort(Status why) IPU_EXCLUDES(mutex_);
 
   // Ends this worker's part. Others may ask for the report as long as this object lives.
-  void End(const Outcome& how) IPU_EXCLUDES(mutex_);
+  void End(const Status& how) IPU_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -129,27 +129,27 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   struct Peer {
     bool asked = false;
     bool begun = false;
-    std::optional<bool> answers;  // Whether its process responds to a check.
+    std::optional<bool> is_alive;  // Whether its process responds to a check.
     std::optional<Report> ended;
     std::optional<std::string> elsewhere;  // The exchange of the host in which it waits.
-    Clock::time_point told_at;
+    Clock::time_point reported_at;
   };
 
-  void Lost(int64_t worker, const std::string& where, const Outcome& why);
-  void Look() IPU_EXCLUDES(mutex_);
-  void LookLater() IPU_REQUIRES(mutex_);
-  std::optional<Outcome> Overdue(const CrossHostCollective& collective, const std::vector<int64_t>& awaited) const
+  void OnMessageFailed(int64_t worker, const std::string& where, const Status& why);
+  void CheckPeers() IPU_EXCLUDES(mutex_);
+  void CheckLater() IPU_REQUIRES(mutex_);
+  std::optional<Status> Overdue(const CrossHostCollective& collective, const std::vector<int64_t>& awaited) const
       IPU_REQUIRES(mutex_);
-  std::string Late(int64_t worker) const IPU_REQUIRES(mutex_);
+  std::string DescribeLate(int64_t worker) const IPU_REQUIRES(mutex_);
 
   void Ask(int64_t worker) IPU_EXCLUDES(mutex_);
   void AskForEnd(int64_t worker) IPU_EXCLUDES(mutex_);
   void AskForExchange(int64_t worker) IPU_EXCLUDES(mutex_);
-  void Told(int64_t worker, const Message& greeting) IPU_EXCLUDES(mutex_);
-  void AskWhether(int64_t worker) IPU_EXCLUDES(mutex_);
+  void OnGreeting(int64_t worker, const Message& greeting) IPU_EXCLUDES(mutex_);
+  void CheckAlive(int64_t worker) IPU_EXCLUDES(mutex_);
   void Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message);
 
-  std::chrono::nanoseconds LookInterval() const;
+  std::chrono::nanoseconds CheckInterval() const;
 
   const Workers workers_;
   const std::string name_;
@@ -162,9 +162,9 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   mutable Mutex mutex_;
   std::set<std::shared_ptr<CrossHostCollective>> open_ IPU_GUARDED_BY(mutex_);
   std::map<int64_t, Peer> peers_ IPU_GUARDED_BY(mutex_);
-  std::optional<Outcome> failure_ IPU_GUARDED_BY(mutex_);
+  std::optional<Status> failure_ IPU_GUARDED_BY(mutex_);
   int64_t crossed_ IPU_GUARDED_BY(mutex_) = 0;
-  bool looking_ IPU_GUARDED_BY(mutex_) = false;
+  bool checking_ IPU_GUARDED_BY(mutex_) = false;
   bool ended_ IPU_GUARDED_BY(mutex_) = false;
 };
 

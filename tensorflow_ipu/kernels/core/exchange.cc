@@ -18,21 +18,21 @@ int64_t CeilOf(int64_t count, int64_t parts) { return (count + parts - 1) / part
 
 }  // namespace
 
-Outcome Collective::Check(int64_t replicas) const {
+Status Collective::Check(int64_t replicas) const {
   if (!grouping.Divides(replicas)) {
-    return Outcome::InvalidArgument("the replica group size (" + std::to_string(grouping.size) +
-                                    ") does not divide the number of replicas (" + std::to_string(replicas) +
-                                    ") evenly. Use a group size that does, or a device of another number of IPUs.");
+    return Status::InvalidArgument("the replica group size (" + std::to_string(grouping.size) +
+                                   ") does not divide the number of replicas (" + std::to_string(replicas) +
+                                   ") evenly. Use a group size that does, or a device of another number of IPUs.");
   }
   const int64_t size = grouping.size == 0 ? replicas : grouping.size;
   if (root < 0 || root >= size) {
-    return Outcome::InvalidArgument("`root` is " + std::to_string(root) + ", and the ranks of a group of " +
-                                    std::to_string(size) + " replicas go from 0 to " + std::to_string(size - 1) + ".");
+    return Status::InvalidArgument("`root` is " + std::to_string(root) + ", and the ranks of a group of " +
+                                   std::to_string(size) + " replicas go from 0 to " + std::to_string(size - 1) + ".");
   }
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
-Outcome CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution) {
+Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution) {
   const bool reduces = collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduceScatter;
   for (const Operand& operand : contribution) {
     int64_t output_count = operand.count;
@@ -40,16 +40,16 @@ Outcome CheckOperands(const Collective& collective, int64_t group_size, const Co
     if (collective.kind == Kind::kReduceScatter) output_count = CeilOf(operand.count, group_size);
     const bool in_parts = collective.kind != Kind::kAllToAll || operand.count % group_size == 0;
     if (operand.output_count != output_count || !in_parts) {
-      return Outcome::InvalidArgument("an operand of " + std::to_string(operand.count) + " elements with a result of " +
-                                      std::to_string(operand.output_count) + " does not suit groups of " +
-                                      std::to_string(group_size) + " replicas.");
+      return Status::InvalidArgument("an operand of " + std::to_string(operand.count) + " elements with a result of " +
+                                     std::to_string(operand.output_count) + " does not suit groups of " +
+                                     std::to_string(group_size) + " replicas.");
     }
     if (reduces && !Supports(operand.type, collective.reduction)) {
-      return Outcome::InvalidArgument(
+      return Status::InvalidArgument(
           "booleans are reduced by a logical `and` or `or`, and numbers by no logical operation.");
     }
   }
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
 bool Match(const Contribution& a, const Contribution& b) {

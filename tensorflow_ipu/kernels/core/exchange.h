@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/groups.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/reduction.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -34,7 +34,7 @@ struct Collective {
     return kind == other.kind && reduction == other.reduction && grouping == other.grouping && root == other.root;
   }
 
-  Outcome Check(int64_t replicas) const;
+  Status Check(int64_t replicas) const;
 };
 
 // One tensor of one replica. `output` may be `input` where both have one size.
@@ -48,7 +48,7 @@ struct Operand {
 
 using Contribution = std::vector<Operand>;
 
-Outcome CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution);
+Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution);
 
 bool Match(const Contribution& a, const Contribution& b);
 

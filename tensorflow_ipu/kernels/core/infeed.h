@@ -19,7 +19,7 @@
 #include "tensorflow_ipu/kernels/core/infeed_rows.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -65,11 +65,11 @@ template <typename Element>
 class Waiters {
  public:
   // On an error the element is empty.
-  using Deliver = std::function<void(Outcome, Element)>;
+  using Callback = std::function<void(Status, Element)>;
 
-  void SetLanes(int64_t lanes) { lines_.resize(lanes); }
+  void SetReplicas(int64_t replicas) { lines_.resize(replicas); }
 
-  bool Any(int64_t lane) const { return !lines_[lane].empty(); }
+  bool Any(int64_t replica) const { return !lines_[replica].empty(); }
 
   // Of all replicas.
   int64_t count() const {
@@ -84,34 +84,35 @@ class Waiters {
 
   // Appends a program that has waited for `already`. `late(number)` is called after a limit above 0.
   template <typename Late>
-  void Add(int64_t lane, Deliver deliver, std::chrono::nanoseconds already, std::chrono::nanoseconds limit, Late late) {
-    Waiter waiter{next_number_++, std::move(deliver), Deadlines::Clock::now() - already, std::nullopt};
+  void Add(int64_t replica, Callback callback, std::chrono::nanoseconds already, std::chrono::nanoseconds limit,
+           Late late) {
+    Waiter waiter{next_number_++, std::move(callback), Deadlines::Clock::now() - already, std::nullopt};
     if (limit.count() > 0) {
       waiter.deadline = Deadlines::Global().Add(waiter.since + limit,
                                                 [late = std::move(late), number = waiter.number] { late(number); });
     }
-    lines_[lane].push_back(std::move(waiter));
+    lines_[replica].push_back(std::move(waiter));
   }
 
   // Returns how long it has waited.
-  std::chrono::nanoseconds Serve(int64_t lane, Element element) {
-    Waiter waiter = std::move(lines_[lane].front());
-    lines_[lane].pop_front();
-    return HandOver(std::move(waiter), Outcome::Ok(), std::move(element));
+  std::chrono::nanoseconds Serve(int64_t replica, Element element) {
+    Waiter waiter = std::move(lines_[replica].front());
+    lines_[replica].pop_front();
+    return HandOver(std::move(waiter), Status::Ok(), std::move(element));
   }
 
-  void Fail(int64_t lane, const Outcome& why) {
-    for (Waiter& waiter : lines_[lane]) HandOver(std::move(waiter), why, Element());
-    lines_[lane].clear();
+  void Fail(int64_t replica, const Status& why) {
+    for (Waiter& waiter : lines_[replica]) HandOver(std::move(waiter), why, Element());
+    lines_[replica].clear();
   }
 
-  void FailAll(const Outcome& why) {
-    for (std::size_t lane = 0; lane < lines_.size(); ++lane) Fail(static_cast<int64_t>(lane), why);
+  void FailAll(const Status& why) {
+    for (std::size_t replica = 0; replica < lines_.size(); ++replica) Fail(static_cast<int64_t>(replica), why);
   }
 
-  void GiveUp(int64_t lane, int64_t number, const Outcome& why) {
-    if (lane >= static_cast<int64_t>(lines_.size())) return;
-    auto& line = lines_[lane];
+  void GiveUp(int64_t replica, int64_t number, const Status& why) {
+    if (replica >= static_cast<int64_t>(lines_.size())) return;
+    auto& line = lines_[replica];
     for (auto waiter = line.begin(); waiter != line.end(); ++waiter) {
       if (waiter->number != number) continue;
       waiter->deadline.reset();
@@ -124,21 +125,21 @@ class Waiters {
  private:
   struct Waiter {
     int64_t number;
-    Deliver deliver;
+    Callback callback;
     Deadlines::Clock::time_point since;
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  std::chrono::nanoseconds HandOver(Waiter waiter, Outcome why, Element element) {
+  std::chrono::nanoseconds HandOver(Waiter waiter, Status why, Element element) {
     const auto now = Deadlines::Clock::now();
     const std::chrono::nanoseconds waited = now - waiter.since;
     ++waits_;
     waited_ += waited;
     Metrics::Global().infeed_waits.Add(now, waited);
     if (waiter.deadline.has_value()) Deadlines::Global().Remove(*waiter.deadline);
-    Executor::Global().Run([deliver = std::move(waiter.deliver), why = std::move(why),
-                            element = std::move(element)](const Outcome& started) mutable {
-      deliver(started.ok() ? std::move(why) : started, std::move(element));
+    Executor::Global().Run([callback = std::move(waiter.callback), why = std::move(why),
+                            element = std::move(element)](const Status& started) mutable {
+      callback(started.ok() ? std::move(why) : started, std::move(element));
     });
     return waited;
   }
@@ -156,7 +157,7 @@ class Waiters {
 template <typename Element>
 class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
  public:
-  using Deliver = typename Waiters<Element>::Deliver;
+  using Callback = typename Waiters<Element>::Callback;
   enum class Took { kElement, kNothing, kFailed };
 
   Infeed(std::string name, int64_t depth, Grouping sharing = {1, false})
@@ -171,7 +172,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Appends an element after a wait for room. Cancelled once the queue is closed. `element` gets back the memory that a
   // Take left, so that each thread frees its own memory.
-  Outcome Push(Element&& element, std::size_t bytes) IPU_EXCLUDES(mutex_) {
+  Status Push(Element&& element, std::size_t bytes) IPU_EXCLUDES(mutex_) {
     Lock lock(mutex_);
     if (!HasRoom()) capacity_.RanFull();
     capacity_.SetBytes(bytes);
@@ -182,15 +183,15 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     if (!open_) return Closed();
     rows_.Push(&element);
     pushed_.store(rows_.pushed(), std::memory_order_release);
-    if (!rows_.EndsRow()) return Outcome::Ok();
-    for (int64_t lane = 0; lane < lanes_; ++lane) {
-      if (waiters_.Any(lane)) Serve(lane);
+    if (!rows_.EndsRow()) return Status::Ok();
+    for (int64_t replica = 0; replica < replicas_; ++replica) {
+      if (waiters_.Any(replica)) Serve(replica);
     }
-    return Outcome::Ok();
+    return Status::Ok();
   }
 
   // Called last by the pump: no element follows. The end of the dataset is OutOfRange.
-  void End(Outcome why) IPU_EXCLUDES(mutex_) {
+  void End(Status why) IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     if (!open_) return;
     end_ = std::move(why);
@@ -200,14 +201,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Waits until a program has asked for an element. Returns false if the queue is closed.
   bool AwaitUse() IPU_EXCLUDES(mutex_) {
     Lock lock(mutex_);
-    pump_.Await(lock, [this] { return lanes_ != 0 || !open_; });
+    pump_.Await(lock, [this] { return replicas_ != 0 || !open_; });
     return open_;
   }
 
   // Takes the replica's next element if it is ready. The previous content of `*element` goes back to the pump (see
   // Push).
-  Took Take(int64_t lane, int64_t lanes, Element* element, Outcome* why) IPU_EXCLUDES(mutex_) {
-    LaneCache<Element>* const cache = CacheOf(lane, lanes, why);
+  Took Take(int64_t replica, int64_t replicas, Element* element, Status* why) IPU_EXCLUDES(mutex_) {
+    ReplicaCache<Element>* const cache = CacheOf(replica, replicas, why);
     if (cache == nullptr) return Took::kFailed;
     const Lock cache_lock(cache->mutex);
     if (Stopped()) {
@@ -216,14 +217,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     }
     if (cache->count() == 0) {
       const Lock lock(mutex_);
-      *why = Refusal(lane, lanes);
+      *why = Refusal(replica, replicas);
       if (!why->ok()) return Took::kFailed;
-      if (!waiters_.Any(lane)) {
+      if (!waiters_.Any(replica)) {
         cache->Refill(capacity_.batch(), [&](Element* place) {
           mutex_.AssertHeld();
-          return Pop(lane, place);
+          return Pop(replica, place);
         });
-        rows_.Prefetch(lane, capacity_.batch());
+        rows_.Prefetch(replica, capacity_.batch());
       }
       if (cache->count() == 0) {
         capacity_.RanEmpty();
@@ -237,9 +238,9 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Takes the next element if the replica's cache has it, without the lock of the queue: calls `use(Element&)`. In all
   // other cases it returns false; then call Take.
   template <typename Use>
-  bool TakeAtHand(int64_t lane, int64_t lanes, Use use) {
-    if (lanes_.load(std::memory_order_acquire) != lanes) return false;
-    LaneCache<Element>& cache = caches_[lane];
+  bool TakeAtHand(int64_t replica, int64_t replicas, Use use) {
+    if (replicas_.load(std::memory_order_acquire) != replicas) return false;
+    ReplicaCache<Element>& cache = caches_[replica];
     const Lock cache_lock(cache.mutex);
     if (cache.count() == 0 || Stopped()) return false;
     cache.TakeInPlace(use);
@@ -248,12 +249,12 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Spins for the next element. Returns whether a Take is worth another try. The limit follows from recent waits, so
   // that a slow dataset costs no core.
-  bool SpinForNext(int64_t lane) IPU_EXCLUDES(mutex_) {
+  bool SpinForNext(int64_t replica) IPU_EXCLUDES(mutex_) {
     int64_t wanted;
     {
       const Lock lock(mutex_);
-      if (lanes_ != 1) return false;  // Spinning replicas would occupy the cores that they wait for.
-      wanted = rows_.NextOf(lane);
+      if (replicas_ != 1) return false;  // Spinning replicas would occupy the cores that they wait for.
+      wanted = rows_.NextOf(replica);
     }
     const auto begin = std::chrono::steady_clock::now();
     const bool came = SpinUntil(std::chrono::nanoseconds(spin_limit_ns_), [&] { return pushed_ > wanted || !open_; });
@@ -263,17 +264,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       spins_ns_.fetch_add((end - begin).count(), std::memory_order_relaxed);
       Metrics::Global().infeed_waits.Add(end, end - begin);
     } else {
-      vain_spin_ns_.store((end - begin).count(), std::memory_order_relaxed);  // The wait continues in TakeLater.
+      unsuccessful_spin_ns_.store((end - begin).count(),
+                                  std::memory_order_relaxed);  // The wait continues in TakeLater.
     }
     return came;
   }
 
   // Calls back with the next element: at once if it is ready, else on a thread of the executor, or with an error when
   // the queue ends or is closed, or after the limit for waits.
-  void TakeLater(int64_t lane, int64_t lanes, Deliver deliver) IPU_EXCLUDES(mutex_) {
+  void TakeLater(int64_t replica, int64_t replicas, Callback callback) IPU_EXCLUDES(mutex_) {
     Element element;
-    Outcome why;
-    if (LaneCache<Element>* const cache = CacheOf(lane, lanes, &why)) {
+    Status why;
+    if (ReplicaCache<Element>* const cache = CacheOf(replica, replicas, &why)) {
       const Lock cache_lock(cache->mutex);
       if (Stopped()) {
         why = WhyStopped();
@@ -281,14 +283,14 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
         cache->Take(&element);
       } else {
         const Lock lock(mutex_);
-        why = Refusal(lane, lanes);
-        if (why.ok() && (waiters_.Any(lane) || !Pop(lane, &element))) {
-          Wait(lane, std::move(deliver));
+        why = Refusal(replica, replicas);
+        if (why.ok() && (waiters_.Any(replica) || !Pop(replica, &element))) {
+          Wait(replica, std::move(callback));
           return;
         }
       }
     }
-    deliver(std::move(why), std::move(element));
+    callback(std::move(why), std::move(element));
   }
 
   // Drops the elements, ends the pump's Push, and fails waiting and later calls.
@@ -304,7 +306,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       pump_.Wake();
     }
     std::vector<std::vector<Element>> cached;
-    ForEachCache([&](int64_t, LaneCache<Element>* cache)
+    ForEachCache([&](int64_t, ReplicaCache<Element>* cache)
                      IPU_REQUIRES(cache->mutex) { cached.push_back(cache->Clear()); });
   }
 
@@ -318,18 +320,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // use the queue meanwhile.
   void Align() IPU_EXCLUDES(mutex_) {
     int64_t furthest = 0;
-    ForEachCache([&](int64_t lane, LaneCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
+    ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
       const Lock lock(mutex_);
-      furthest = std::max(furthest, rows_.RowOf(lane) - cache->count());
+      furthest = std::max(furthest, rows_.RowOf(replica) - cache->count());
     });
-    ForEachCache([&](int64_t lane, LaneCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
+    ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
       const Lock lock(mutex_);
       if (!open_) return;
-      for (int64_t behind = furthest - rows_.RowOf(lane) + cache->count(); behind > 0; --behind) {
+      for (int64_t behind = furthest - rows_.RowOf(replica) + cache->count(); behind > 0; --behind) {
         Element dropped;
         if (cache->count() > 0) {
           cache->Take(&dropped);
-        } else if (!Pop(lane, &dropped)) {
+        } else if (!Pop(replica, &dropped)) {
           return;
         }
       }
@@ -338,7 +340,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   int64_t ready() const IPU_EXCLUDES(mutex_) {
     std::vector<int64_t> cached;
-    ForEachCache([&](int64_t, const LaneCache<Element>* cache)
+    ForEachCache([&](int64_t, const ReplicaCache<Element>* cache)
                      IPU_REQUIRES(cache->mutex) { cached.push_back(cache->count()); });
     const Lock lock(mutex_);
     return !open_ || cached.empty() ? rows_.held() : rows_.Unused(cached);
@@ -366,23 +368,23 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
  private:
-  LaneCache<Element>* CacheOf(int64_t lane, int64_t lanes, Outcome* why) IPU_EXCLUDES(mutex_) {
-    if (lanes_.load(std::memory_order_acquire) != lanes) {
+  ReplicaCache<Element>* CacheOf(int64_t replica, int64_t replicas, Status* why) IPU_EXCLUDES(mutex_) {
+    if (replicas_.load(std::memory_order_acquire) != replicas) {
       const Lock lock(mutex_);
-      *why = Refusal(lane, lanes);
+      *why = Refusal(replica, replicas);
       if (!why->ok()) return nullptr;
     }
-    return &caches_[lane];
+    return &caches_[replica];
   }
 
   // Calls `visit(replica, cache)` with the cache's mutex held.
   template <typename Visit>
   void ForEachCache(Visit visit) const {
-    const int64_t lanes = lanes_.load(std::memory_order_acquire);
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      LaneCache<Element>* const cache = &caches_[lane];
+    const int64_t replicas = replicas_.load(std::memory_order_acquire);
+    for (int64_t replica = 0; replica < replicas; ++replica) {
+      ReplicaCache<Element>* const cache = &caches_[replica];
       const Lock lock(cache->mutex);
-      visit(lane, cache);
+      visit(replica, cache);
     }
   }
 
@@ -390,68 +392,69 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool Stopped() const { return !open_ || interrupted.load(std::memory_order_relaxed); }
 
-  Outcome WhyStopped() const { return open_ ? Interrupted() : Closed(); }
+  Status WhyStopped() const { return open_ ? Interrupted() : Closed(); }
 
-  Outcome Closed() const {
-    return Outcome::Cancelled("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
+  Status Closed() const {
+    return Status::Cancelled("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
   }
 
-  Outcome Interrupted() const {
-    return Outcome::Cancelled("The run was interrupted while it used the infeed queue `" + name_ + "`.");
+  Status Interrupted() const {
+    return Status::Cancelled("The run was interrupted while it used the infeed queue `" + name_ + "`.");
   }
 
   // The first program that asks decides on the number of replicas.
-  Outcome Refusal(int64_t lane, int64_t lanes) IPU_REQUIRES(mutex_) {
+  Status Refusal(int64_t replica, int64_t replicas) IPU_REQUIRES(mutex_) {
     if (Stopped()) return WhyStopped();
-    if (lanes_ == 0) {
-      if (!rows_.sharing().Divides(lanes)) {
-        return Outcome::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
-                                        std::to_string(rows_.sharing().size) + " replicas, and the program has " +
-                                        std::to_string(lanes) + ". Make the group size a divisor of that.");
+    if (replicas_ == 0) {
+      if (!rows_.sharing().Divides(replicas)) {
+        return Status::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
+                                       std::to_string(rows_.sharing().size) + " replicas, and the program has " +
+                                       std::to_string(replicas) + ". Make the group size a divisor of that.");
       }
-      rows_.SetLanes(lanes);
-      waiters_.SetLanes(lanes);
-      caches_ = std::make_unique<LaneCache<Element>[]>(lanes);
-      lanes_.store(lanes, std::memory_order_release);
+      rows_.SetReplicas(replicas);
+      waiters_.SetReplicas(replicas);
+      caches_ = std::make_unique<ReplicaCache<Element>[]>(replicas);
+      replicas_.store(replicas, std::memory_order_release);
       capacity_.SetWidth(rows_.width());
       pump_.Wake();
     }
-    if (lanes_ != lanes) {
-      return Outcome::FailedPrecondition("The infeed queue `" + name_ + "` already feeds a program of " +
-                                         std::to_string(lanes_) + " replicas; a program of " + std::to_string(lanes) +
-                                         " cannot share it. Make a queue for each.");
+    if (replicas_ != replicas) {
+      return Status::FailedPrecondition("The infeed queue `" + name_ + "` already feeds a program of " +
+                                        std::to_string(replicas_) + " replicas; a program of " +
+                                        std::to_string(replicas) + " cannot share it. Make a queue for each.");
     }
-    return end_.has_value() && !rows_.IsReady(lane) ? *end_ : Outcome::Ok();
+    return end_.has_value() && !rows_.IsReady(replica) ? *end_ : Status::Ok();
   }
 
-  bool Pop(int64_t lane, Element* element) IPU_REQUIRES(mutex_) {
-    if (!rows_.Pop(lane, element)) return false;
+  bool Pop(int64_t replica, Element* element) IPU_REQUIRES(mutex_) {
+    if (!rows_.Pop(replica, element)) return false;
     const int64_t left = rows_.held();
     pump_.Left(left, left < rows_.width());  // Nobody takes from an incomplete row.
     return true;
   }
 
-  void Wait(int64_t lane, Deliver deliver) IPU_REQUIRES(mutex_) {
+  void Wait(int64_t replica, Callback callback) IPU_REQUIRES(mutex_) {
     const std::chrono::nanoseconds limit(wait_limit_ns);
-    const std::chrono::nanoseconds spun(vain_spin_ns_.exchange(0, std::memory_order_relaxed));
-    waiters_.Add(lane, std::move(deliver), spun, limit, [weak = this->weak_from_this(), lane, limit](int64_t number) {
-      if (const auto self = weak.lock()) self->GiveUp(lane, number, limit);
-    });
+    const std::chrono::nanoseconds spun(unsuccessful_spin_ns_.exchange(0, std::memory_order_relaxed));
+    waiters_.Add(replica, std::move(callback), spun, limit,
+                 [weak = this->weak_from_this(), replica, limit](int64_t number) {
+                   if (const auto self = weak.lock()) self->GiveUp(replica, number, limit);
+                 });
   }
 
-  void GiveUp(int64_t lane, int64_t number, std::chrono::nanoseconds limit) IPU_EXCLUDES(mutex_) {
+  void GiveUp(int64_t replica, int64_t number, std::chrono::nanoseconds limit) IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
-    waiters_.GiveUp(lane, number,
-                    Outcome::DeadlineExceeded("The program waited " + std::to_string(limit.count() / 1000000) +
-                                              " ms for an element of the infeed queue `" + name_ +
-                                              "`, the limit for waits. Speed the dataset up, or raise the limit with "
-                                              "`feeds.set_wait_limit`."));
+    waiters_.GiveUp(replica, number,
+                    Status::DeadlineExceeded("The program waited " + std::to_string(limit.count() / 1000000) +
+                                             " ms for an element of the infeed queue `" + name_ +
+                                             "`, the limit for waits. Speed the dataset up, or raise the limit with "
+                                             "`feeds.set_wait_limit`."));
   }
 
-  void Serve(int64_t lane) IPU_REQUIRES(mutex_) {
+  void Serve(int64_t replica) IPU_REQUIRES(mutex_) {
     Element element;
-    Pop(lane, &element);
-    const bool worth_a_spin = waiters_.Serve(lane, std::move(element)) < kLongestSpin;
+    Pop(replica, &element);
+    const bool worth_a_spin = waiters_.Serve(replica, std::move(element)) < kLongestSpin;
     spin_limit_ns_ = worth_a_spin ? kLongestSpin.count() : std::max(kShortestSpin.count(), spin_limit_ns_ / 2);
   }
 
@@ -461,10 +464,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   mutable Mutex mutex_;
   PumpSleep pump_ IPU_GUARDED_BY(mutex_);
   Capacity capacity_ IPU_GUARDED_BY(mutex_);
-  LaneRows<Element> rows_ IPU_GUARDED_BY(mutex_);
+  ReplicaRows<Element> rows_ IPU_GUARDED_BY(mutex_);
   std::size_t bytes_ IPU_GUARDED_BY(mutex_) = 0;  // Of an element.
   int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements left when it was closed.
-  std::optional<Outcome> end_ IPU_GUARDED_BY(mutex_);
+  std::optional<Status> end_ IPU_GUARDED_BY(mutex_);
   Waiters<Element> waiters_ IPU_GUARDED_BY(mutex_);
 
   // Written under mutex_; read without it while spinning.
@@ -472,13 +475,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   std::atomic<int64_t> spin_limit_ns_{kLongestSpin.count()};
   std::atomic<int64_t> spins_{0};  // Waits that ended while the program spun.
   std::atomic<int64_t> spins_ns_{0};
-  std::atomic<int64_t> vain_spin_ns_{0};  // Time spun for the element that the program waits for now.
+  std::atomic<int64_t> unsuccessful_spin_ns_{0};  // Time spun for the element that the program waits for now.
 
   // Read by each Take, so on a cache line that hardly changes. The caches are made before the number of replicas is
   // set, and stay.
   alignas(64) std::atomic<bool> open_{true};
-  std::unique_ptr<LaneCache<Element>[]> caches_;
-  std::atomic<int64_t> lanes_{0};  // 0 until a program takes.
+  std::unique_ptr<ReplicaCache<Element>[]> caches_;
+  std::atomic<int64_t> replicas_{0};  // 0 until a program takes.
 };
 
 }  // namespace tensorflow_ipu::core

@@ -41,9 +41,9 @@ class Ring {
 // Consecutive elements make up a row with one element per replica, or with one per group of replicas that share. A row
 // is ready once it is complete, so that an incomplete last row reaches no replica. Not thread-safe.
 template <typename Element>
-class LaneRows {
+class ReplicaRows {
  public:
-  explicit LaneRows(Grouping sharing) : sharing_(sharing) {}
+  explicit ReplicaRows(Grouping sharing) : sharing_(sharing) {}
 
   const Grouping& sharing() const { return sharing_; }
 
@@ -54,17 +54,17 @@ class LaneRows {
   // Elements that were not yet taken by all.
   int64_t held() const { return pushed_ - taken_; }
 
-  int64_t NextOf(int64_t lane) const { return rows_[lane] * width_ + ColumnOf(lane); }
+  int64_t NextOf(int64_t replica) const { return rows_[replica] * width_ + ColumnOf(replica); }
 
-  int64_t RowOf(int64_t lane) const { return rows_[lane]; }
+  int64_t RowOf(int64_t replica) const { return rows_[replica]; }
 
-  bool IsReady(int64_t lane) const { return (rows_[lane] + 1) * width_ <= pushed_; }
+  bool IsReady(int64_t replica) const { return (rows_[replica] + 1) * width_ <= pushed_; }
 
-  void SetLanes(int64_t lanes) {
-    shares_ = sharing_.size == 0 ? lanes : sharing_.size;
-    width_ = lanes / shares_;
+  void SetReplicas(int64_t replicas) {
+    shares_ = sharing_.size == 0 ? replicas : sharing_.size;
+    width_ = replicas / shares_;
     for (int64_t index = taken_; index < pushed_; ++index) slots_[index].left = shares_;
-    rows_.assign(lanes, 0);
+    rows_.assign(replicas, 0);
   }
 
   // Appends an element. `*element` gets the memory that a Pop left.
@@ -78,21 +78,21 @@ class LaneRows {
   bool EndsRow() const { return width_ > 0 && pushed_ % width_ == 0; }
 
   // Loads the slots of the next elements, which another core wrote.
-  void Prefetch(int64_t lane, std::size_t most) const {
-    const int64_t begin = NextOf(lane);
+  void Prefetch(int64_t replica, std::size_t most) const {
+    const int64_t begin = NextOf(replica);
     const int64_t end = std::min(pushed_, begin + static_cast<int64_t>(most) * width_);
     for (int64_t number = begin; number < end; number += width_) __builtin_prefetch(&slots_[number], /*rw=*/1);
   }
 
-  bool Pop(int64_t lane, Element* element) {
-    if (!IsReady(lane)) return false;
-    Slot& slot = slots_[NextOf(lane)];
+  bool Pop(int64_t replica, Element* element) {
+    if (!IsReady(replica)) return false;
+    Slot& slot = slots_[NextOf(replica)];
     if (--slot.left == 0) {
       std::swap(*element, slot.element);
     } else {
       *element = slot.element;
     }
-    ++rows_[lane];
+    ++rows_[replica];
     while (taken_ < pushed_ && slots_[taken_].left == 0) ++taken_;
     return true;
   }
@@ -105,9 +105,9 @@ class LaneRows {
   // Elements that were pushed and not yet used. `ahead[replica]` elements were taken and not used.
   int64_t Unused(const std::vector<int64_t>& ahead) const {
     std::vector<int64_t> used(width_, pushed_);  // By column.
-    for (std::size_t lane = 0; lane < ahead.size(); ++lane) {
-      int64_t& column = used[ColumnOf(static_cast<int64_t>(lane))];
-      column = std::min(column, rows_[lane] - ahead[lane]);
+    for (std::size_t replica = 0; replica < ahead.size(); ++replica) {
+      int64_t& column = used[ColumnOf(static_cast<int64_t>(replica))];
+      column = std::min(column, rows_[replica] - ahead[replica]);
     }
     return std::accumulate(used.begin(), used.end(), pushed_, std::minus<int64_t>());
   }
@@ -118,9 +118,9 @@ class LaneRows {
     int64_t left = 0;  // Replicas that have yet to take it.
   };
 
-  int64_t ColumnOf(int64_t lane) const {
-    if (shares_ == 1) return lane;
-    return Group::Of(sharing_, lane, static_cast<int64_t>(rows_.size())).number;
+  int64_t ColumnOf(int64_t replica) const {
+    if (shares_ == 1) return replica;
+    return Group::Of(sharing_, replica, static_cast<int64_t>(rows_.size())).number;
   }
 
   const Grouping sharing_;
@@ -143,7 +143,7 @@ void Prefetch(const Element&, long) {}
 // A queue that pump and program lock for each element would move between the caches of two cores each time. So a
 // replica takes a batch under the queue's lock, and then single elements from its own cache lines.
 template <typename Element>
-struct alignas(64) LaneCache {
+struct alignas(64) ReplicaCache {
   mutable Mutex mutex;
   std::vector<Element> elements IPU_GUARDED_BY(mutex);  // Those from `next` to `end` are left.
   std::size_t next IPU_GUARDED_BY(mutex) = 0;

@@ -34,29 +34,29 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 Link::~Link() { close(socket_); }
 
 void Link::End(std::vector<Ended>& ended) {
-  for (Ended& one : ended) one.done(std::move(one.outcome));
+  for (Ended& one : ended) one.done(std::move(one.status));
 }
 
-Outcome Link::Gone() const { return Outcome::Unavailable(lost_); }
+Status Link::Gone() const { return Status::Unavailable(lost_); }
 
 void Link::Send(const Calls& calls, const std::string& key, std::shared_ptr<const Message> message, Done done) {
   std::vector<Ended> ended;
-  bool answered = false;
+  bool replied = false;
   {
     const Lock lock(mutex_);
     if (calls->cancelled()) {
-      ended.push_back({std::move(done), Outcome::Cancelled("The call was cancelled.")});
+      ended.push_back({std::move(done), Status::Cancelled("The call was cancelled.")});
     } else if (!lost_.empty()) {
       ended.push_back({std::move(done), Gone()});
     } else if (const auto request = requests_.find(key); request != requests_.end()) {
-      Answer(request->second, {calls, std::move(message), std::move(done)}, ended);
+      Reply(request->second, {calls, std::move(message), std::move(done)}, ended);
       requests_.erase(request);
-      answered = true;
+      replied = true;
     } else {
       offers_.insert_or_assign(key, Offer{calls, std::move(message), std::move(done)});
     }
   }
-  if (answered) Flush();
+  if (replied) Flush();
   End(ended);
 }
 
@@ -65,7 +65,7 @@ void Link::Receive(const Calls& calls, const std::string& key, std::shared_ptr<M
   {
     const Lock lock(mutex_);
     if (calls->cancelled()) {
-      ended.push_back({std::move(done), Outcome::Cancelled("The call was cancelled.")});
+      ended.push_back({std::move(done), Status::Cancelled("The call was cancelled.")});
     } else if (!lost_.empty()) {
       ended.push_back({std::move(done), Gone()});
     } else {
@@ -96,7 +96,7 @@ uint64_t Link::Ping(Done done) {
   return number;
 }
 
-void Link::Forget(uint64_t ping, Outcome why) {
+void Link::Forget(uint64_t ping, Status why) {
   Done done;
   {
     const Lock lock(mutex_);
@@ -113,7 +113,7 @@ void Link::Cancel(const Network::Calls* calls) {
   {
     const Lock lock(mutex_);
     const auto end = [&ended](Done& done) {
-      ended.push_back({std::move(done), Outcome::Cancelled("The call was cancelled.")});
+      ended.push_back({std::move(done), Status::Cancelled("The call was cancelled.")});
     };
     for (auto offer = offers_.begin(); offer != offers_.end();) {
       const bool theirs = offer->second.calls.get() == calls;
@@ -137,11 +137,11 @@ void Link::Cancel(const Network::Calls* calls) {
   End(ended);
 }
 
-void Link::Answer(const Request& request, Offer offer, std::vector<Ended>& ended) {
+void Link::Reply(const Request& request, Offer offer, std::vector<Ended>& ended) {
   const std::size_t bytes = offer.message->bytes();
   if (bytes != request.bytes) {
     Queue({FrameHeader::kOtherSize, 0, request.number, bytes});
-    ended.push_back({std::move(offer.done), Outcome::Ok()});  // The requester reports the error.
+    ended.push_back({std::move(offer.done), Status::Ok()});  // The requester reports the error.
     return;
   }
   Queue({FrameHeader::kData, 0, request.number, bytes});
@@ -179,8 +179,8 @@ void Link::Flush() {
         break;
       }
       // The reader reports a lost worker, after it has read what came before.
-      const Outcome outcome = error == 0 ? Outcome::Ok() : Outcome::Unavailable(ErrorText(error));
-      if (frame.done != nullptr) ended.push_back({std::move(frame.done), outcome});
+      const Status status = error == 0 ? Status::Ok() : Status::Unavailable(ErrorText(error));
+      if (frame.done != nullptr) ended.push_back({std::move(frame.done), status});
       frames_.pop_front();
     }
     writing_ = false;
@@ -281,7 +281,7 @@ bool Link::Take(const FrameHeader& header, const std::string& key) {
     switch (header.kind) {
       case FrameHeader::kAsk:
         if (const auto offer = offers_.find(key); offer != offers_.end()) {
-          Answer({header.number, header.bytes}, std::move(offer->second), ended);
+          Reply({header.number, header.bytes}, std::move(offer->second), ended);
           offers_.erase(offer);
         } else {
           requests_.insert_or_assign(key, Request{header.number, header.bytes});
@@ -307,8 +307,8 @@ bool Link::Take(const FrameHeader& header, const std::string& key) {
         if (const auto wanted = awaited_.find(header.number); wanted != awaited_.end()) {
           ended.push_back(
               {std::move(wanted->second.done),
-               Outcome::InvalidArgument(std::to_string(header.bytes) + " bytes, where " +
-                                        std::to_string(wanted->second.message->bytes()) + " were expected.")});
+               Status::InvalidArgument(std::to_string(header.bytes) + " bytes, where " +
+                                       std::to_string(wanted->second.message->bytes()) + " were expected.")});
           awaited_.erase(wanted);
         }
         break;
@@ -317,7 +317,7 @@ bool Link::Take(const FrameHeader& header, const std::string& key) {
         break;
       case FrameHeader::kPong:
         if (const auto ping = pings_.find(header.number); ping != pings_.end()) {
-          ended.push_back({std::move(ping->second), Outcome::Ok()});
+          ended.push_back({std::move(ping->second), Status::Ok()});
           pings_.erase(ping);
         }
         break;
@@ -341,7 +341,7 @@ void Link::Complete() {
   }
   reading_ = 0;
   body_ = nullptr;
-  if (done != nullptr) done(Outcome::Ok());
+  if (done != nullptr) done(Status::Ok());
 }
 
 // Fails all that is open and comes later. Returns false.
@@ -437,7 +437,7 @@ Link::Calls Own(const std::shared_ptr<Network::Calls>& calls) { return std::stat
 }  // namespace
 
 std::shared_ptr<Links> Links::Make(const std::vector<int>& sockets, int listener, const std::string& refusal,
-                                   Outcome* outcome) {
+                                   Status* status) {
   const auto polled = std::make_shared<Polled>(listener, refusal);
   for (const int socket : sockets) {
     if (socket < 0) {
@@ -450,9 +450,9 @@ std::shared_ptr<Links> Links::Make(const std::vector<int>& sockets, int listener
   }
   bool watched = polled->Watch(polled->stop) && (listener < 0 || polled->Watch(listener));
   for (const auto& [socket, link] : polled->by_socket) watched = polled->Watch(socket) && watched;
-  *outcome = watched ? StartThread("ipu-links", [polled] { Poll(polled); })
-                     : Outcome{Code::kResourceExhausted, "The system has no more descriptors of files."};
-  return outcome->ok() ? std::shared_ptr<Links>(new Links(polled)) : nullptr;
+  *status = watched ? StartThread("ipu-links", [polled] { Poll(polled); })
+                    : Status{Code::kResourceExhausted, "The system has no more descriptors of files."};
+  return status->ok() ? std::shared_ptr<Links>(new Links(polled)) : nullptr;
 }
 
 Links::~Links() {
@@ -502,7 +502,7 @@ void Links::Check(int64_t worker, std::chrono::nanoseconds limit, Done done) {
   const uint64_t ping = To(worker).Ping(std::move(done));
   Deadlines::Global().Add(Deadlines::Clock::now() + limit, [polled = polled_, worker, ping] {
     polled->links.at(static_cast<std::size_t>(worker))
-        ->Forget(ping, Outcome::DeadlineExceeded("The worker does not answer."));
+        ->Forget(ping, Status::DeadlineExceeded("The worker does not answer."));
   });
 }
 

@@ -15,7 +15,7 @@
 
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/network.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -69,7 +69,7 @@ class Link {
 
   // Checks that the worker responds; the result is for Forget.
   uint64_t Ping(Done done) IPU_EXCLUDES(mutex_);
-  void Forget(uint64_t ping, Outcome why) IPU_EXCLUDES(mutex_);
+  void Forget(uint64_t ping, Status why) IPU_EXCLUDES(mutex_);
 
   void Cancel(const Network::Calls* calls) IPU_EXCLUDES(mutex_);
 
@@ -106,10 +106,10 @@ class Link {
   };
   struct Ended {
     Done done;
-    Outcome outcome;
+    Status status;
   };
 
-  void Answer(const Request& request, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  void Reply(const Request& request, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
   void Queue(const FrameHeader& header, const std::string& key = "") IPU_REQUIRES(mutex_);
   void Flush() IPU_EXCLUDES(mutex_);
   int WriteSome(Frame& frame) const;
@@ -119,7 +119,7 @@ class Link {
   bool Take(const FrameHeader& header, const std::string& key) IPU_EXCLUDES(mutex_);
   void Complete() IPU_EXCLUDES(mutex_);
   bool Lose(const std::string& why) IPU_EXCLUDES(mutex_);
-  Outcome Gone() const IPU_REQUIRES(mutex_);
+  Status Gone() const IPU_REQUIRES(mutex_);
 
   static void End(std::vector<Ended>& ended);
 
@@ -152,7 +152,7 @@ class Links : public Network {
   // `sockets` are connected, by worker; -1 for this process. Whoever connects to the non-blocking `listener` (-1: none)
   // is sent `refusal`. The links close all of them; on an error the result is null and they are closed at once.
   static std::shared_ptr<Links> Make(const std::vector<int>& sockets, int listener, const std::string& refusal,
-                                     Outcome* outcome);
+                                     Status* status);
   ~Links() override;
 
   std::shared_ptr<Calls> NewCalls() override;

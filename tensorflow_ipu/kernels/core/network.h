@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -40,7 +40,7 @@ class Message {
 // it takes.
 class Network {
  public:
-  using Done = std::function<void(Outcome)>;
+  using Done = std::function<void(Status)>;
 
   // Calls that are cancelled together.
   class Calls {

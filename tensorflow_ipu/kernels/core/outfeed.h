@@ -14,7 +14,7 @@
 
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -42,7 +42,7 @@ class Outfeed {
   // `count` whole rows; for each replica the pieces that hold them in order.
   struct Taken {
     int64_t count = 0;
-    int64_t lanes = 0;
+    int64_t replicas = 0;
     int64_t layout = 0;
     std::vector<std::vector<Rows>> pieces;
   };
@@ -56,14 +56,15 @@ class Outfeed {
 
   // Appends an element; in mode kLast it replaces the replica's element. `layout` identifies its structure, types and
   // shapes, which all elements of a queue share. Fails without memory.
-  Outcome Append(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) IPU_EXCLUDES(mutex_);
+  Status Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
+      IPU_EXCLUDES(mutex_);
 
   // Notes the layout where no data passes between host and device.
   void Declare(int64_t layout) IPU_EXCLUDES(mutex_);
 
   // Takes up to `most` whole rows; waits for one if there are none. Takes none if `layout` is not 0 and differs from
   // that of the elements.
-  Taken Take(std::chrono::nanoseconds patience, int64_t layout = 0, int64_t most = kNoLimit) IPU_EXCLUDES(mutex_);
+  Taken Take(std::chrono::nanoseconds timeout, int64_t layout = 0, int64_t most = kNoLimit) IPU_EXCLUDES(mutex_);
 
   // Puts rows that could not be used back in front. In mode kLast a later one is kept.
   void PutBack(Taken taken) IPU_EXCLUDES(mutex_);
@@ -75,7 +76,7 @@ class Outfeed {
   int64_t layout() const IPU_EXCLUDES(mutex_);
 
   // Replicas of the program that enqueued last; 0 before the first element.
-  int64_t lanes() const IPU_EXCLUDES(mutex_);
+  int64_t replicas() const IPU_EXCLUDES(mutex_);
 
   // Whole rows that are ready.
   int64_t ready() const IPU_EXCLUDES(mutex_);
@@ -88,20 +89,21 @@ class Outfeed {
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Lane {
+  struct Replica {
     std::deque<Rows> pieces;
     int64_t count = 0;
   };
 
-  Outcome TryAppend(int64_t lane, int64_t lanes, int64_t layout, const std::vector<Leaf>& leaves) IPU_REQUIRES(mutex_);
+  Status TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
+      IPU_REQUIRES(mutex_);
   Taken TakeReady(int64_t layout, int64_t most) IPU_REQUIRES(mutex_);
   bool Holds() const IPU_REQUIRES(mutex_);
   int64_t Ready() const IPU_REQUIRES(mutex_);
   // Null without memory.
-  Rows* PieceWithRoom(Lane* lane) IPU_REQUIRES(mutex_);
+  Rows* PieceWithRoom(Replica* replica) IPU_REQUIRES(mutex_);
   bool HasMemoryFor(std::size_t bytes) IPU_REQUIRES(mutex_);
-  std::size_t Unread() const IPU_REQUIRES(mutex_);  // In bytes.
-  Outcome Full() const IPU_REQUIRES(mutex_);
+  std::size_t UnreadBytes() const IPU_REQUIRES(mutex_);  // In bytes.
+  Status Full() const IPU_REQUIRES(mutex_);
 
   const std::string name_;
   const Mode mode_;
@@ -116,26 +118,26 @@ class Outfeed {
   int64_t woken_ns_ IPU_GUARDED_BY(mutex_) = 0;
   // Bytes to allocate before the next check of the available memory.
   std::size_t until_check_ IPU_GUARDED_BY(mutex_) = 0;
-  std::vector<Lane> lanes_ IPU_GUARDED_BY(mutex_);
+  std::vector<Replica> replicas_ IPU_GUARDED_BY(mutex_);
 };
 
 // Copies one leaf of every row to `to`, with the replicas of a row side by side.
 inline void StackLeaf(const Outfeed::Taken& taken, std::size_t row_bytes, std::size_t offset, std::size_t bytes,
                       std::byte* to) {
-  const std::size_t lanes = taken.pieces.size();
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    std::byte* at = to + lane * bytes;
-    for (const Rows& piece : taken.pieces[lane]) {
+  const std::size_t replicas = taken.pieces.size();
+  for (std::size_t replica = 0; replica < replicas; ++replica) {
+    std::byte* at = to + replica * bytes;
+    for (const Rows& piece : taken.pieces[replica]) {
       const std::byte* from = piece.data.get() + static_cast<std::size_t>(piece.begin) * row_bytes + offset;
       const std::size_t rows = static_cast<std::size_t>(piece.end - piece.begin);
-      if (lanes == 1 && bytes == row_bytes) {
+      if (replicas == 1 && bytes == row_bytes) {
         std::memcpy(at, from, rows * bytes);
         at += rows * bytes;
         continue;
       }
       for (std::size_t row = 0; row < rows; ++row) {
         std::memcpy(at, from + row * row_bytes, bytes);
-        at += lanes * bytes;
+        at += replicas * bytes;
       }
     }
   }

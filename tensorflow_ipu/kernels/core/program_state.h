@@ -13,8 +13,8 @@ namespace tensorflow_ipu::core {
 // The int64 vector in an `IpuFeedState` variable, which the program reads and assigns at each use.
 struct ProgramState {
   int64_t number;  // Of a Registry; below 0 it is the order of a program (see OrderedState).
-  int64_t lane;
-  int64_t lanes;
+  int64_t replica;
+  int64_t replicas;
   int64_t count;  // Uses so far: makes each use depend on the one before.
 
   // The name of the variable that holds this state before its first use, from which it can be restored.

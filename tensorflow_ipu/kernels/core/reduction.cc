@@ -212,22 +212,22 @@ void ReduceBooleans(Reduction reduction, const Step& step, const std::vector<con
 
 // TensorFlow's threads flush subnormal numbers and others do not. All compute as IEEE 754 says, so that the result does
 // not depend on the thread.
-class FloatsByTheBook {
+class Ieee754Floats {
  public:
 #if defined(__SSE2__)
   // `fesetenv` also loads the x87 state, which takes as long as the rest of a small reduction.
-  FloatsByTheBook() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
-  ~FloatsByTheBook() { _mm_setcsr(before_); }
+  Ieee754Floats() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
+  ~Ieee754Floats() { _mm_setcsr(before_); }
 #else
-  FloatsByTheBook() {
+  Ieee754Floats() {
     std::fegetenv(&before_);
     std::fesetenv(FE_DFL_ENV);
   }
-  ~FloatsByTheBook() { std::fesetenv(&before_); }
+  ~Ieee754Floats() { std::fesetenv(&before_); }
 #endif
 
-  FloatsByTheBook(const FloatsByTheBook&) = delete;
-  FloatsByTheBook& operator=(const FloatsByTheBook&) = delete;
+  Ieee754Floats(const Ieee754Floats&) = delete;
+  Ieee754Floats& operator=(const Ieee754Floats&) = delete;
 
  private:
 #if defined(__SSE2__)
@@ -301,7 +301,7 @@ void ReduceAt(DataType type, Reduction reduction, const Step& step, const std::v
     default:
       break;
   }
-  const FloatsByTheBook by_the_book;
+  const Ieee754Floats ieee754;
   switch (type) {
     case DataType::kF16:
       return ReduceNumbers<F16>(reduction, step, inputs, count, out);

@@ -35,13 +35,13 @@ struct ReplicaGroup::PendingCollective {
   int64_t arrived = 0;
   // By place: the rank among the replicas of this process. A null callback has not arrived.
   std::vector<Contribution> contributions;
-  std::vector<Deliver> delivers;
+  std::vector<Callback> callbacks;
   std::vector<Samples::Clock::time_point> since;  // When those who wait arrived.
   std::optional<Deadlines::Ticket> deadline;
 
   int64_t places() const { return share.count; }
   int64_t Replica(int64_t place) const { return group.Replica(share.first + place); }
-  bool HasArrived(int64_t place) const { return delivers[place] != nullptr; }
+  bool HasArrived(int64_t place) const { return callbacks[place] != nullptr; }
 
   std::string Replicas(bool arrived) const;
 };
@@ -68,7 +68,7 @@ void ReplicaGroup::Begin(int64_t replicas, int64_t worker, int64_t workers,
                          std::shared_ptr<DistributedRun> distributed_run,
                          const std::vector<std::shared_ptr<CallSite>>& sites) {
   const Lock lock(mutex_);
-  FailAll(Outcome::Cancelled("Another run began on `" + device_ + "`."));
+  FailAll(Status::Cancelled("Another run began on `" + device_ + "`."));
   ++run_;
   first_ = worker * replicas;
   all_ = workers * replicas;
@@ -104,7 +104,7 @@ void ReplicaGroup::Leave(int64_t replica) {
   }
 }
 
-void ReplicaGroup::Abort(Outcome why) {
+void ReplicaGroup::Abort(Status why) {
   std::shared_ptr<DistributedRun> distributed_run;
   {
     const Lock lock(mutex_);
@@ -136,12 +136,12 @@ void ReplicaGroup::Close(PendingCollective& pending) {
   open_.pop_back();
 }
 
-void ReplicaGroup::Fail(const std::shared_ptr<PendingCollective>& pending, const Outcome& why) {
+void ReplicaGroup::Fail(const std::shared_ptr<PendingCollective>& pending, const Status& why) {
   Close(*pending);
-  AnswerLater(std::move(pending->delivers), why);
+  RunCallbacksLater(std::move(pending->callbacks), why);
 }
 
-void ReplicaGroup::FailAll(const Outcome& why) {
+void ReplicaGroup::FailAll(const Status& why) {
   while (!open_.empty()) Fail(std::shared_ptr<PendingCollective>(open_.back()), why);
 }
 
@@ -164,7 +164,7 @@ void ReplicaGroup::GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t 
   const std::shared_ptr<PendingCollective> pending = weak.lock();
   if (pending == nullptr || !pending->at.has_value()) return;
   pending->deadline.reset();
-  Fail(pending, Outcome::DeadlineExceeded(
+  Fail(pending, Status::DeadlineExceeded(
                     pending->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
                     pending->Replicas(false) + " in " + pending->site->Called() +
                     ", the limit for waits. Let all replicas of a group take the same branches, or raise the limit "
@@ -201,7 +201,7 @@ void ReplicaGroup::Watch() {
           " " + pending->Replicas(true) + " for " + pending->Replicas(false) + " in " + pending->site->Called() + ";";
     }
     words.back() = '.';
-    FailAll(Outcome::FailedPrecondition(words + " Let all replicas of a group take the same branches."));
+    FailAll(Status::FailedPrecondition(words + " Let all replicas of a group take the same branches."));
   }
   WatchLater();
 }
@@ -210,7 +210,7 @@ void ReplicaGroup::Watch() {
 class Work {
  public:
   // By rank; all contributions match.
-  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Deliver> delivers,
+  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Callback> callbacks,
        std::shared_ptr<RunningMedian> run_time);
 
   // Returns whether the collective is done; if not, other threads do it and call the caller's callback too. The last to
@@ -219,28 +219,30 @@ class Work {
 
  private:
   Exchange exchange_;
-  std::vector<Deliver> delivers_;  // Of the thread that does the last piece.
+  std::vector<Callback> callbacks_;  // Of the thread that does the last piece.
   const std::shared_ptr<RunningMedian> run_time_;
 };
 
-Work::Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Deliver> delivers,
+Work::Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Callback> callbacks,
            std::shared_ptr<RunningMedian> run_time)
-    : exchange_(collective, std::move(contributions)), delivers_(std::move(delivers)), run_time_(std::move(run_time)) {}
+    : exchange_(collective, std::move(contributions)),
+      callbacks_(std::move(callbacks)),
+      run_time_(std::move(run_time)) {}
 
 bool Work::Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
   if (work->exchange_.bytes() >= kSharedBytes) {
     const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
     for (int64_t i = 0; i < helpers; ++i) {
-      Executor::Global().Run([work](const Outcome& started) {
+      Executor::Global().Run([work](const Status& started) {
         if (!started.ok()) return;  // The others do its pieces.
         Executor::SpinAfterTask(TaskSpin(*work->run_time_));
-        if (work->exchange_.DoSome()) AnswerFromTask(std::move(work->delivers_), work->run_time_);
+        if (work->exchange_.DoSome()) RunCallbacksFromTask(std::move(work->callbacks_), work->run_time_);
       });
     }
   }
   if (!work->exchange_.DoSome()) return false;
-  work->delivers_[own_rank] = nullptr;
-  Answer(std::move(work->delivers_), work->run_time_);
+  work->callbacks_[own_rank] = nullptr;
+  RunCallbacks(std::move(work->callbacks_), work->run_time_);
   return true;
 }
 
@@ -267,8 +269,8 @@ void NoteCollective(std::size_t bytes) {
 
 }  // namespace
 
-std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
-                                        Contribution contribution, Deliver deliver) {
+std::optional<Status> CallSite::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
+                                       Contribution contribution, Callback callback) {
   if (replicas == 1) return PerformAlone(collective, std::move(contribution));
   std::shared_ptr<PendingCollective> complete;
   std::shared_ptr<DistributedRun> distributed_run;
@@ -278,7 +280,7 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
   int64_t use = 0;
   {
     const Lock lock(replica_group_->mutex_);
-    Outcome refusal = Refusal(replica, replicas, collective);
+    Status refusal = Refusal(replica, replicas, collective);
     if (!refusal.ok()) return refusal;
     const Group group = Group::Of(collective.grouping, replica, replicas);
     std::shared_ptr<PendingCollective>& pending = pending_[group.number];
@@ -288,7 +290,7 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
     if (pending == nullptr) pending = Open(group, share);
     place = group.rank - pending->share.first;
     pending->contributions[place] = std::move(contribution);
-    pending->delivers[place] = std::move(deliver);
+    pending->callbacks[place] = std::move(callback);
     ++replica_group_->waits_[replica - replica_group_->first_];
     ++replica_group_->arrivals_;
     if (++pending->arrived < pending->places()) {
@@ -315,52 +317,52 @@ std::optional<Outcome> CallSite::Arrive(int64_t replica, int64_t replicas, const
     return std::nullopt;
   }
   const auto work =
-      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->delivers), run_time_);
+      std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->callbacks), run_time_);
   if (!Work::Perform(work, place)) return std::nullopt;
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
 void CallSite::Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
                      const Collective& collective, PendingCollective& pending, int64_t local) {
-  const auto delivers = std::make_shared<std::vector<Deliver>>(std::move(pending.delivers));
-  auto answer = [delivers, run_time = run_time_](Outcome outcome) {
-    if (outcome.ok()) return AnswerFromTask(std::move(*delivers), run_time);
-    AnswerLater(std::move(*delivers), outcome);
+  const auto callbacks = std::make_shared<std::vector<Callback>>(std::move(pending.callbacks));
+  auto done = [callbacks, run_time = run_time_](Status status) {
+    if (status.ok()) return RunCallbacksFromTask(std::move(*callbacks), run_time);
+    RunCallbacksLater(std::move(*callbacks), status);
   };
   if (distributed_run == nullptr) {
-    return answer(Outcome::FailedPrecondition("The replicas of several workers were to meet in " + Called() +
-                                              ", in a run that this worker has by itself."));
+    return done(Status::FailedPrecondition("The replicas of several workers were to meet in " + Called() +
+                                           ", in a run that this worker has by itself."));
   }
   std::vector<Share> shares = SharesOf(pending.group, local);
   const std::size_t own =
       static_cast<std::size_t>(std::find(shares.begin(), shares.end(), pending.share) - shares.begin());
   distributed_run->Cross(Called(), key, Packer(collective, std::move(pending.contributions), std::move(shares), own),
-                         std::move(answer));
+                         std::move(done));
 }
 
 void CallSite::Close() {
   const Lock lock(replica_group_->mutex_);
-  Fail(Outcome::Cancelled("The program of " + Called() + " was deleted while it ran."));
+  Fail(Status::Cancelled("The program of " + Called() + " was deleted while it ran."));
 }
 
-Outcome CallSite::PerformAlone(const Collective& collective, Contribution contribution) const {
+Status CallSite::PerformAlone(const Collective& collective, Contribution contribution) const {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
-  for (Outcome outcome : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
-    if (!outcome.ok()) return {outcome.code, "In " + Called() + ", " + outcome.message};
+  for (Status status : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
+    if (!status.ok()) return {status.code, "In " + Called() + ", " + status.message};
   }
   NoteCollective(BytesOf(contribution));
   Exchange(collective, {std::move(contribution)}).DoSome();
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
-Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective) {
+Status CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective) {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
   if (replica_group_->aborted_.has_value()) return *replica_group_->aborted_;
   const int64_t first = replica_group_->first_;
   if (replica_group_->all_ != replicas || replica < first || replica >= first + replica_group_->Local()) {
-    return Outcome::FailedPrecondition("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
-                                       " came to " + Called() + ", and no such run is under way on `" +
-                                       replica_group_->device_ + "`. Run the program with `IPUStrategy.run`.");
+    return Status::FailedPrecondition("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
+                                      " came to " + Called() + ", and no such run is under way on `" +
+                                      replica_group_->device_ + "`. Run the program with `IPUStrategy.run`.");
   }
   if (run_ != replica_group_->run_) {
     run_ = replica_group_->run_;
@@ -372,24 +374,24 @@ Outcome CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& c
   }
   if (failure_.has_value()) return *failure_;
   if (!collective_.has_value()) {
-    Outcome outcome = collective.Check(replicas);
-    if (!outcome.ok()) return Fail({outcome.code, "In " + Called() + ", " + outcome.message});
+    Status status = collective.Check(replicas);
+    if (!status.ok()) return Fail({status.code, "In " + Called() + ", " + status.message});
     collective_ = collective;
     pending_.resize(replicas);
   }
   if (!(*collective_ == collective)) {
-    return Fail(Outcome::InvalidArgument("The replicas do not agree on what to do in " + Called() + ": replica " +
-                                         std::to_string(replica) +
-                                         " brings another operation or group size than those before. Run the same "
-                                         "program on all of them."));
+    return Fail(Status::InvalidArgument("The replicas do not agree on what to do in " + Called() + ": replica " +
+                                        std::to_string(replica) +
+                                        " brings another operation or group size than those before. Run the same "
+                                        "program on all of them."));
   }
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
-Outcome CallSite::Refusal(const Group& group, const Share& share, const PendingCollective* pending,
-                          const Collective& collective, const Contribution& contribution) {
-  Outcome outcome = CheckOperands(collective, group.size, contribution);
-  if (!outcome.ok()) return Fail({outcome.code, "In " + Called() + ", " + outcome.message});
+Status CallSite::Refusal(const Group& group, const Share& share, const PendingCollective* pending,
+                         const Collective& collective, const Contribution& contribution) {
+  Status status = CheckOperands(collective, group.size, contribution);
+  if (!status.ok()) return Fail({status.code, "In " + Called() + ", " + status.message});
   const int64_t replica = group.Replica(group.rank);
   for (int64_t place = 0; place < share.count; ++place) {
     const int64_t other = group.Replica(share.first + place);
@@ -398,7 +400,7 @@ Outcome CallSite::Refusal(const Group& group, const Share& share, const PendingC
         return Fail({Code::kInternal, "Replica " + std::to_string(replica) + " came twice to " + Called() + "."});
       }
       if (!Match(pending->contributions[place], contribution)) {
-        return Fail(Outcome::InvalidArgument(
+        return Fail(Status::InvalidArgument(
             "The replicas do not agree on the operands of " + Called() + ": replica " + std::to_string(other) +
             " brings " + Described(pending->contributions[place]) + ", and replica " + std::to_string(replica) + " " +
             Described(contribution) + ". Run the same program on all of them."));
@@ -407,10 +409,10 @@ Outcome CallSite::Refusal(const Group& group, const Share& share, const PendingC
       return NeverComplete(group, Listed({replica}));
     }
   }
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
-Outcome CallSite::Fail(Outcome why) {
+Status CallSite::Fail(Status why) {
   failure_ = std::move(why);
   for (std::size_t group = 0; group < pending_.size(); ++group) {
     if (const std::shared_ptr<PendingCollective> pending = pending_[group]) replica_group_->Fail(pending, *failure_);
@@ -424,7 +426,7 @@ std::shared_ptr<CallSite::PendingCollective> CallSite::Open(const Group& group, 
   pending->group = group;
   pending->share = share;
   pending->contributions.resize(pending->places());
-  pending->delivers.resize(pending->places());
+  pending->callbacks.resize(pending->places());
   pending->since.reserve(pending->places());
   const int64_t limit = wait_limit_ns;
   if (limit > 0) {
@@ -440,15 +442,15 @@ std::shared_ptr<CallSite::PendingCollective> CallSite::Open(const Group& group, 
 
 std::string CallSite::Called() const { return "the collective `" + name_ + "`"; }
 
-Outcome CallSite::Interrupted() const { return Outcome::Cancelled("The run was interrupted in " + Called() + "."); }
+Status CallSite::Interrupted() const { return Status::Cancelled("The run was interrupted in " + Called() + "."); }
 
-Outcome CallSite::NeverComplete(const Group& group, const std::string& arrived) {
+Status CallSite::NeverComplete(const Group& group, const std::string& arrived) {
   std::vector<int64_t> gone;
   const Share share = replica_group_->ShareOf(group);
   for (int64_t rank = share.first; rank < share.first + share.count; ++rank) {
     if (!replica_group_->IsHere(group.Replica(rank))) gone.push_back(group.Replica(rank));
   }
-  Outcome why = Outcome::FailedPrecondition(
+  Status why = Status::FailedPrecondition(
       "In a run of replicas, " + Called() + " was reached by " + arrived + ", but never will be by " + Listed(gone) +
       ", whose program has ended. All replicas of a group must come to it equally often: keep it out of branches and "
       "loops that differ between them.");

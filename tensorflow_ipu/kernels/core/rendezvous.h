@@ -18,7 +18,7 @@
 #include "tensorflow_ipu/kernels/core/exchange.h"
 #include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 
 namespace tensorflow_ipu::core {
@@ -59,7 +59,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   void Leave(int64_t replica) IPU_EXCLUDES(mutex_);
 
   // Fails waiting and later arrivals of this run; the first status counts.
-  void Abort(Outcome why) IPU_EXCLUDES(mutex_);
+  void Abort(Status why) IPU_EXCLUDES(mutex_);
 
   // Arrivals that wait.
   int64_t waiting() const IPU_EXCLUDES(mutex_);
@@ -69,8 +69,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   struct PendingCollective;
 
   void Close(PendingCollective& pending) IPU_REQUIRES(mutex_);
-  void Fail(const std::shared_ptr<PendingCollective>& pending, const Outcome& why) IPU_REQUIRES(mutex_);
-  void FailAll(const Outcome& why) IPU_REQUIRES(mutex_);
+  void Fail(const std::shared_ptr<PendingCollective>& pending, const Status& why) IPU_REQUIRES(mutex_);
+  void FailAll(const Status& why) IPU_REQUIRES(mutex_);
   bool AllWait() const IPU_REQUIRES(mutex_);
   int64_t Local() const IPU_REQUIRES(mutex_) { return static_cast<int64_t>(here_.size()); }
   bool IsHere(int64_t replica) const IPU_REQUIRES(mutex_) { return here_[replica - first_]; }
@@ -91,7 +91,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   std::shared_ptr<DistributedRun> distributed_run_ IPU_GUARDED_BY(mutex_);
   std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // By replica of this process: whether its program runs.
   std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // By replica: how many of its arrivals wait.
-  std::optional<Outcome> aborted_ IPU_GUARDED_BY(mutex_);
+  std::optional<Status> aborted_ IPU_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<PendingCollective>> open_ IPU_GUARDED_BY(mutex_);
   int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
 
@@ -124,8 +124,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
 
   // A replica arrives with its contribution. The buffers must stay until the status is returned or, if none is,
   // `callback` is called. A single replica needs no run.
-  std::optional<Outcome> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
-                                Contribution contribution, Deliver deliver);
+  std::optional<Status> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
+                               Contribution contribution, Callback callback);
 
   // Fails all waits: the program is gone.
   void Close();
@@ -134,14 +134,14 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   friend class ReplicaGroup;
   using PendingCollective = ReplicaGroup::PendingCollective;
 
-  Outcome PerformAlone(const Collective& collective, Contribution contribution) const;
+  Status PerformAlone(const Collective& collective, Contribution contribution) const;
   std::string Called() const;
-  Outcome Interrupted() const;
+  Status Interrupted() const;
 
   // Why a replica may not arrive here, or not in its group's pending collective (which may be null).
-  Outcome Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(replica_group_->mutex_);
-  Outcome Refusal(const Group& group, const Share& share, const PendingCollective* pending,
-                  const Collective& collective, const Contribution& contribution) IPU_REQUIRES(replica_group_->mutex_);
+  Status Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(replica_group_->mutex_);
+  Status Refusal(const Group& group, const Share& share, const PendingCollective* pending, const Collective& collective,
+                 const Contribution& contribution) IPU_REQUIRES(replica_group_->mutex_);
 
   std::shared_ptr<PendingCollective> Open(const Group& group, const Share& share) IPU_REQUIRES(replica_group_->mutex_);
   void Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
@@ -149,9 +149,9 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
 
   // Why a group can never meet again after a replica has left. The first message is kept: later more replicas may have
   // left because of the failure.
-  Outcome NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(replica_group_->mutex_);
+  Status NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(replica_group_->mutex_);
 
-  Outcome Fail(Outcome why) IPU_REQUIRES(replica_group_->mutex_);
+  Status Fail(Status why) IPU_REQUIRES(replica_group_->mutex_);
 
   const std::string name_;
   const std::shared_ptr<ReplicaGroup> replica_group_;
@@ -162,10 +162,10 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   // Reset for each run of the replica group.
   int64_t run_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;
   std::optional<Collective> collective_ IPU_GUARDED_BY(replica_group_->mutex_);  // Of the first arrival.
-  std::optional<Outcome> failure_ IPU_GUARDED_BY(replica_group_->mutex_);
+  std::optional<Status> failure_ IPU_GUARDED_BY(replica_group_->mutex_);
   std::vector<std::shared_ptr<PendingCollective>> pending_
       IPU_GUARDED_BY(replica_group_->mutex_);                               // The open one of each group, or null.
-  std::map<int64_t, Outcome> lost_ IPU_GUARDED_BY(replica_group_->mutex_);  // By group.
+  std::map<int64_t, Status> lost_ IPU_GUARDED_BY(replica_group_->mutex_);   // By group.
   std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(replica_group_->mutex_);  // By group: how many spanned workers.
   int64_t ordinal_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;              // Among the sites of a distributed run.
 };

@@ -17,7 +17,7 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-Outcome NoThread(const char* name, const std::system_error& error) {
+Status NoThread(const char* name, const std::system_error& error) {
   return {Code::kResourceExhausted,
           std::string("The system gives this process no further thread (`") + name + "`: " + error.what() +
               "). Raise the limit (`ulimit -u`, the container's `pids` limit, or memory where that is limited), or "
@@ -26,7 +26,7 @@ Outcome NoThread(const char* name, const std::system_error& error) {
 
 }  // namespace
 
-Outcome StartThread(const char* name, std::function<void()> work) {
+Status StartThread(const char* name, std::function<void()> work) {
   try {
     std::thread([name, work = std::move(work)]() mutable {
       pthread_setname_np(pthread_self(), name);  // Else it has the name of the thread that started it.
@@ -36,11 +36,11 @@ Outcome StartThread(const char* name, std::function<void()> work) {
   } catch (const std::system_error& error) {
     return NoThread(name, error);
   }
-  return Outcome::Ok();
+  return Status::Ok();
 }
 
-Outcome TryThreads(const char* name, int count) {
-  Outcome outcome;
+Status TryThreads(const char* name, int count) {
+  Status status;
   std::promise<void> all;
   const std::shared_future<void> begun = all.get_future().share();
   std::vector<std::thread> threads;
@@ -53,11 +53,11 @@ Outcome TryThreads(const char* name, int count) {
       });
     }
   } catch (const std::system_error& error) {
-    outcome = NoThread(name, error);
+    status = NoThread(name, error);
   }
   all.set_value();
   for (std::thread& thread : threads) thread.join();  // Until then the system counts them.
-  return outcome;
+  return status;
 }
 
 Deadlines& Deadlines::Global() {
@@ -65,14 +65,14 @@ Deadlines& Deadlines::Global() {
   return *deadlines;
 }
 
-Outcome Deadlines::Prepare() {
+Status Deadlines::Prepare() {
   const Lock lock(mutex_);
   return Start();
 }
 
-Outcome Deadlines::Start() {
-  if (started_) return Outcome::Ok();
-  Outcome started = StartThread("ipu-deadlines", [this] { Work(); });
+Status Deadlines::Start() {
+  if (started_) return Status::Ok();
+  Status started = StartThread("ipu-deadlines", [this] { Work(); });
   started_ = started.ok();
   return started;
 }
@@ -147,12 +147,12 @@ void Executor::Run(Task task) {
     tasks_ready_.NotifyOne();  // Without the lock, which the woken thread takes first.
     return;
   }
-  Outcome started = StartThread("ipu-program", [this] { Work(); });
+  Status started = StartThread("ipu-program", [this] { Work(); });
   if (!started.ok()) Refuse(std::move(started));
 }
 
 // Off this thread, which may hold locks that a failing program needs.
-void Executor::Refuse(Outcome why) {
+void Executor::Refuse(Status why) {
   Task task;
   {
     const Lock lock(mutex_);
@@ -207,7 +207,7 @@ void Executor::Work() {
     while (!after_this.empty()) {
       const Task task = std::move(after_this.front());
       after_this.pop_front();
-      task(Outcome::Ok());
+      task(Status::Ok());
     }
     lock.Relock();
     Finish();

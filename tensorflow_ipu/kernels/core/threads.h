@@ -12,15 +12,15 @@
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
 
 // Runs `work` on a detached thread of this name (15 letters at most). kResourceExhausted: the system has no thread.
-Outcome StartThread(const char* name, std::function<void()> work);
+Status StartThread(const char* name, std::function<void()> work);
 
 // Whether the process can start `count` more threads now, for code that would abort without them.
-Outcome TryThreads(const char* name, int count);
+Status TryThreads(const char* name, int count);
 
 // Due calls run on the one thread of the timers and must be short. Thread-safe. Never destroyed, since its thread may
 // outlive static destructors.
@@ -32,14 +32,14 @@ class Deadlines {
   static Deadlines& Global();
 
   // Starts the thread, before the process runs out of threads.
-  Outcome Prepare() IPU_EXCLUDES(mutex_);
+  Status Prepare() IPU_EXCLUDES(mutex_);
 
   Ticket Add(Clock::time_point when, std::function<void()> due) IPU_EXCLUDES(mutex_);
 
   void Remove(const Ticket& ticket) IPU_EXCLUDES(mutex_);
 
  private:
-  Outcome Start() IPU_REQUIRES(mutex_);
+  Status Start() IPU_REQUIRES(mutex_);
   void Work() IPU_EXCLUDES(mutex_);
 
   Mutex mutex_;
@@ -55,7 +55,7 @@ class Deadlines {
 class Executor {
  public:
   // If `started` is an error, the task has no thread of its own and must be short.
-  using Task = std::function<void(const Outcome& started)>;
+  using Task = std::function<void(const Status& started)>;
 
   static Executor& Global();
 
@@ -74,7 +74,7 @@ class Executor {
 
  private:
   void Work() IPU_EXCLUDES(mutex_);
-  void Refuse(Outcome why) IPU_EXCLUDES(mutex_);
+  void Refuse(Status why) IPU_EXCLUDES(mutex_);
   void Finish() IPU_REQUIRES(mutex_);
 
   bool MaySpin() const IPU_REQUIRES(mutex_);

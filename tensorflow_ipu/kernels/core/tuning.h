@@ -60,7 +60,7 @@ constexpr std::chrono::nanoseconds kWorthAThread{60000};
 
 // How long the thread of a collective's last piece spins for another thread to share the callbacks. Without: 1.04 for
 // four replicas.
-constexpr std::chrono::nanoseconds kOthersAreDone{10000};
+constexpr std::chrono::nanoseconds kAwaitSpinning{10000};
 
 // The longest spin of an executor's thread for its next task; see TaskSpin. Without: 1.2 for four replicas.
 constexpr std::chrono::nanoseconds kLongestTaskSpin{500000};
@@ -76,7 +76,7 @@ constexpr std::size_t kChunksInFlight = 4;
 constexpr std::size_t kHalvedBytes = std::size_t{64} << 10;
 
 // How often a worker that waits for others looks for the reason.
-constexpr std::chrono::milliseconds kLookEvery{500};
+constexpr std::chrono::milliseconds kPeerCheckInterval{500};
 
 constexpr std::chrono::seconds kIdleThread{2};
 

@@ -106,7 +106,7 @@ class IpuDevice : public HostDevice {
     DivideThreads();
   }
 
-  std::unique_ptr<HostDevice> Twin(const std::string& name) override {
+  std::unique_ptr<HostDevice> Copy(const std::string& name) override {
     return std::make_unique<IpuDevice>(*this, name);
   }
 

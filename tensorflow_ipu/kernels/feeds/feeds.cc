@@ -9,10 +9,10 @@ core::Registry<Infeed>& Infeeds() {
   return *infeeds;
 }
 
-core::Outcome NotStarted(const std::string& name) {
-  return core::Outcome::FailedPrecondition("The infeed queue `" + name +
-                                           "` has no dataset iterator: it was not initialized, or it was deleted. "
-                                           "Access its `initializer` before a program uses it.");
+core::Status NotStarted(const std::string& name) {
+  return core::Status::FailedPrecondition("The infeed queue `" + name +
+                                          "` has no dataset iterator: it was not initialized, or it was deleted. "
+                                          "Access its `initializer` before a program uses it.");
 }
 
 std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
@@ -21,7 +21,7 @@ std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
   return queue;
 }
 
-void Infeed::Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump) {
+void Infeed::SetPump(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump) {
   {
     const core::Lock lock(mutex_);
     if (queue_ == queue) {
@@ -32,9 +32,9 @@ void Infeed::Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pu
   pump->Stop();
 }
 
-bool Infeed::Stop(std::chrono::nanoseconds patience) { return Replace(nullptr, patience); }
+bool Infeed::Stop(std::chrono::nanoseconds timeout) { return Replace(nullptr, timeout); }
 
-bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience) {
+bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds timeout) {
   std::shared_ptr<Pump> pump;
   {
     const core::Lock lock(mutex_);
@@ -45,7 +45,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
   }
   if (pump != nullptr) pump->Stop();
   if (queue != nullptr) queue->Close();  // A failed start left no pump to do it.
-  if (pump != nullptr && patience.count() > 0) pump->Await(patience);
+  if (pump != nullptr && timeout.count() > 0) pump->Await(timeout);
   return queue != nullptr;
 }
 

@@ -110,11 +110,11 @@ class Infeed {
   std::shared_ptr<InfeedQueue> Restart(std::vector<std::size_t> sizes);
 
   // Sets the pump of the pass of `queue`. Stops the pump if that pass is over.
-  void Adopt(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);
+  void SetPump(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump);
 
   // Ends the current pass, and waits up to `timeout` until its pump has released the dataset. Returns whether there was
   // one.
-  bool Stop(std::chrono::nanoseconds patience = std::chrono::nanoseconds::zero());
+  bool Stop(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::zero());
 
   // Null where no pass is under way.
   std::shared_ptr<InfeedQueue> queue() const;
@@ -123,7 +123,7 @@ class Infeed {
   core::Passed passed() const;
 
  private:
-  bool Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds patience);
+  bool Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds timeout);
 
   const std::string name_;
   const int64_t depth_;
@@ -137,7 +137,7 @@ class Infeed {
 
 core::Registry<Infeed>& Infeeds();
 
-core::Outcome NotStarted(const std::string& name);
+core::Status NotStarted(const std::string& name);
 
 core::Registry<core::Outfeed>& Outfeeds();
 

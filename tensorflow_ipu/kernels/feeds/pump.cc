@@ -46,7 +46,7 @@ class Running {
 };
 
 // How long the end of a session waits for its pumps, since user code in datasets seldom expects to run later.
-constexpr std::chrono::seconds kCourtesy{1};
+constexpr std::chrono::seconds kShutdownTimeout{1};
 
 // TensorFlow aborts the process where a dataset gets no thread. An iteration needs a pool, an autotuner unless it is
 // disabled, a buffer, the pump, and one to spare.
@@ -56,7 +56,7 @@ absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
   const bool tuned = tuning.optional_enabled_case() != tf::data::AutotuneOptions::kEnabled || tuning.enabled();
   const int pool = dataset.options().threading_options().private_threadpool_size();
   const int threads = kOthers + (tuned ? 1 : 0) + (pool > 0 ? pool : tf::port::MaxParallelism());
-  return ToStatus(core::TryThreads("ipu-try", threads));
+  return ToAbsl(core::TryThreads("ipu-try", threads));
 }
 
 }  // namespace
@@ -70,9 +70,9 @@ std::vector<std::size_t> ElementSpec::sizes() const {
 }
 
 absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
-  absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> twins = SessionTwins::Of(context);
-  if (!twins.ok()) return twins.status();
-  devices_ = *std::move(twins);
+  absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> copies = SessionDevices::Of(context);
+  if (!copies.ok()) return copies.status();
+  devices_ = *std::move(copies);
   tf::FunctionLibraryRuntime* const original = context->function_library();
   definitions_.reset(new tf::FunctionLibraryDefinition(*original->GetFunctionLibraryDefinition()));
   const tf::ConfigProto* const config = original->config_proto();
@@ -145,7 +145,7 @@ absl::StatusOr<std::shared_ptr<Pump>> Pump::Start(std::unique_ptr<DatasetReader>
                                                   std::shared_ptr<InfeedQueue> queue, ElementSpec spec) {
   auto pump = std::make_shared<Pump>(std::move(reader), std::move(queue), std::move(spec));
   Running::Global().Add(1);
-  const core::Outcome started = core::StartThread("ipu-pump", [pump]() mutable {
+  const core::Status started = core::StartThread("ipu-pump", [pump]() mutable {
     pump->Run();
     pump->Release();
     pump->done_.Notify();
@@ -154,7 +154,7 @@ absl::StatusOr<std::shared_ptr<Pump>> Pump::Start(std::unique_ptr<DatasetReader>
   });
   if (!started.ok()) {
     Running::Global().Add(-1);
-    return ToStatus(started);
+    return ToAbsl(started);
   }
   return pump;
 }
@@ -182,18 +182,18 @@ void Pump::Run() {
     if (!status.ok()) {
       Note("ends after " + std::to_string(count) +
            " elements, as its dataset failed: " + std::string(status.message()));
-      queue_->End(FromStatus(status));
+      queue_->End(ToCore(status));
       return;
     }
     if (end) {
       Note("ends: its dataset had " + std::to_string(count) + " elements");
-      queue_->End(core::Outcome::OutOfRange("The dataset of the infeed queue `" + queue_->name() + "` ended after " +
-                                            std::to_string(count) +
-                                            " elements, and the program needs more. Run fewer iterations, or "
-                                            "`repeat()` the dataset."));
+      queue_->End(core::Status::OutOfRange("The dataset of the infeed queue `" + queue_->name() + "` ended after " +
+                                           std::to_string(count) +
+                                           " elements, and the program needs more. Run fewer iterations, or "
+                                           "`repeat()` the dataset."));
       return;
     }
-    core::Outcome fits = Check(tensors);
+    core::Status fits = Check(tensors);
     if (!fits.ok()) {
       Note("ends: " + fits.message);
       queue_->End(std::move(fits));
@@ -225,7 +225,7 @@ absl::Status Pump::GetFirst(std::vector<tf::Tensor>* element, bool* end) {
   return status.ok() ? reader_->GetNext(element, end) : status;
 }
 
-core::Outcome Pump::Check(const std::vector<tf::Tensor>& element) const {
+core::Status Pump::Check(const std::vector<tf::Tensor>& element) const {
   for (std::size_t i = 0; i < spec_.types.size() && i < element.size(); ++i) {
     if (element[i].dtype() == spec_.types[i] && element[i].shape() == spec_.shapes[i]) continue;
     return {core::Code::kInvalidArgument,
@@ -236,7 +236,7 @@ core::Outcome Pump::Check(const std::vector<tf::Tensor>& element) const {
                 ". All elements of an infeed need the shapes that the dataset states: see what sets them "
                 "(`set_shape`, `output_signature`)."};
   }
-  return core::Outcome::Ok();
+  return core::Status::Ok();
 }
 
 absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> PumpAnchor::Of(tf::OpKernelContext* context) {
@@ -257,7 +257,7 @@ PumpAnchor::~PumpAnchor() {
     if (auto pump = weak.lock()) pumps.push_back(std::move(pump));
   }
   for (const auto& pump : pumps) pump->Stop();
-  const auto end = std::chrono::steady_clock::now() + kCourtesy;
+  const auto end = std::chrono::steady_clock::now() + kShutdownTimeout;
   for (const auto& pump : pumps) pump->Await(end - std::chrono::steady_clock::now());
 }
 

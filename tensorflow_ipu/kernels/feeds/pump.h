@@ -45,7 +45,7 @@ struct ElementSpec {
 //  * its dataset and iterators by reference, its threads, its cancellation and the resources of its iteration;
 //  * copies of the functions that the dataset calls, with a runtime of its own and, in it, all kernels; they stay where
 //    Python has ended, of which they hold objects;
-//  * twins of the session's devices for these kernels to run on (see host_device.h), shared by all readers of the
+//  * copies of the session's devices for these kernels to run on (see host_device.h), shared by all readers of the
 //    session, with threads and memory that are the process's;
 //  * the resources of the session's devices by reference, for the kernels and the dataset to look up and to delete in.
 //    They are cleared when the session ends; from then on what was looked up stays, and a look-up finds nothing.
@@ -129,7 +129,7 @@ class Pump {
   // Releases the dataset, since others may keep the pump.
   void Release();
 
-  core::Outcome Check(const std::vector<tensorflow::Tensor>& element) const;
+  core::Status Check(const std::vector<tensorflow::Tensor>& element) const;
 
   core::Mutex mutex_;
   std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, by the pump's thread alone.

@@ -49,18 +49,18 @@ bool Fits(const InfeedQueue& queue, const XLA_FFI_CallFrame& frame) {
 
 // Whether there was an element, or one came within a moment.
 bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement* element) {
-  core::Outcome why;
-  InfeedQueue::Took took = queue->Take(at.lane, at.lanes, element, &why);
-  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.lane)) {
-    took = queue->Take(at.lane, at.lanes, element, &why);
+  core::Status why;
+  InfeedQueue::Took took = queue->Take(at.replica, at.replicas, element, &why);
+  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.replica)) {
+    took = queue->Take(at.replica, at.replicas, element, &why);
   }
   return took == InfeedQueue::Took::kElement;
 }
 
 // Why there is no queue of this number.
-core::Outcome Missing(int64_t number) {
+core::Status Missing(int64_t number) {
   if (const std::shared_ptr<Infeed> infeed = Infeeds().Find(number)) return NotStarted(infeed->name());
-  return core::Outcome::NotFound(
+  return core::Status::NotFound(
       "The infeed queue of this program was deleted with its Python object. Keep the "
       "queue (or iterator) as long as programs use it.");
 }
@@ -73,14 +73,14 @@ Reply CopyLater(const XLA_FFI_CallFrame& frame, const core::ProgramState& at, In
   ffi::Promise promise;
   ffi::Future future(promise);
   queue->TakeLater(
-      at.lane, at.lanes,
-      [promise, to = std::move(to), sizes = queue->sizes()](core::Outcome outcome, InfeedElement element) mutable {
-        if (!outcome.ok()) return promise.SetError(ToError(std::move(outcome)));
+      at.replica, at.replicas,
+      [promise, to = std::move(to), sizes = queue->sizes()](core::Status status, InfeedElement element) mutable {
+        if (!status.ok()) return promise.SetError(ToError(std::move(status)));
         element.CopyTo(sizes, [&](std::size_t i) { return to[i]; });
         element.Drop();  // Before the rest of the program, which may run in SetAvailable.
         promise.SetAvailable();
       });
-  return {core::Outcome::Ok(), std::move(future)};
+  return {core::Status::Ok(), std::move(future)};
 }
 
 Reply Dequeue(const XLA_FFI_CallFrame& frame) {
@@ -90,7 +90,7 @@ Reply Dequeue(const XLA_FFI_CallFrame& frame) {
   InfeedQueue* const queue = calls.Find(at.number);
   if (queue == nullptr) return {Missing(at.number), {}};
   if (!Fits(*queue, frame)) {
-    return {core::Outcome::InvalidArgument(
+    return {core::Status::InvalidArgument(
                 "The program was traced for elements of other shapes or types than those of the infeed queue `" +
                 queue->name() + "`. Trace it with that queue."),
             {}};
@@ -99,7 +99,7 @@ Reply Dequeue(const XLA_FFI_CallFrame& frame) {
   const auto copy = [&](const InfeedElement& element) {
     element.CopyTo(queue->sizes(), [&](std::size_t i) { return DataOf(TensorOf(frame, i)); });
   };
-  if (queue->small() && queue->TakeAtHand(at.lane, at.lanes, copy)) return {};
+  if (queue->small() && queue->TakeAtHand(at.replica, at.replicas, copy)) return {};
   if (TakeOrSpin(at, queue, &calls.element)) {
     copy(calls.element);
     calls.element.Drop();
@@ -128,7 +128,7 @@ Reply Enqueue(const XLA_FFI_CallFrame& frame) {
   OutfeedCalls& calls = core::OfThread<OutfeedCalls>();
   core::Outfeed* const outfeed = calls.cache.Find(at.number, [](int64_t number) { return Outfeeds().Find(number); });
   if (outfeed == nullptr) {
-    return {core::Outcome::NotFound(
+    return {core::Status::NotFound(
                 "The outfeed queue of this program was deleted. Keep the queue as long as programs use it."),
             {}};
   }
@@ -139,7 +139,7 @@ Reply Enqueue(const XLA_FFI_CallFrame& frame) {
     calls.leaves[i].data = leaf.data;
     calls.leaves[i].bytes = leaf.bytes;
   }
-  if (!calls.leaves.empty()) return {outfeed->Append(at.lane, at.lanes, layout, calls.leaves), {}};
+  if (!calls.leaves.empty()) return {outfeed->Append(at.replica, at.replicas, layout, calls.leaves), {}};
   outfeed->Declare(layout);  // The data are synthetic.
   return {};
 }
@@ -173,18 +173,18 @@ core::Collective CollectiveOf(const XLA_FFI_Attrs& attributes) {
   return {kind, reduction, {group_size, orthogonal}, root};
 }
 
-core::Outcome Gather(const XLA_FFI_CallFrame& frame, int64_t states, core::Contribution* contribution) {
+core::Status Gather(const XLA_FFI_CallFrame& frame, int64_t states, core::Contribution* contribution) {
   const int64_t count = frame.rets.size - 1;  // Without the state.
   contribution->reserve(static_cast<std::size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const auto& value = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[states + i]);
     const auto& result = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[1 + i]);
     const std::optional<core::DataType> type = TypeOf(static_cast<ffi::DataType>(value.dtype));
-    if (!type.has_value()) return core::Outcome::InvalidArgument("A collective got a value of a type that it lacks.");
+    if (!type.has_value()) return core::Status::InvalidArgument("A collective got a value of a type that it lacks.");
     contribution->push_back({*type, static_cast<const std::byte*>(value.data), static_cast<std::byte*>(result.data),
                              ElementsOf(value), ElementsOf(result)});
   }
-  return core::Outcome::Ok();
+  return core::Status::Ok();
 }
 
 Reply Meet(const XLA_FFI_CallFrame& frame) {
@@ -194,29 +194,29 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
   cache.Find(at.number, [](int64_t number) { return CallSites().Find(number); });
   const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this one look up others.
   if (site == nullptr) {
-    return {core::Outcome::NotFound("A collective of this program was deleted with the function that was traced. Keep "
-                                    "the `tf.function` as long as its programs run."),
+    return {core::Status::NotFound("A collective of this program was deleted with the function that was traced. Keep "
+                                   "the `tf.function` as long as its programs run."),
             {}};
   }
   core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
   const core::Collective collective = CollectiveOf(frame.attrs);
   core::Contribution contribution;
-  core::Outcome gathered = Gather(frame, states.states, &contribution);
+  core::Status gathered = Gather(frame, states.states, &contribution);
   if (!gathered.ok()) return {std::move(gathered), {}};
 
   // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
   ffi::Promise promise;
   std::optional<ffi::Future> future(promise);
-  std::optional<core::Outcome> answer =
-      site->Arrive(at.lane, at.lanes, collective, std::move(contribution), [promise](core::Outcome outcome) mutable {
-        if (outcome.ok()) {
-          promise.SetAvailable();
-        } else {
-          promise.SetError(ToError(std::move(outcome)));
-        }
-      });
+  std::optional<core::Status> answer = site->Arrive(at.replica, at.replicas, collective, std::move(contribution),
+                                                    [promise](core::Status status) mutable {
+                                                      if (status.ok()) {
+                                                        promise.SetAvailable();
+                                                      } else {
+                                                        promise.SetError(ToError(std::move(status)));
+                                                      }
+                                                    });
   if (answer.has_value()) return {std::move(*answer), {}};
-  return {core::Outcome::Ok(), std::move(future)};
+  return {core::Status::Ok(), std::move(future)};
 }
 
 // Arguments: the order, if there is one, the state, and the values. Results: the next state, and those of the values.
@@ -227,7 +227,7 @@ ffi::Error DrawSeed(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> nex
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
-  const core::RandomSeed drawn = streams->Draw(at.lane);
+  const core::RandomSeed drawn = streams->Draw(at.replica);
   seed->typed_data()[0] = drawn.key;
   seed->typed_data()[1] = drawn.count;
   core::Advance(state.untyped_data(), next_state->untyped_data());
@@ -239,7 +239,7 @@ ffi::Error TellStream(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> n
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
-  stream->typed_data()[0] = streams->StreamOf(at.lane);
+  stream->typed_data()[0] = streams->StreamOf(at.replica);
   std::memcpy(next_state->untyped_data(), &at, sizeof(at));
   return ffi::Error::Success();
 }

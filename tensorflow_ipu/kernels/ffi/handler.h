@@ -13,7 +13,7 @@
 #include <utility>
 #include <variant>
 
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 #include "xla/ffi/api/ffi.h"
 
 // Exported by TensorFlow's library; the header that declares it includes others that are not in the wheel.
@@ -68,23 +68,23 @@ inline bool IsCall(const XLA_FFI_CallFrame& frame) {
   return frame.stage == XLA_FFI_ExecutionStage_EXECUTE && frame.extension_start == nullptr;
 }
 
-inline xla::ffi::Error ToError(core::Outcome outcome) {
-  if (outcome.ok()) return xla::ffi::Error::Success();
-  return xla::ffi::Error(static_cast<xla::ffi::ErrorCode>(outcome.code), std::move(outcome.message));
+inline xla::ffi::Error ToError(core::Status status) {
+  if (status.ok()) return xla::ffi::Error::Success();
+  return xla::ffi::Error(static_cast<xla::ffi::ErrorCode>(status.code), std::move(status.message));
 }
 
 // The answer of a handler that may have to wait. Most calls do not, and need no future, which is allocated.
 struct Reply {
-  core::Outcome outcome;
-  std::optional<xla::ffi::Future> future;  // If set, `outcome` is ignored.
+  core::Status status;
+  std::optional<xla::ffi::Future> future;  // If set, `status` is ignored.
 };
 
 inline XLA_FFI_Error* Return(XLA_FFI_CallFrame* frame, Reply reply) {
   namespace ffi = xla::ffi;
-  if (!reply.future.has_value() && reply.outcome.ok()) return nullptr;
+  if (!reply.future.has_value() && reply.status.ok()) return nullptr;
   constexpr auto kStage = ffi::ExecutionStage::kExecute;
   if (!reply.future.has_value()) {
-    return ffi::ResultEncoding<kStage, ffi::Error>::Encode(frame->api, frame->ctx, ToError(std::move(reply.outcome)));
+    return ffi::ResultEncoding<kStage, ffi::Error>::Encode(frame->api, frame->ctx, ToError(std::move(reply.status)));
   }
   const std::variant<XLA_FFI_Error*, XLA_FFI_Future*> encoded =
       ffi::ResultEncoding<kStage, ffi::Future>::Encode(frame->api, frame->ctx, std::move(*reply.future));

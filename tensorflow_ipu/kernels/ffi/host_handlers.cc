@@ -66,19 +66,19 @@ XLA_FFI_DEFINE_HANDLER(kAssert, Assert,
                            .Ret<ffi::Buffer<ffi::PRED>>());  // holds
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_assert", "Host", kAssert);
 
-ffi::Error Named(core::Outcome outcome, std::string_view name) {
-  if (!outcome.ok()) outcome.message = absl::StrCat(name, ": ", outcome.message);
-  return ToError(std::move(outcome));
+ffi::Error Named(core::Status status, std::string_view name) {
+  if (!status.ok()) status.message = absl::StrCat(name, ": ", status.message);
+  return ToError(std::move(status));
 }
 
-// Null where the table does not or no longer hold such rows; `outcome` says why.
+// Null where the table does not or no longer hold such rows; `status` says why.
 std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const ffi::AnyBuffer& rows,
-                                        core::Outcome* outcome) {
+                                        core::Status* status) {
   std::shared_ptr<EmbeddingTable> table = EmbeddingTables().Find(state.number);
   if (table == nullptr) {
-    *outcome = core::Outcome::NotFound("the embedding was deleted. Keep it as long as its programs run.");
+    *status = core::Status::NotFound("the embedding was deleted. Keep it as long as its programs run.");
   } else if (rows.dimensions().back() != table->width() || (rows.element_type() == ffi::F16) != table->half()) {
-    *outcome = core::Outcome::InvalidArgument("the rows are of another width or type than the embedding's.");
+    *status = core::Status::InvalidArgument("the rows are of another width or type than the embedding's.");
     table = nullptr;
   }
   return table;
@@ -87,26 +87,26 @@ std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const f
 ffi::Error LookUp(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ffi::ResultBuffer<ffi::S64> next_state,
                   ffi::Result<ffi::AnyBuffer> rows, std::string_view name) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
-  core::Outcome outcome;
-  if (const auto table = TableOf(at, *rows, &outcome)) {
-    outcome = table->Look(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
+  core::Status status;
+  if (const auto table = TableOf(at, *rows, &status)) {
+    status = table->Look(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
   }
   core::Advance(state.untyped_data(), next_state->untyped_data());
-  return Named(std::move(outcome), name);
+  return Named(std::move(status), name);
 }
 
 ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ffi::AnyBuffer gradients,
                   ffi::ResultBuffer<ffi::S64> next_state, ffi::Result<ffi::AnyBuffer> done, float learning_rate,
                   int64_t batches, int64_t site, std::string_view name) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
-  core::Outcome outcome;
-  if (const auto table = TableOf(at, gradients, &outcome)) {
-    outcome = table->Update(indices.typed_data(), static_cast<int64_t>(indices.element_count()),
-                            gradients.untyped_data(), {learning_rate, batches, site, at.lane});
+  core::Status status;
+  if (const auto table = TableOf(at, gradients, &status)) {
+    status = table->Update(indices.typed_data(), static_cast<int64_t>(indices.element_count()),
+                           gradients.untyped_data(), {learning_rate, batches, site, at.replica});
   }
   std::memset(done->untyped_data(), 0, done->size_bytes());
   core::Advance(state.untyped_data(), next_state->untyped_data());
-  return Named(std::move(outcome), name);
+  return Named(std::move(status), name);
 }
 
 XLA_FFI_DEFINE_HANDLER(kLookUp, LookUp,
@@ -140,9 +140,9 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
   const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.used.number);
   if (function == nullptr) {
     promise.SetError(
-        ToError(core::Outcome::NotFound(absl::StrCat(name, LinesOf(node, name),
-                                                     ": it was deleted with the function that was traced. Keep the "
-                                                     "`tf.function` as long as its programs run."))));
+        ToError(core::Status::NotFound(absl::StrCat(name, LinesOf(node, name),
+                                                    ": it was deleted with the function that was traced. Keep the "
+                                                    "`tf.function` as long as its programs run."))));
     return future;
   }
   core::Count(&core::Metrics::Global().host_function_calls);
@@ -160,7 +160,7 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
     to.push_back({buffer->untyped_data(), buffer->size_bytes(),
                   tensorflow::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size()))});
   }
-  function->Run(states.used.lane, states.used.lanes, passed, std::move(to),
+  function->Run(states.used.replica, states.used.replicas, passed, std::move(to),
                 [promise, node = std::string(node), name = std::string(name)](const absl::Status& status) mutable {
                   if (status.ok()) return promise.SetAvailable();
                   promise.SetError(ToError({static_cast<core::Code>(status.code()),
@@ -267,13 +267,13 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
   if (function == nullptr) {
-    return ToError(core::Outcome::NotFound(absl::StrCat(
+    return ToError(core::Status::NotFound(absl::StrCat(
         name, LinesOf(called, name),
         ": it was deleted with the function that was traced. Keep the `tf.function` as long as its programs "
         "run.")));
   }
   if (core::interrupted) {
-    return ToError(core::Outcome::Cancelled(absl::StrCat(name, LinesOf(called, name), ": the run was interrupted.")));
+    return ToError(core::Status::Cancelled(absl::StrCat(name, LinesOf(called, name), ": the run was interrupted.")));
   }
   core::Count(&core::Metrics::Global().user_operation_calls);
   core::Advance(states.advanced, next_state->untyped_data());

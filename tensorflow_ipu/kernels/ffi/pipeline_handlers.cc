@@ -33,8 +33,7 @@ ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi:
                              int64_t least, int64_t largest, std::string_view before, std::string_view behind) {
   const int64_t value = *count.typed_data();
   if (value < least || value % multiple != 0 || value > largest) {
-    return ToError(
-        core::Outcome::FailedPrecondition(std::string(before) + std::to_string(value) + std::string(behind)));
+    return ToError(core::Status::FailedPrecondition(std::string(before) + std::to_string(value) + std::string(behind)));
   }
   *checked->typed_data() = value;
   return ffi::Error::Success();

@@ -152,13 +152,13 @@ ffi::Error Check(std::string_view options, std::string_view loops, int64_t words
   std::optional<std::string> fault = First(options, operations, values, around.size(), sources);
   if (!fault.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(state.untyped_data());
-  if (at.lanes > 1) absl::StrAppend(&*fault, ", on replica ", at.lane);
+  if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
   for (std::size_t loop = around.size(); loop-- > 0;) {
     absl::StrAppend(&*fault, ", in iteration ", WordAt(values, loop), " of the loop `", around[loop], "`");
   }
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
-  NoteFault(streams.get(), at.lane, absl::StrCat("Floating point exception: ", *fault, kKept));
+  NoteFault(streams.get(), at.replica, absl::StrCat("Floating point exception: ", *fault, kKept));
   result = true;
   return ffi::Error::Success();
 }
@@ -214,7 +214,7 @@ ffi::Error Begin(std::string_view, ffi::Buffer<ffi::S64> state, ffi::ResultBuffe
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
   uint64_t shared = 0;
-  Write(streams->DrawRounding(at.lane, &shared), first, second);
+  Write(streams->DrawRounding(at.replica, &shared), first, second);
   Write(shared, shared_first, shared_second);
   core::Advance(state.untyped_data(), next_state->untyped_data());
   return ffi::Error::Success();

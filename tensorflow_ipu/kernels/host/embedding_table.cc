@@ -16,9 +16,9 @@ void EmbeddingTable::SetOpen(bool open) {
   accumulated_.clear();
 }
 
-core::Outcome EmbeddingTable::Look(const int32_t* indices, int64_t count, void* values) {
-  core::Outcome outcome = Check(indices, count);
-  if (!outcome.ok()) return outcome;
+core::Status EmbeddingTable::Lookup(const int32_t* indices, int64_t count, void* values) {
+  core::Status status = Check(indices, count);
+  if (!status.ok()) return status;
   core::Count(&EmbeddingTraffic::Global().lookups);
   core::Count(&EmbeddingTraffic::Global().rows_read, count);
   auto* to = static_cast<char*>(values);
@@ -26,13 +26,13 @@ core::Outcome EmbeddingTable::Look(const int32_t* indices, int64_t count, void* 
     const core::Lock lock(LockOf(indices[i]));
     std::memcpy(to, data_ + indices[i] * Bytes(), static_cast<std::size_t>(Bytes()));
   }
-  return core::Outcome::Ok();
+  return core::Status::Ok();
 }
 
-core::Outcome EmbeddingTable::Update(const int32_t* indices, int64_t count, const void* gradients,
-                                     const EmbeddingUpdate& how) {
-  core::Outcome outcome = Check(indices, count);
-  if (!outcome.ok()) return outcome;
+core::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const void* gradients,
+                                    const EmbeddingUpdate& how) {
+  core::Status status = Check(indices, count);
+  if (!status.ok()) return status;
   core::Count(&EmbeddingTraffic::Global().updates);
   core::Count(&EmbeddingTraffic::Global().rows_updated, count);
   if (how.batches <= 1) {
@@ -43,7 +43,7 @@ core::Outcome EmbeddingTable::Update(const int32_t* indices, int64_t count, cons
         Descend(indices[i], static_cast<const float*>(gradients) + i * width_, how.learning_rate);
       }
     }
-    return core::Outcome::Ok();
+    return core::Status::Ok();
   }
   std::shared_ptr<Accumulated> accumulated;  // Held, since closing the table drops it.
   {
@@ -59,25 +59,25 @@ core::Outcome EmbeddingTable::Update(const int32_t* indices, int64_t count, cons
     sum.resize(static_cast<std::size_t>(width_));
     for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += gradient[j];
   }
-  if (++accumulated->batches < how.batches) return core::Outcome::Ok();
+  if (++accumulated->batches < how.batches) return core::Status::Ok();
   for (const auto& [row, sum] : accumulated->rows) Descend(row, sum.data(), how.learning_rate);
   accumulated->batches = 0;
   accumulated->rows.clear();
-  return core::Outcome::Ok();
+  return core::Status::Ok();
 }
 
-core::Outcome EmbeddingTable::Check(const int32_t* indices, int64_t count) const {
+core::Status EmbeddingTable::Check(const int32_t* indices, int64_t count) const {
   if (!open_) {
-    return core::Outcome::FailedPrecondition(
+    return core::Status::FailedPrecondition(
         "the embedding is not registered: run the program in a block `with embedding.register():`.");
   }
   for (int64_t i = 0; i < count; ++i) {
     if (indices[i] < 0 || indices[i] >= rows_) {
-      return core::Outcome::OutOfRange("row " + std::to_string(indices[i]) + " is none of the embedding's " +
-                                       std::to_string(rows_) + ": leave `clip_indices` of `lookup` as it is.");
+      return core::Status::OutOfRange("row " + std::to_string(indices[i]) + " is none of the embedding's " +
+                                      std::to_string(rows_) + ": leave `clip_indices` of `lookup` as it is.");
     }
   }
-  return core::Outcome::Ok();
+  return core::Status::Ok();
 }
 
 void EmbeddingTable::Descend(int32_t row, const float* gradient, float learning_rate) {

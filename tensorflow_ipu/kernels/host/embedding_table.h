@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu {
 
@@ -49,10 +49,10 @@ class EmbeddingTable {
   // Programs can use an open table. Closing it drops accumulated gradients.
   void SetOpen(bool open);
 
-  core::Outcome Look(const int32_t* indices, int64_t count, void* values);
+  core::Status Lookup(const int32_t* indices, int64_t count, void* values);
 
   // Applies gradients by stochastic gradient descent, or accumulates them.
-  core::Outcome Update(const int32_t* indices, int64_t count, const void* gradients, const EmbeddingUpdate& how);
+  core::Status Update(const int32_t* indices, int64_t count, const void* gradients, const EmbeddingUpdate& how);
 
  private:
   // The sums of one lookup on one replica. Lookups of several devices may share a number.
@@ -62,7 +62,7 @@ class EmbeddingTable {
     std::map<int32_t, std::vector<float>> rows IPU_GUARDED_BY(mutex);
   };
 
-  core::Outcome Check(const int32_t* indices, int64_t count) const;
+  core::Status Check(const int32_t* indices, int64_t count) const;
   void Descend(int32_t row, const float* gradient, float learning_rate);
   std::vector<float> Wide(const void* gradients, int64_t row) const;
   int64_t Bytes() const { return width_ * (half_ ? 2 : 4); }

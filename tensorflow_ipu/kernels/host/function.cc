@@ -28,7 +28,7 @@ tf::Tensor CopyOf(tf::DataType type, const HostBuffer& buffer) {
   return copy;
 }
 
-absl::Status Deliver(absl::Span<const tf::Tensor> given, absl::Span<const HostResult> results) {
+absl::Status CopyResults(absl::Span<const tf::Tensor> given, absl::Span<const HostResult> results) {
   if (given.size() < results.size()) return absl::InternalError("The function has fewer results than the program.");
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostResult& to = results[i];
@@ -49,7 +49,7 @@ struct Step {
   tf::ScopedStepContainer container;
   // Work that kernels hand on must not queue behind the programs that wait for it, as on TensorFlow's threads.
   std::function<void(std::function<void()>)> runner = [](std::function<void()> call) {
-    core::Executor::Global().Run([call = std::move(call)](const core::Outcome&) { call(); });
+    core::Executor::Global().Run([call = std::move(call)](const core::Status&) { call(); });
   };
   std::vector<tf::Tensor> results;
   absl::Status status;
@@ -85,9 +85,9 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
   return body;
 }
 
-absl::StatusOr<std::vector<tf::Tensor>> HostBody::Arguments(int64_t lane, int64_t lanes,
+absl::StatusOr<std::vector<tf::Tensor>> HostBody::Arguments(int64_t replica, int64_t replicas,
                                                             absl::Span<const HostBuffer> passed) const {
-  std::vector<tf::Tensor> all = {tf::Tensor(static_cast<int32_t>(lane)), tf::Tensor(static_cast<int32_t>(lanes))};
+  std::vector<tf::Tensor> all = {tf::Tensor(static_cast<int32_t>(replica)), tf::Tensor(static_cast<int32_t>(replicas))};
   all.insert(all.end(), bound_.begin(), bound_.end());
   if (all.size() + passed.size() != types_.size()) {
     return absl::InternalError("The program passes another number of tensors than the function takes.");
@@ -113,7 +113,7 @@ void HostBody::Run(const std::vector<tf::Tensor>& arguments, std::vector<HostRes
         });
       },
       [step, results = std::move(results), done = std::move(done)] {
-        done(step->status.ok() ? Deliver(step->results, results) : step->status);
+        done(step->status.ok() ? CopyResults(step->results, results) : step->status);
       });
 }
 
@@ -122,7 +122,7 @@ void HostFunction::SetBody(std::shared_ptr<HostBody> body) {
   body_ = std::move(body);
 }
 
-void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer> passed,
+void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostBuffer> passed,
                        std::vector<HostResult> results, HostBody::Done done) {
   const auto cancellation = std::make_shared<tf::CancellationManager>();
   std::shared_ptr<HostBody> body;
@@ -144,11 +144,11 @@ void HostFunction::Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer>
     done(interrupted ? absl::CancelledError("The run was interrupted while its host worked.") : status);
   };
   if (body == nullptr) return end(absl::InternalError("Its function was never traced to its end."));
-  absl::StatusOr<std::vector<tf::Tensor>> arguments = body->Arguments(lane, lanes, passed);
+  absl::StatusOr<std::vector<tf::Tensor>> arguments = body->Arguments(replica, replicas, passed);
   if (!arguments.ok()) return end(arguments.status());
   core::Executor::Global().Run([cancellation, body, end, arguments = *std::move(arguments),
-                                results = std::move(results)](const core::Outcome& started) {
-    if (!started.ok()) return end(ToStatus(started));
+                                results = std::move(results)](const core::Status& started) {
+    if (!started.ok()) return end(ToAbsl(started));
     body->Run(arguments, results, cancellation.get(), end);
   });
 }

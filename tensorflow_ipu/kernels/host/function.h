@@ -45,7 +45,7 @@ class HostBody {
   using Done = std::function<void(const absl::Status&)>;
 
   // Copies what the program passes: the function may keep it.
-  absl::StatusOr<std::vector<tensorflow::Tensor>> Arguments(int64_t lane, int64_t lanes,
+  absl::StatusOr<std::vector<tensorflow::Tensor>> Arguments(int64_t replica, int64_t replicas,
                                                             absl::Span<const HostBuffer> passed) const;
 
   // Runs the body on this thread, and calls `done` once the results are written, perhaps on another thread.
@@ -69,7 +69,7 @@ class HostFunction : public std::enable_shared_from_this<HostFunction> {
   void SetBody(std::shared_ptr<HostBody> body);
 
   // Runs the body on a thread of the executor, where it calls `done`, or before this returns.
-  void Run(int64_t lane, int64_t lanes, absl::Span<const HostBuffer> passed, std::vector<HostResult> results,
+  void Run(int64_t replica, int64_t replicas, absl::Span<const HostBuffer> passed, std::vector<HostResult> results,
            HostBody::Done done);
 
   // Cancels what runs, between operations and where one waits.

@@ -86,7 +86,7 @@ HostDevice::HostDevice(const tf::SessionOptions& options, const std::string& nam
                        const tf::DeviceLocality& locality, tf::Allocator* allocator)
     : ThreadPoolDevice(options, name, memory, locality, allocator),
       resources_(std::make_shared<tf::ResourceMgr>(Device::resource_manager()->default_container())),
-      twin_(false) {
+      is_copy_(false) {
   TF_CHECK_OK(Device::resource_manager()->Create(Device::resource_manager()->default_container(), "resources",
                                                  new Clearing(resources_)));
 }
@@ -95,14 +95,14 @@ HostDevice::HostDevice(HostDevice& original, const std::string& name)
     : ThreadPoolDevice(tf::SessionOptions(), name, tf::Bytes(original.attributes().memory_limit()),
                        original.attributes().locality(), original.GetAllocator(tf::AllocatorAttributes())),
       resources_(original.resources_),
-      twin_(true) {}
+      is_copy_(true) {}
 
-std::unique_ptr<HostDevice> HostDevice::Twin(const std::string& name) {
+std::unique_ptr<HostDevice> HostDevice::Copy(const std::string& name) {
   return std::unique_ptr<HostDevice>(new HostDevice(*this, name));
 }
 
 void HostDevice::Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) {
-  if (!twin_ || !CallsPython(*kernel)) return ThreadPoolDevice::Compute(kernel, context);
+  if (!is_copy_ || !CallsPython(*kernel)) return ThreadPoolDevice::Compute(kernel, context);
   if (PythonHasEnded()) {
     context->SetStatus(absl::CancelledError("Python has ended, and a dataset of an infeed needs it."));
   } else {
@@ -112,16 +112,16 @@ void HostDevice::Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) {
 
 namespace {
 
-absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> Twins(const std::vector<tf::Device*>& devices,
-                                                     const tf::DeviceBase& needed) {
-  std::vector<std::unique_ptr<tf::Device>> twins;
+absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> CopiesOf(const std::vector<tf::Device*>& devices,
+                                                        const tf::DeviceBase& needed) {
+  std::vector<std::unique_ptr<tf::Device>> copies;
   bool found = false;
   for (tf::Device* const device : devices) {
     auto* const host = dynamic_cast<HostDevice*>(device->UnderlyingDevice());
     // A worker may give its sessions resources of their own.
     if (host == nullptr || host->resource_manager() != device->resource_manager()) continue;
     found = found || device == &needed;
-    twins.push_back(host->Twin(device->name()));
+    copies.push_back(host->Copy(device->name()));
   }
   if (!found) {
     return absl::FailedPreconditionError(
@@ -130,34 +130,34 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> Twins(const std::vector<tf::Devic
                      "`tensorflow_ipu` before "
                      "the session is made, and run the `initializer` in a local session."));
   }
-  return std::make_unique<tf::StaticDeviceMgr>(std::move(twins));
+  return std::make_unique<tf::StaticDeviceMgr>(std::move(copies));
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionTwins::Of(tf::OpKernelContext* context) {
+absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Of(tf::OpKernelContext* context) {
   tf::ResourceMgr* const resources = context->resource_manager();
-  SessionTwins* made = nullptr;
-  absl::Status status = resources->LookupOrCreate<SessionTwins>(resources->default_container(), "ipu_twins", &made,
-                                                                [](SessionTwins** twins) {
-                                                                  *twins = new SessionTwins();
-                                                                  return absl::OkStatus();
-                                                                });
+  SessionDevices* made = nullptr;
+  absl::Status status = resources->LookupOrCreate<SessionDevices>(resources->default_container(), "ipu_device_copies",
+                                                                  &made, [](SessionDevices** copies) {
+                                                                    *copies = new SessionDevices();
+                                                                    return absl::OkStatus();
+                                                                  });
   if (!status.ok()) return status;
-  return tf::core::RefCountPtr<SessionTwins>(made)->Get(context);
+  return tf::core::RefCountPtr<SessionDevices>(made)->Get(context);
 }
 
-absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionTwins::Get(tf::OpKernelContext* context) {
+absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Get(tf::OpKernelContext* context) {
   std::vector<tf::Device*> devices = context->function_library()->device_mgr()->ListDevices();
   const core::Lock lock(mutex_);
   // A context that joins a cluster gets other devices.
-  if (twins_ == nullptr || devices != originals_) {
-    absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> twins = Twins(devices, *context->device());
-    if (!twins.ok()) return twins.status();
-    twins_ = *std::move(twins);
+  if (copies_ == nullptr || devices != originals_) {
+    absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> copies = CopiesOf(devices, *context->device());
+    if (!copies.ok()) return copies.status();
+    copies_ = *std::move(copies);
     originals_ = std::move(devices);
   }
-  return twins_;
+  return copies_;
 }
 
 }  // namespace tensorflow_ipu

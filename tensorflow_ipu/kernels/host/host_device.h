@@ -29,31 +29,31 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
 
   // A device of this name with the same resources, which may outlive this one.
-  virtual std::unique_ptr<HostDevice> Twin(const std::string& name);
+  virtual std::unique_ptr<HostDevice> Copy(const std::string& name);
 
  protected:
   HostDevice(HostDevice& original, const std::string& name);
 
  private:
   const std::shared_ptr<tensorflow::ResourceMgr> resources_;
-  const bool twin_;
+  const bool is_copy_;
 };
 
 // Copies of a session's devices (see host_device.h), for whoever reads a dataset after the session. They are made once:
 // each epoch of a `fit` on each IPU begins a read. A resource of the session's first device that asks. Thread-safe.
-class SessionTwins : public tensorflow::ResourceBase {
+class SessionDevices : public tensorflow::ResourceBase {
  public:
   // Of the session of an op on the host, among them one of the op's device.
   static absl::StatusOr<std::shared_ptr<const tensorflow::DeviceMgr>> Of(tensorflow::OpKernelContext* context);
 
-  std::string DebugString() const override { return "The twins of a session's devices"; }
+  std::string DebugString() const override { return "The copies of a session's devices"; }
 
  private:
   absl::StatusOr<std::shared_ptr<const tensorflow::DeviceMgr>> Get(tensorflow::OpKernelContext* context);
 
   core::Mutex mutex_;
   std::vector<tensorflow::Device*> originals_ IPU_GUARDED_BY(mutex_);
-  std::shared_ptr<const tensorflow::DeviceMgr> twins_ IPU_GUARDED_BY(mutex_);
+  std::shared_ptr<const tensorflow::DeviceMgr> copies_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

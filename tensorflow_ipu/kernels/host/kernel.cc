@@ -79,28 +79,28 @@ bool OneDnnComputes(tf::DataType type) {
   return type == tf::DT_FLOAT ? computes_float : type == tf::DT_BFLOAT16 && computes_bfloat16;
 }
 
-std::unique_ptr<const Twin> Twin::Of(const tf::OpDef& op, const tf::NodeDef& node) {
+std::unique_ptr<const OneDnnKernel> OneDnnKernel::Of(const tf::OpDef& op, const tf::NodeDef& node) {
   tf::DataType type = tf::DT_INVALID;
   if (!tf::TryGetNodeAttr(node, "T", &type) || !OneDnnComputes(type)) return nullptr;
   std::string padding;
   if (tf::TryGetNodeAttr(node, "padding", &padding) && padding == "EXPLICIT") return nullptr;
-  const tf::OpDef* const twin = Find(absl::StrCat(kPrefix, op.name()));
-  if (twin == nullptr) return nullptr;
-  std::unique_ptr<tf::OpKernel> kernel = KernelOf(*twin, node), forward;
+  const tf::OpDef* const replacement = Find(absl::StrCat(kPrefix, op.name()));
+  if (replacement == nullptr) return nullptr;
+  std::unique_ptr<tf::OpKernel> kernel = KernelOf(*replacement, node), forward;
   if (kernel == nullptr) return nullptr;
-  const int more = twin->input_arg_size() - op.input_arg_size();
-  if (more == 1 && twin->input_arg().rbegin()->name() == kWorkspace) {
-    const tf::OpDef* const before = Find(std::string(absl::StripSuffix(twin->name(), "Grad")));
-    forward = before == nullptr || before == twin ? nullptr : KernelOf(*before, node);
+  const int more = replacement->input_arg_size() - op.input_arg_size();
+  if (more == 1 && replacement->input_arg().rbegin()->name() == kWorkspace) {
+    const tf::OpDef* const before = Find(std::string(absl::StripSuffix(replacement->name(), "Grad")));
+    forward = before == nullptr || before == replacement ? nullptr : KernelOf(*before, node);
     if (forward == nullptr || forward->num_inputs() != 1 || forward->num_outputs() != 2) return nullptr;
-  } else if (more != 0 || twin->output_arg_size() < op.output_arg_size()) {
+  } else if (more != 0 || replacement->output_arg_size() < op.output_arg_size()) {
     return nullptr;
   }
-  return std::make_unique<const Twin>(std::move(kernel), std::move(forward));
+  return std::make_unique<const OneDnnKernel>(std::move(kernel), std::move(forward));
 }
 
-absl::StatusOr<Tensors> Twin::Compute(absl::Span<const tf::Tensor> inputs, KernelDevice* device,
-                                      std::size_t lent) const {
+absl::StatusOr<Tensors> OneDnnKernel::Compute(absl::Span<const tf::Tensor> inputs, KernelDevice* device,
+                                              std::size_t lent) const {
   if (forward_ == nullptr) return Call(kernel_.get(), inputs, device, lent);
   // This takes a fraction of the time of TensorFlow's gradient, which searches for the maxima too.
   absl::StatusOr<Tensors> before = Call(forward_.get(), inputs.subspan(0, 1), device, 0);
@@ -136,7 +136,7 @@ tf::Tensor InputOf(tf::DataType type, const HostBuffer& buffer) {
   return copy;
 }
 
-absl::Status Deliver(const Tensors& given, absl::Span<const HostBuffer> results) {
+absl::Status CopyResults(const Tensors& given, absl::Span<const HostBuffer> results) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostBuffer& result = results[i];
     if (given[i].shape() != tf::TensorShape(result.dimensions) || given[i].TotalBytes() != result.bytes) {
@@ -193,7 +193,7 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) 
   if ((*own)->AsAsync() != nullptr) {
     return absl::UnimplementedError(absl::StrCat("`", node.op(), "` ends on a thread of its own choice."));
   }
-  return std::make_shared<const HostKernel>(*std::move(own), Twin::Of(*op, node));
+  return std::make_shared<const HostKernel>(*std::move(own), OneDnnKernel::Of(*op, node));
 }
 
 // For smaller tensors oneDNN's setup takes longer than the rest, except for narrow types, which TensorFlow's kernels
@@ -204,8 +204,8 @@ bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf:
 
 }  // namespace
 
-HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const Twin> twin)
-    : own_(std::move(own)), twin_(std::move(twin)), always_twin_(IsNarrow(own_->output_type(0))) {}
+HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn)
+    : own_(std::move(own)), onednn_(std::move(onednn)), always_onednn_(IsNarrow(own_->output_type(0))) {}
 
 absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::string& node) {
   static auto* const mutex = new core::Mutex();
@@ -232,13 +232,13 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   }
   const std::size_t lent = std::min(results.size(), KernelDevice::kLendable);
   for (std::size_t i = 0; i < lent; ++i) device.get()->Lend(i, results[i].data, results[i].bytes);
-  if (twin_ != nullptr && (always_twin_ || !little)) {
-    const absl::StatusOr<Tensors> given = twin_->Compute(inputs, device.get(), lent);
-    if (given.ok()) return Deliver(*given, results);
+  if (onednn_ != nullptr && (always_onednn_ || !little)) {
+    const absl::StatusOr<Tensors> given = onednn_->Compute(inputs, device.get(), lent);
+    if (given.ok()) return CopyResults(*given, results);
     // TensorFlow's kernel computes what oneDNN refuses, or reports the error.
   }
   const absl::StatusOr<Tensors> given = Call(own_.get(), inputs, device.get(), lent);
-  return given.ok() ? Deliver(*given, results) : given.status();
+  return given.ok() ? CopyResults(*given, results) : given.status();
 }
 
 }  // namespace tensorflow_ipu

@@ -24,12 +24,12 @@ bool OneDnnComputes(tensorflow::DataType type);
 
 // TensorFlow uses these kernels with AVX-512 or `TF_ENABLE_ONEDNN_OPTS` alone, but they are faster on other processors
 // as well. Thread-safe.
-class Twin {
+class OneDnnKernel {
  public:
   // Null where oneDNN has no kernel for the node or its type on this processor.
-  static std::unique_ptr<const Twin> Of(const tensorflow::OpDef& op, const tensorflow::NodeDef& node);
+  static std::unique_ptr<const OneDnnKernel> Of(const tensorflow::OpDef& op, const tensorflow::NodeDef& node);
 
-  Twin(std::unique_ptr<tensorflow::OpKernel> kernel, std::unique_ptr<tensorflow::OpKernel> forward)
+  OneDnnKernel(std::unique_ptr<tensorflow::OpKernel> kernel, std::unique_ptr<tensorflow::OpKernel> forward)
       : kernel_(std::move(kernel)), forward_(std::move(forward)) {}
 
   // The node's results come first. Fails for some inputs that TensorFlow's kernel takes.
@@ -57,7 +57,7 @@ class HostKernel {
   // `node` is a `NodeDef` in text form, with all attributes.
   static absl::StatusOr<std::shared_ptr<const HostKernel>> Of(const std::string& node);
 
-  HostKernel(std::unique_ptr<tensorflow::OpKernel> own, std::unique_ptr<const Twin> twin);
+  HostKernel(std::unique_ptr<tensorflow::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn);
 
   // Computes `results` on this thread and those of `threads`. Aligned memory is not copied, if the kernel allocates its
   // results.
@@ -69,8 +69,8 @@ class HostKernel {
 
  private:
   const std::unique_ptr<tensorflow::OpKernel> own_;
-  const std::unique_ptr<const Twin> twin_;
-  const bool always_twin_;
+  const std::unique_ptr<const OneDnnKernel> onednn_;
+  const bool always_onednn_;
 };
 
 }  // namespace tensorflow_ipu

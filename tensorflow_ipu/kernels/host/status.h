@@ -5,15 +5,15 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tensorflow_ipu/kernels/core/outcome.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu {
 
-inline absl::Status ToStatus(const core::Outcome& outcome) {
-  return absl::Status(static_cast<absl::StatusCode>(outcome.code), outcome.message);
+inline absl::Status ToAbsl(const core::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.code), status.message);
 }
 
-inline core::Outcome FromStatus(const absl::Status& status) {
+inline core::Status ToCore(const absl::Status& status) {
   return {static_cast<core::Code>(status.code()), std::string(status.message())};
 }
 

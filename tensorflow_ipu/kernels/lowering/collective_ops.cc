@@ -299,10 +299,10 @@ class ReplicaIndexXla : public tf::XlaOpKernel {
       const int64_t at = static_cast<int64_t>(offset / sizeof(int64_t));
       return xla::Reshape(xla::Slice(state, {at}, {at + 1}, {1}), {});
     };
-    xla::XlaOp index = element(offsetof(core::ProgramState, lane));
+    xla::XlaOp index = element(offsetof(core::ProgramState, replica));
     if (group_size_ > 0) {
       const xla::XlaOp size = xla::ConstantR0<int64_t>(context->builder(), group_size_);
-      index = orthogonal_ ? index / (element(offsetof(core::ProgramState, lanes)) / size) : xla::Rem(index, size);
+      index = orthogonal_ ? index / (element(offsetof(core::ProgramState, replicas)) / size) : xla::Rem(index, size);
     }
     context->SetOutput(0, xla::ConvertElementType(index, xla::S32));
   }

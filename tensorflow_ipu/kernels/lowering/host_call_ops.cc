@@ -95,7 +95,7 @@ class HostFunctionOp : public tf::OpKernel {
     }
     tf::Tensor* initial = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({core::kProgramStateSize}), &initial));
-    const core::ProgramState state{number, /*lane=*/0, /*lanes=*/1, /*count=*/0};
+    const core::ProgramState state{number, /*replica=*/0, /*replicas=*/1, /*count=*/0};
     std::memcpy(initial->data(), &state, sizeof(state));
   }
 

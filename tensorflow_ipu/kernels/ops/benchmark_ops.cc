@@ -100,9 +100,9 @@ class QueueSource : public Source {
         queue_(infeed_->Restart(spec.sizes())) {
     absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(std::move(reader), queue_, std::move(spec));
     if (pump.ok()) {
-      infeed_->Adopt(queue_, *std::move(pump));
+      infeed_->SetPump(queue_, *std::move(pump));
     } else {
-      queue_->End(FromStatus(pump.status()));
+      queue_->End(ToCore(pump.status()));
     }
   }
 
@@ -112,19 +112,19 @@ class QueueSource : public Source {
   }
 
   absl::Status Next(InfeedElement* element) override {
-    core::Outcome why;
+    core::Status why;
     element->Drop();
     InfeedQueue::Took took = queue_->Take(0, 1, element, &why);
     if (took == InfeedQueue::Took::kNothing && queue_->SpinForNext(0)) took = queue_->Take(0, 1, element, &why);
-    if (took != InfeedQueue::Took::kNothing) return ToStatus(why);
+    if (took != InfeedQueue::Took::kNothing) return ToAbsl(why);
     absl::Notification came;
-    queue_->TakeLater(0, 1, [&](core::Outcome outcome, InfeedElement late) {
-      why = std::move(outcome);
+    queue_->TakeLater(0, 1, [&](core::Status status, InfeedElement late) {
+      why = std::move(status);
       *element = std::move(late);
       came.Notify();
     });
     came.WaitForNotification();
-    return ToStatus(why);
+    return ToAbsl(why);
   }
 
   void Cancel() override { queue_->Close(); }
@@ -219,11 +219,11 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    const core::Outcome started = core::StartThread("ipu-benchmark", [this, context, done] {
+    const core::Status started = core::StartThread("ipu-benchmark", [this, context, done] {
       context->SetStatus(Run(context));
       done();
     });
-    OP_REQUIRES_OK_ASYNC(context, ToStatus(started), done);
+    OP_REQUIRES_OK_ASYNC(context, ToAbsl(started), done);
   }
 
  private:

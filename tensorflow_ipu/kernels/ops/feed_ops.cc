@@ -67,7 +67,7 @@ class InfeedStartOp : public tf::OpKernel {
     }
     tf::data::DatasetBase* dataset = nullptr;
     OP_REQUIRES_OK(context, tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
-    OP_REQUIRES_OK(context, ToStatus(core::Deadlines::Global().Prepare()));
+    OP_REQUIRES_OK(context, ToAbsl(core::Deadlines::Global().Prepare()));
     absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
     OP_REQUIRES_OK(context, reader.status());
     const absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> anchor = PumpAnchor::Of(context);
@@ -77,7 +77,7 @@ class InfeedStartOp : public tf::OpKernel {
     if (!pump.ok()) (*infeed)->Stop();
     OP_REQUIRES_OK(context, pump.status());
     (*anchor)->Hold(*pump);
-    (*infeed)->Adopt(queue, *pump);
+    (*infeed)->SetPump(queue, *pump);
   }
 
  private:
@@ -147,12 +147,12 @@ class OutfeedDequeueOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     const int64_t number = context->input(0).scalar<int64_t>()();
-    const std::chrono::microseconds patience(context->input(1).scalar<int64_t>()());
+    const std::chrono::microseconds timeout(context->input(1).scalar<int64_t>()());
     const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
     OP_REQUIRES(context, outfeed != nullptr,
                 absl::NotFoundError(
                     absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
-    core::Outfeed::Taken taken = outfeed->Take(patience, layout_, context->input(2).scalar<int64_t>()());
+    core::Outfeed::Taken taken = outfeed->Take(timeout, layout_, context->input(2).scalar<int64_t>()());
     OP_REQUIRES(context, taken.layout == 0 || taken.layout == layout_,
                 absl::FailedPreconditionError(absl::StrCat(
                     "The outfeed queue `", outfeed->name(),
@@ -190,7 +190,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
     for (std::size_t i = 0; i < types_.size(); ++i) {
       tf::TensorShape shape;
       if (!last_) shape.AddDim(taken.count);
-      if (taken.lanes > 1) shape.AddDim(taken.lanes);
+      if (taken.replicas > 1) shape.AddDim(taken.replicas);
       shape.AppendShape(shapes_[i]);
       leaves->push_back(nullptr);
       absl::Status status = context->allocate_output(static_cast<int>(i), shape, &leaves->back());

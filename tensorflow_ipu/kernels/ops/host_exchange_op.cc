@@ -102,7 +102,7 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     const std::shared_ptr<const core::Workers> joined = CurrentWorkers();
     OP_REQUIRES_ASYNC(context, joined != nullptr,
                       absl::FailedPreconditionError("This process has not joined a cluster."), done);
-    OP_REQUIRES_OK_ASYNC(context, ToStatus(core::Deadlines::Global().Prepare()), done);
+    OP_REQUIRES_OK_ASYNC(context, ToAbsl(core::Deadlines::Global().Prepare()), done);
     const tf::Tensor& own = context->input(0);
     tf::TensorShape shape = own.shape();
     const auto count = static_cast<int64_t>(members_.size());
@@ -122,16 +122,16 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     tf::CancellationManager* const manager = context->cancellation_manager();
     const tf::CancellationToken token = manager == nullptr ? 0 : manager->get_cancellation_token();
     if (manager != nullptr && !manager->RegisterCallback(token, [weak = std::weak_ptr<HostExchange>(exchange)] {
-          if (const auto self = weak.lock()) self->run().Abort(core::Outcome::Cancelled("The step was cancelled."));
+          if (const auto self = weak.lock()) self->run().Abort(core::Status::Cancelled("The step was cancelled."));
         })) {
-      exchange->run().Abort(core::Outcome::Cancelled("The step was cancelled."));
+      exchange->run().Abort(core::Status::Cancelled("The step was cancelled."));
     }
     exchange->run().Cross(exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker),
                           [exchange, context, manager, token, own, exchanged = *exchanged,
-                           done = std::move(done)](const core::Outcome& outcome) {
-                            exchange->run().End(outcome);
+                           done = std::move(done)](const core::Status& status) {
+                            exchange->run().End(status);
                             if (manager != nullptr) manager->DeregisterCallback(token);
-                            if (!outcome.ok()) context->SetStatus(ToStatus(outcome));
+                            if (!status.ok()) context->SetStatus(ToAbsl(status));
                             done();
                           });
   }

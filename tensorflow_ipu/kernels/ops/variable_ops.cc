@@ -21,13 +21,13 @@ namespace {
 
 namespace tf = tensorflow;
 
-// `IpuFeedState`: the resource that names a feed, a replica's lane and a position to a compiled program.
+// `IpuFeedState`: the resource that names a feed, a replica and a position to a compiled program.
 //
 // The state is a value and not an attribute, so that another feed of the same element spec runs the same executable.
 // The program reads and assigns it at each use, which keeps the uses of a feed in program order through loops and
 // branches. The order of uses of all feeds is such a variable too, with a feed number below 0.
 //
-// The op makes the variable with its value, or finds the one that it made before for the same feed and lane; so it
+// The op makes the variable with its value, or finds the one that it made before for the same feed and replica; so it
 // needs no initializer in a graph. The variable lives until the handle's resource is destroyed; with `per_step`, each
 // step has its own until it ends.
 REGISTER_OP("IpuFeedState")

@@ -35,8 +35,8 @@ std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device) {
   return streams;
 }
 
-core::Outcome RandomStreamsGone() {
-  return core::Outcome::NotFound("The random numbers of this program were deleted with the function that was traced.");
+core::Status RandomStreamsGone() {
+  return core::Status::NotFound("The random numbers of this program were deleted with the function that was traced.");
 }
 
 void ForgetSeeds() {

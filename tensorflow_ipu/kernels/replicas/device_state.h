@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/outcome.h"
 #include "tensorflow_ipu/kernels/core/random_streams.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu {
 
@@ -19,7 +19,7 @@ core::Registry<core::RandomStreams>& RandomStreams();
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 
 // For a program whose streams were deleted.
-core::Outcome RandomStreamsGone();
+core::Status RandomStreamsGone();
 
 void ForgetSeeds();
 

@@ -53,7 +53,7 @@ Launch::Launch(tf::OpKernelContext* context, Program program, std::string name, 
       running_(replicas) {}
 
 void Launch::Start(bool may_block) {
-  absl::Status status = ToStatus(core::Deadlines::Global().Prepare());
+  absl::Status status = ToAbsl(core::Deadlines::Global().Prepare());
   if (status.ok()) status = Prepare();
   if (!status.ok()) {
     context_->SetStatus(status);
@@ -63,14 +63,14 @@ void Launch::Start(bool may_block) {
   BeginRun();
   EndWhenCancelled();
   if (count_ == 1 && may_block) {
-    Run(0, core::Outcome::Ok());
+    Run(0, core::Status::Ok());
     return;
   }
   for (int64_t replica = 1; replica < count_; ++replica) {
     core::Executor::Global().Run(
-        [self = shared_from_this(), replica](const core::Outcome& started) { self->Run(replica, started); });
+        [self = shared_from_this(), replica](const core::Status& started) { self->Run(replica, started); });
   }
-  core::Executor::Global().Run([self = shared_from_this()](const core::Outcome& started) { self->Run(0, started); });
+  core::Executor::Global().Run([self = shared_from_this()](const core::Status& started) { self->Run(0, started); });
 }
 
 // A single replica needs no replica group.
@@ -178,9 +178,9 @@ void Launch::NoteWrite(int input) {
   }
 }
 
-void Launch::Run(int64_t replica, const core::Outcome& started) {
+void Launch::Run(int64_t replica, const core::Status& started) {
   if (!started.ok()) {
-    replicas_[replica].context->SetStatus(ToStatus(started));
+    replicas_[replica].context->SetStatus(ToAbsl(started));
     return Ended(replica);
   }
   // Replicas share out the cores: dividing each product among all of them would cost many hand-overs.
@@ -255,7 +255,7 @@ void Launch::Finish() {
     failure = failure_;
   }
   if (distributed_run_ != nullptr) {
-    distributed_run_->End(FromStatus(failure));
+    distributed_run_->End(ToCore(failure));
   }
   if (failure.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {

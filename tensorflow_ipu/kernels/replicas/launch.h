@@ -56,7 +56,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   tensorflow::Tensor StateOf(int64_t number, int64_t replica) const;
   void BeginRun();
   void NoteWrite(int input);  // Other programs may have copies of a variable that a single replica writes.
-  void Run(int64_t replica, const core::Outcome& started);
+  void Run(int64_t replica, const core::Status& started);
   void Ended(int64_t replica);
   void Fail(const absl::Status& status);
   void EndWhenCancelled();
