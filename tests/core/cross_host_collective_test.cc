@@ -1,10 +1,8 @@
 // Replicas of several workers get what the replicas of one process get, whoever carries it.
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tests/core/check.h"

@@ -1,11 +1,9 @@
 // What infeed.h promises when threads push, take, interrupt and close at once: each element to one taker, each taker
 // one answer.
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 

@@ -10,16 +10,12 @@ namespace tensorflow_ipu {
 
 namespace {
 
-// Never destroyed: threads of programs may outlive static destructors.
 struct ReplicaGroupsByDevice {
   core::Mutex mutex;
   std::map<int64_t, std::shared_ptr<core::ReplicaGroup>> replica_groups IPU_GUARDED_BY(mutex);
 };
 
-ReplicaGroupsByDevice& All() {
-  static auto* const all = new ReplicaGroupsByDevice();
-  return *all;
-}
+ReplicaGroupsByDevice& All() { return core::NeverDestroyed<ReplicaGroupsByDevice>(); }
 
 bool SomeProgramWaitsForData() {
   for (const auto& infeed : Infeeds().All()) {
@@ -30,11 +26,6 @@ bool SomeProgramWaitsForData() {
 }
 
 }  // namespace
-
-core::Registry<core::CallSite>& CallSites() {
-  static auto* const sites = new core::Registry<core::CallSite>();
-  return *sites;
-}
 
 std::shared_ptr<core::ReplicaGroup> ReplicaGroupOf(int64_t device) {
   ReplicaGroupsByDevice& all = All();

@@ -11,7 +11,7 @@
 
 namespace tensorflow_ipu {
 
-core::Registry<core::CallSite>& CallSites();
+inline core::Registry<core::CallSite>& CallSites() { return core::NeverDestroyed<core::Registry<core::CallSite>>(); }
 
 std::shared_ptr<core::ReplicaGroup> ReplicaGroupOf(int64_t device);
 

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
-#include "tensorflow_ipu/kernels/core/distributed_run.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
@@ -16,16 +15,12 @@ namespace tensorflow_ipu {
 
 namespace {
 
-// Never destroyed: threads of programs may outlive static destructors.
 struct Current {
   core::Mutex mutex;
   std::shared_ptr<const core::Workers> workers IPU_GUARDED_BY(mutex);
 };
 
-Current& TheWorkers() {
-  static auto* const current = new Current();
-  return *current;
-}
+Current& TheWorkers() { return core::NeverDestroyed<Current>(); }
 
 }  // namespace
 
@@ -50,17 +45,13 @@ struct Sequence {
   std::deque<std::shared_ptr<core::DistributedRun>> kept;
 };
 
-// Never destroyed: threads of programs may outlive static destructors.
 struct Runs {
   core::Mutex mutex;
   std::map<int64_t, std::string> devices IPU_GUARDED_BY(mutex) = {{0, "ipu:0"}};
   std::map<std::string, Sequence> sequences IPU_GUARDED_BY(mutex);
 };
 
-Runs& AllRuns() {
-  static auto* const runs = new Runs();
-  return *runs;
-}
+Runs& AllRuns() { return core::NeverDestroyed<Runs>(); }
 
 std::shared_ptr<core::DistributedRun> Begin(const core::Workers& workers, const std::string& sequence,
                                             core::Program program, bool main_thread_runs) {

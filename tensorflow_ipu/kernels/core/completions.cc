@@ -1,7 +1,5 @@
 #include "tensorflow_ipu/kernels/core/completions.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <thread>
 #include <utility>

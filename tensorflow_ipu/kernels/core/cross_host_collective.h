@@ -31,9 +31,6 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   CrossHostCollective(std::string name, std::string key, Packer packer, std::shared_ptr<Network> network,
                       std::shared_ptr<Network::Calls> calls);
 
-  CrossHostCollective(const CrossHostCollective&) = delete;
-  CrossHostCollective& operator=(const CrossHostCollective&) = delete;
-
   // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
   // message fails, and has to call Fail.
   void Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost);

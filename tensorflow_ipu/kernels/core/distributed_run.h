@@ -104,9 +104,6 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
                  std::optional<int64_t> host_exchanges = std::nullopt);
   ~DistributedRun();
 
-  DistributedRun(const DistributedRun&) = delete;
-  DistributedRun& operator=(const DistributedRun&) = delete;
-
   const Workers& workers() const { return workers_; }
 
   std::string ExchangeName() const { return "the exchange of " + program_.collectives.front(); }

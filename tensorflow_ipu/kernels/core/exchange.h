@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/groups.h"
@@ -57,9 +56,6 @@ class Exchange {
  public:
   // One matching contribution per replica, by rank.
   Exchange(const Collective& collective, std::vector<Contribution> contributions);
-
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
 
   int64_t pieces() const { return static_cast<int64_t>(pieces_.size()); }
 

@@ -163,9 +163,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Infeed(std::string name, int64_t depth, Grouping sharing = {1, false})
       : name_(std::move(name)), capacity_(depth), rows_(sharing) {}
 
-  Infeed(const Infeed&) = delete;
-  Infeed& operator=(const Infeed&) = delete;
-
   ~Infeed() { Close(); }
 
   const std::string& name() const { return name_; }

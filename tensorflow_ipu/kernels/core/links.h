@@ -57,9 +57,6 @@ class Link {
   Link(int socket, int poller) : socket_(socket), poller_(poller) {}
   ~Link();
 
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
-
   int socket() const { return socket_; }
 
   void Send(const Calls& calls, const std::string& key, std::shared_ptr<const Message> message, Done done)

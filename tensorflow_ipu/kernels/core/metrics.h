@@ -130,11 +130,7 @@ struct Metrics {
   Samples collective_waits;
   Samples graph_runs;  // Runs that Python does not see: those of sessions, and of programs in functions of the host.
 
-  // Never destroyed: threads of programs may outlive static destructors.
-  static Metrics& Global() {
-    static auto* const metrics = new Metrics();
-    return *metrics;
-  }
+  static Metrics& Global() { return NeverDestroyed<Metrics>(); }
 };
 
 inline void Count(std::atomic<int64_t>* counter, int64_t by = 1) { counter->fetch_add(by, std::memory_order_relaxed); }
@@ -165,11 +161,7 @@ class Journal {
 
   static constexpr std::size_t kKept = 256;
 
-  // Never destroyed: pumps may outlive static destructors.
-  static Journal& Global() {
-    static auto* const journal = new Journal();
-    return *journal;
-  }
+  static Journal& Global() { return NeverDestroyed<Journal>(); }
 
   // Drops the oldest line when full.
   void Note(std::string text) IPU_EXCLUDES(mutex_) {

@@ -1,4 +1,4 @@
-// Locks with annotations for clang's thread-safety analysis, which `make lint` runs.
+// Shared objects of the process, and locks with annotations for clang's thread-safety analysis, which `make lint` runs.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
 
@@ -26,13 +26,15 @@
 
 namespace tensorflow_ipu::core {
 
+// The process's object of a type. It is never destroyed, since threads may outlive static destructors.
+template <typename T>
+T& NeverDestroyed() {
+  static T* const object = new T();
+  return *object;
+}
+
 class IPU_CAPABILITY Mutex {
  public:
-  Mutex() = default;
-
-  Mutex(const Mutex&) = delete;
-  Mutex& operator=(const Mutex&) = delete;
-
   // Tells the analysis that the caller holds this mutex under another name.
   void AssertHeld() const IPU_ASSERT_HELD(this) {}
 
@@ -46,9 +48,6 @@ class IPU_SCOPED_CAPABILITY Lock {
  public:
   explicit Lock(Mutex& mutex) IPU_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
   ~Lock() IPU_RELEASE() {}
-
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
 
   void Unlock() IPU_RELEASE() { lock_.unlock(); }
   void Relock() IPU_ACQUIRE() { lock_.lock(); }

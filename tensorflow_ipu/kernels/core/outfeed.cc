@@ -1,7 +1,6 @@
 #include "tensorflow_ipu/kernels/core/outfeed.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 

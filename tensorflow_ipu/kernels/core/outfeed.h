@@ -49,9 +49,6 @@ class Outfeed {
 
   Outfeed(std::string name, Mode mode) : name_(std::move(name)), mode_(mode) {}
 
-  Outfeed(const Outfeed&) = delete;
-  Outfeed& operator=(const Outfeed&) = delete;
-
   const std::string& name() const { return name_; }
 
   // Appends an element; in mode kLast it replaces the replica's element. `layout` identifies its structure, types and

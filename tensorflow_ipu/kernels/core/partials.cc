@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -17,6 +16,8 @@
 #endif
 
 namespace tensorflow_ipu::core {
+
+namespace {
 
 // The size of a tile at most.
 constexpr int64_t kTileRows = 6;
@@ -167,8 +168,6 @@ IPU_TILE(Avx512Tile, IPU_AVX512, Avx512Rows)
 #undef IPU_TILE
 
 #endif
-
-namespace {
 
 // The size of a part, which stays in the second-level cache.
 constexpr int64_t kPartRows = 48;

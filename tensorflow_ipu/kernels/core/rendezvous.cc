@@ -2,29 +2,26 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "tensorflow_ipu/kernels/core/completions.h"
-#include "tensorflow_ipu/kernels/core/exchange.h"
-#include "tensorflow_ipu/kernels/core/groups.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/process.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
 
-inline std::string Listed(const std::vector<int64_t>& replicas) {
+namespace {
+
+// The process is busy if it uses this part of a processor's time.
+constexpr double kBusy = 0.05;
+
+std::string Listed(const std::vector<int64_t>& replicas) {
   std::string words = replicas.size() == 1 ? "replica " : "replicas ";
   for (std::size_t i = 0; i < replicas.size(); ++i) words += (i == 0 ? "" : ", ") + std::to_string(replicas[i]);
   return words;
 }
+
+}  // namespace
 
 // Holds the group's replicas of this process. Guarded by the replica group's lock while it is open.
 struct ReplicaGroup::PendingCollective {
@@ -43,23 +40,14 @@ struct ReplicaGroup::PendingCollective {
   int64_t Replica(int64_t place) const { return group.Replica(share.first + place); }
   bool HasArrived(int64_t place) const { return callbacks[place] != nullptr; }
 
-  std::string Replicas(bool arrived) const;
-};
-
-inline std::string ReplicaGroup::PendingCollective::Replicas(bool arrived_ones) const {
-  std::vector<int64_t> replicas;
-  for (int64_t place = 0; place < places(); ++place) {
-    if (HasArrived(place) == arrived_ones) replicas.push_back(Replica(place));
+  std::string Replicas(bool arrived_ones) const {
+    std::vector<int64_t> replicas;
+    for (int64_t place = 0; place < places(); ++place) {
+      if (HasArrived(place) == arrived_ones) replicas.push_back(Replica(place));
+    }
+    return Listed(replicas);
   }
-  return Listed(replicas);
-}
-
-namespace {
-
-// The process is busy if it uses this part of a processor's time.
-constexpr double kBusy = 0.05;
-
-}  // namespace
+};
 
 ReplicaGroup::ReplicaGroup(std::string device, std::function<bool()> others_wait, std::chrono::nanoseconds watch)
     : device_(std::move(device)), others_wait_(std::move(others_wait)), watch_(watch) {}
@@ -206,47 +194,39 @@ void ReplicaGroup::Watch() {
   WatchLater();
 }
 
-// The work of a collective all of whose replicas are of this process.
-class Work {
- public:
-  // By rank; all contributions match.
-  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Callback> callbacks,
-       std::shared_ptr<RunningMedian> run_time);
+namespace {
 
-  // Returns whether the collective is done; if not, other threads do it and call the caller's callback too. The last to
-  // arrive does the work, while its data is in its cache; idle threads help with large data.
-  static bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank);
+// The work of a collective all of whose replicas are of this process. Contributions match, by rank.
+struct Work {
+  Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Callback> callbacks_by_rank,
+       std::shared_ptr<RunningMedian> time)
+      : exchange(collective, std::move(contributions)),
+        callbacks(std::move(callbacks_by_rank)),
+        run_time(std::move(time)) {}
 
- private:
-  Exchange exchange_;
-  std::vector<Callback> callbacks_;  // Of the thread that does the last piece.
-  const std::shared_ptr<RunningMedian> run_time_;
+  Exchange exchange;
+  std::vector<Callback> callbacks;  // Of the thread that does the last piece.
+  const std::shared_ptr<RunningMedian> run_time;
 };
 
-Work::Work(const Collective& collective, std::vector<Contribution> contributions, std::vector<Callback> callbacks,
-           std::shared_ptr<RunningMedian> run_time)
-    : exchange_(collective, std::move(contributions)),
-      callbacks_(std::move(callbacks)),
-      run_time_(std::move(run_time)) {}
-
-bool Work::Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
-  if (work->exchange_.bytes() >= kSharedBytes) {
-    const int64_t helpers = std::min(Cores(), work->exchange_.pieces()) - 1;
+// Returns whether the collective is done; if not, other threads do it and call the caller's callback too. The last to
+// arrive does the work, while its data is in its cache; idle threads help with large data.
+bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
+  if (work->exchange.bytes() >= kSharedBytes) {
+    const int64_t helpers = std::min(Cores(), work->exchange.pieces()) - 1;
     for (int64_t i = 0; i < helpers; ++i) {
       Executor::Global().Run([work](const Status& started) {
         if (!started.ok()) return;  // The others do its pieces.
-        Executor::SpinAfterTask(TaskSpin(*work->run_time_));
-        if (work->exchange_.DoSome()) RunCallbacksFromTask(std::move(work->callbacks_), work->run_time_);
+        Executor::SpinAfterTask(TaskSpin(*work->run_time));
+        if (work->exchange.DoSome()) RunCallbacksFromTask(std::move(work->callbacks), work->run_time);
       });
     }
   }
-  if (!work->exchange_.DoSome()) return false;
-  work->callbacks_[own_rank] = nullptr;
-  RunCallbacks(std::move(work->callbacks_), work->run_time_);
+  if (!work->exchange.DoSome()) return false;
+  work->callbacks[own_rank] = nullptr;
+  RunCallbacks(std::move(work->callbacks), work->run_time);
   return true;
 }
-
-namespace {
 
 std::string Described(const Contribution& contribution) {
   std::string words;
@@ -318,7 +298,7 @@ std::optional<Status> CallSite::Arrive(int64_t replica, int64_t replicas, const 
   }
   const auto work =
       std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->callbacks), run_time_);
-  if (!Work::Perform(work, place)) return std::nullopt;
+  if (!Perform(work, place)) return std::nullopt;
   return Status::Ok();
 }
 

@@ -45,9 +45,6 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   explicit ReplicaGroup(std::string device, std::function<bool()> others_wait = nullptr,
                         std::chrono::nanoseconds watch = std::chrono::milliseconds(250));
 
-  ReplicaGroup(const ReplicaGroup&) = delete;
-  ReplicaGroup& operator=(const ReplicaGroup&) = delete;
-
   // Starts a run; waits of the run before fail. This process has the replicas from worker * replicas on.
   // `distributed_run` is null if no collective spans workers; else `sites` are the call sites that do, in the order of
   // the trace.

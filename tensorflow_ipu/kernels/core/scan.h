@@ -1,3 +1,4 @@
+// The search for large numbers and for NaNs in a tensor.
 #ifndef TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_
 #define TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_
 

@@ -2,12 +2,10 @@
 
 #include <pthread.h>
 
-#include <chrono>
 #include <future>
 #include <string>
 #include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/tuning.h"
@@ -58,11 +56,6 @@ Status TryThreads(const char* name, int count) {
   all.set_value();
   for (std::thread& thread : threads) thread.join();  // Until then the system counts them.
   return status;
-}
-
-Deadlines& Deadlines::Global() {
-  static Deadlines* const deadlines = new Deadlines();
-  return *deadlines;
 }
 
 Status Deadlines::Prepare() {
@@ -127,11 +120,6 @@ void FlushSubnormalFloats() {
 }
 
 }  // namespace
-
-Executor& Executor::Global() {
-  static Executor* const executor = new Executor();
-  return *executor;
-}
 
 void Executor::Run(Task task) {
   bool idle_thread = false;

@@ -29,7 +29,7 @@ class Deadlines {
   using Clock = std::chrono::steady_clock;
   using Ticket = std::pair<Clock::time_point, int64_t>;
 
-  static Deadlines& Global();
+  static Deadlines& Global() { return NeverDestroyed<Deadlines>(); }
 
   // Starts the thread, before the process runs out of threads.
   Status Prepare() IPU_EXCLUDES(mutex_);
@@ -57,7 +57,7 @@ class Executor {
   // If `started` is an error, the task has no thread of its own and must be short.
   using Task = std::function<void(const Status& started)>;
 
-  static Executor& Global();
+  static Executor& Global() { return NeverDestroyed<Executor>(); }
 
   void Run(Task task) IPU_EXCLUDES(mutex_);
 

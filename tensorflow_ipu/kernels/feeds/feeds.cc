@@ -4,11 +4,6 @@
 
 namespace tensorflow_ipu {
 
-core::Registry<Infeed>& Infeeds() {
-  static auto* const infeeds = new core::Registry<Infeed>();
-  return *infeeds;
-}
-
 core::Status NotStarted(const std::string& name) {
   return core::Status::FailedPrecondition("The infeed queue `" + name +
                                           "` has no dataset iterator: it was not initialized, or it was deleted. "
@@ -59,11 +54,6 @@ core::Passed Infeed::passed() const {
   core::Passed passed = before_;
   if (queue_ != nullptr) passed += queue_->passed();
   return passed;
-}
-
-core::Registry<core::Outfeed>& Outfeeds() {
-  static auto* const outfeeds = new core::Registry<core::Outfeed>();
-  return *outfeeds;
 }
 
 }  // namespace tensorflow_ipu

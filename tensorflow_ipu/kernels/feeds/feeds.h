@@ -99,9 +99,6 @@ class Infeed {
   Infeed(std::string name, int64_t depth, core::Grouping sharing = {1, false})
       : name_(std::move(name)), depth_(depth), sharing_(sharing) {}
 
-  Infeed(const Infeed&) = delete;
-  Infeed& operator=(const Infeed&) = delete;
-
   ~Infeed() { Stop(); }
 
   const std::string& name() const { return name_; }
@@ -135,11 +132,11 @@ class Infeed {
   core::Passed before_ IPU_GUARDED_BY(mutex_);  // In earlier passes.
 };
 
-core::Registry<Infeed>& Infeeds();
+inline core::Registry<Infeed>& Infeeds() { return core::NeverDestroyed<core::Registry<Infeed>>(); }
 
 core::Status NotStarted(const std::string& name);
 
-core::Registry<core::Outfeed>& Outfeeds();
+inline core::Registry<core::Outfeed>& Outfeeds() { return core::NeverDestroyed<core::Registry<core::Outfeed>>(); }
 
 }  // namespace tensorflow_ipu
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <string>
 #include <utility>
 
 #include "tensorflow/core/common_runtime/rendezvous_mgr.h"
@@ -23,10 +22,7 @@ namespace {
 // Counts the pumps that run. Thread-safe; never destroyed.
 class Running {
  public:
-  static Running& Global() {
-    static Running* const running = new Running();
-    return *running;
-  }
+  static Running& Global() { return core::NeverDestroyed<Running>(); }
 
   void Add(int change) {
     const core::Lock lock(mutex_);

@@ -89,7 +89,7 @@ ffi::Error LookUp(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ff
   const core::ProgramState at = core::StateAt(state.untyped_data());
   core::Status status;
   if (const auto table = TableOf(at, *rows, &status)) {
-    status = table->Look(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
+    status = table->Lookup(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
   }
   core::Advance(state.untyped_data(), next_state->untyped_data());
   return Named(std::move(status), name);

@@ -1,3 +1,4 @@
+// The continuation of an asynchronous kernel.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_AFTER_RETURN_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_AFTER_RETURN_H_
 

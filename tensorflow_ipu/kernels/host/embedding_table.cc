@@ -1,9 +1,7 @@
 #include "tensorflow_ipu/kernels/host/embedding_table.h"
 
 #include <cstring>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "Eigen/Core"
 #include "tensorflow_ipu/kernels/core/metrics.h"

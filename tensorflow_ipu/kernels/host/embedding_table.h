@@ -23,11 +23,7 @@ struct EmbeddingTraffic {
   std::atomic<int64_t> updates{0};
   std::atomic<int64_t> rows_updated{0};  // As given: with accumulation they change the table later.
 
-  // Never destroyed: threads of programs may outlive static destructors.
-  static EmbeddingTraffic& Global() {
-    static auto* const traffic = new EmbeddingTraffic();
-    return *traffic;
-  }
+  static EmbeddingTraffic& Global() { return core::NeverDestroyed<EmbeddingTraffic>(); }
 };
 
 struct EmbeddingUpdate {
@@ -79,8 +75,7 @@ class EmbeddingTable {
 };
 
 inline core::Registry<EmbeddingTable>& EmbeddingTables() {
-  static auto* const tables = new core::Registry<EmbeddingTable>();
-  return *tables;
+  return core::NeverDestroyed<core::Registry<EmbeddingTable>>();
 }
 
 }  // namespace tensorflow_ipu

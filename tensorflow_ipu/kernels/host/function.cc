@@ -1,7 +1,6 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -156,11 +155,6 @@ void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostB
 void HostFunction::Cancel() {
   const core::Lock lock(mutex_);
   for (tf::CancellationManager* const running : running_) running->StartCancel();
-}
-
-core::Registry<HostFunction>& HostFunctions() {
-  static auto* const functions = new core::Registry<HostFunction>();
-  return *functions;
 }
 
 }  // namespace tensorflow_ipu

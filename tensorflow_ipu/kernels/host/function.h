@@ -81,17 +81,14 @@ class HostFunction : public std::enable_shared_from_this<HostFunction> {
   std::set<tensorflow::CancellationManager*> running_ IPU_GUARDED_BY(mutex_);
 };
 
-core::Registry<HostFunction>& HostFunctions();
+inline core::Registry<HostFunction>& HostFunctions() { return core::NeverDestroyed<core::Registry<HostFunction>>(); }
 
 // The interface of C++ functions that users load: inputs, their sizes in elements, outputs, attributes and name.
 using UserFunction = void (*)(const std::vector<const void*>& data, const std::vector<uint32_t>& number_of_elements,
                               const std::vector<void*>& outputs, const std::string& attributes,
                               const std::string& name);
 
-inline core::Registry<UserFunction>& UserFunctions() {
-  static auto* const functions = new core::Registry<UserFunction>();
-  return *functions;
-}
+inline core::Registry<UserFunction>& UserFunctions() { return core::NeverDestroyed<core::Registry<UserFunction>>(); }
 
 }  // namespace tensorflow_ipu
 

@@ -5,14 +5,12 @@
 
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/process_state.h"
 #include "tensorflow/core/framework/function.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/numa.h"
 #include "tensorflow_ipu/kernels/host/python_end.h"
 

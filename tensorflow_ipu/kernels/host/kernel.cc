@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -17,7 +14,6 @@
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/setround.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/host/device.h"
 
 namespace tensorflow_ipu {
 
@@ -165,9 +161,6 @@ class DeviceOfCall {
     device_->Begin(threads);
   }
   ~DeviceOfCall() { *kept_ = std::move(device_); }
-
-  DeviceOfCall(const DeviceOfCall&) = delete;
-  DeviceOfCall& operator=(const DeviceOfCall&) = delete;
 
   KernelDevice* get() const { return device_.get(); }
 

@@ -19,10 +19,7 @@ struct Lines {
   std::map<Key, std::set<std::string>> of IPU_GUARDED_BY(mutex);
 };
 
-Lines& All() {
-  static auto* const all = new Lines();
-  return *all;
-}
+Lines& All() { return core::NeverDestroyed<Lines>(); }
 
 }  // namespace
 

@@ -13,11 +13,7 @@ struct Python {
   int uses IPU_GUARDED_BY(mutex) = 0;
 };
 
-// Never destroyed: threads may outlive static destructors.
-Python& ThePython() {
-  static auto* const python = new Python();
-  return *python;
-}
+Python& ThePython() { return core::NeverDestroyed<Python>(); }
 
 }  // namespace
 

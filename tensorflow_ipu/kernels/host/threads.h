@@ -1,3 +1,4 @@
+// The threads of host kernels.
 #ifndef TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_
 #define TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_
 
@@ -51,9 +52,6 @@ class HostThreads {
 
   explicit HostThreads(tensorflow::thread::ThreadPool* pool);
   HostThreads(tensorflow::thread::ThreadPool* pool, int count);
-
-  HostThreads(const HostThreads&) = delete;
-  HostThreads& operator=(const HostThreads&) = delete;
 
   const Eigen::ThreadPoolDevice* device() const { return device_; }
   const tensorflow::DeviceBase::CpuWorkerThreads* workers() const { return &workers_; }

@@ -5,18 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/resource_var.h"
 
 namespace tensorflow_ipu {
 
 namespace tf = tensorflow;
 
 std::atomic<bool> Copies::any_{false};
-
-Copies& Copies::Global() {
-  static auto* const copies = new Copies();  // Never destroyed: variables may outlive static destructors.
-  return *copies;
-}
 
 absl::Status Copies::Handles(tf::ResourceMgr* resources, const tf::ResourceHandle& handle, tf::Var* variable,
                              int64_t replicas, std::vector<tf::ResourceHandle>* handles) {

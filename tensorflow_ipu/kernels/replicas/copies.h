@@ -30,7 +30,7 @@ namespace tensorflow_ipu {
 // Thread-safe, but for two runs that use one variable at once.
 class Copies {
  public:
-  static Copies& Global();
+  static Copies& Global() { return core::NeverDestroyed<Copies>(); }
 
   // The first is `handle` itself.
   absl::Status Handles(tensorflow::ResourceMgr* resources, const tensorflow::ResourceHandle& handle,

@@ -9,23 +9,14 @@ namespace tensorflow_ipu {
 
 namespace {
 
-// Never destroyed: threads of programs may outlive static destructors.
 struct StreamsByDevice {
   core::Mutex mutex;
   std::map<int64_t, std::shared_ptr<core::RandomStreams>> streams IPU_GUARDED_BY(mutex);
 };
 
-StreamsByDevice& All() {
-  static auto* const all = new StreamsByDevice();
-  return *all;
-}
+StreamsByDevice& All() { return core::NeverDestroyed<StreamsByDevice>(); }
 
 }  // namespace
-
-core::Registry<core::RandomStreams>& RandomStreams() {
-  static auto* const streams = new core::Registry<core::RandomStreams>();
-  return *streams;
-}
 
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device) {
   StreamsByDevice& all = All();
@@ -54,10 +45,7 @@ struct Faults {
   std::map<Place, std::string> of IPU_GUARDED_BY(mutex);
 };
 
-Faults& AllFaults() {
-  static auto* const all = new Faults();
-  return *all;
-}
+Faults& AllFaults() { return core::NeverDestroyed<Faults>(); }
 
 }  // namespace
 

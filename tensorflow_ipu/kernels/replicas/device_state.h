@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "tensorflow_ipu/kernels/core/random_streams.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
@@ -14,7 +13,9 @@
 
 namespace tensorflow_ipu {
 
-core::Registry<core::RandomStreams>& RandomStreams();
+inline core::Registry<core::RandomStreams>& RandomStreams() {
+  return core::NeverDestroyed<core::Registry<core::RandomStreams>>();
+}
 
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "tensorflow/core/framework/resource_var.h"

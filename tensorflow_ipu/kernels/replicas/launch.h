@@ -34,9 +34,6 @@ class Launch : public std::enable_shared_from_this<Launch> {
   Launch(tensorflow::OpKernelContext* context, Program program, std::string name, int64_t ordinal, int64_t replicas,
          std::function<void()> done);
 
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-
   // Calls `done` when all replicas have ended, with the status in the context. One launch per device at a time. With
   // `may_block`, a single replica runs on this thread.
   void Start(bool may_block);
