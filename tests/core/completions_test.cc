@@ -19,16 +19,7 @@
 namespace {
 
 using check::Count;
-using tensorflow_ipu::core::Callback;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Executor;
-using tensorflow_ipu::core::RunCallbacks;
-using tensorflow_ipu::core::RunCallbacksFromTask;
-using tensorflow_ipu::core::RunCallbacksLater;
-using tensorflow_ipu::core::RunningMedian;
-using tensorflow_ipu::core::SpinUntil;
-using tensorflow_ipu::core::Status;
-using tensorflow_ipu::core::TaskSpin;
+using namespace tensorflow_ipu::core;
 
 TEST(it_settles_where_half_of_the_times_are_longer) {
   RunningMedian median;

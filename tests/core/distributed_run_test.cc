@@ -18,8 +18,7 @@ using check::DistributedRuns;
 using check::Status;
 using check::SumOf;
 using std::chrono::milliseconds;
-using tensorflow_ipu::core::ExchangeNotice;
-using tensorflow_ipu::core::MessageOf;
+using namespace tensorflow_ipu::core;
 
 TEST(a_worker_that_is_gone_ends_the_wait_at_once) {
   DistributedRuns distributed_run(2, 2);

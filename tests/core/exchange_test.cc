@@ -12,16 +12,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::CheckOperands;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Collective;
-using tensorflow_ipu::core::Contribution;
-using tensorflow_ipu::core::DataType;
-using tensorflow_ipu::core::Exchange;
-using tensorflow_ipu::core::Kind;
-using tensorflow_ipu::core::Match;
-using tensorflow_ipu::core::Operand;
-using tensorflow_ipu::core::Reduction;
+using namespace tensorflow_ipu::core;
 
 using Rows = std::vector<std::vector<int32_t>>;  // A replica each.
 

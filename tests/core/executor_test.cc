@@ -14,10 +14,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Deadlines;
-using tensorflow_ipu::core::Executor;
-using tensorflow_ipu::core::Status;
+using namespace tensorflow_ipu::core;
 
 TEST(a_task_that_blocks_holds_no_other_up) {
   check::Count release;

@@ -8,12 +8,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::Group;
-using tensorflow_ipu::core::Grouping;
-using tensorflow_ipu::core::Share;
-using tensorflow_ipu::core::ShareOf;
-using tensorflow_ipu::core::SharesOf;
-using tensorflow_ipu::core::SpansWorkers;
+using namespace tensorflow_ipu::core;
 
 // The replicas of each group, group by group, each as its members see it.
 std::vector<std::vector<int64_t>> Members(const Grouping& grouping, int64_t replicas) {

@@ -23,8 +23,7 @@ using check::Taken;
 using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Status;
+using namespace tensorflow_ipu::core;
 
 TEST(push_waits_at_the_depth_until_an_element_is_taken) {
   constexpr int kDepth = 2;

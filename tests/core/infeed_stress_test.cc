@@ -19,8 +19,7 @@ using check::Element;
 using check::MakeQueue;
 using check::Push;
 using check::Queue;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Status;
+using namespace tensorflow_ipu::core;
 
 // Takes one replica's elements as a program does: what is ready at once, else after a moment, else later. A failed wait
 // is tried again, unless the queue has ended.

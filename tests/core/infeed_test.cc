@@ -21,8 +21,7 @@ using check::MakeQueue;
 using check::Push;
 using check::Queue;
 using check::Taken;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Status;
+using namespace tensorflow_ipu::core;
 
 TEST(elements_leave_in_the_order_in_which_they_came) {
   const auto queue = MakeQueue(3);

@@ -19,9 +19,7 @@ using check::Later;
 using check::Push;
 using check::Queue;
 using check::Taken;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Outfeed;
-using tensorflow_ipu::core::Status;
+using namespace tensorflow_ipu::core;
 
 std::shared_ptr<Queue> Shared(int64_t size, bool orthogonal) {
   return std::make_shared<Queue>("queue", 8, tensorflow_ipu::core::Grouping{size, orthogonal});

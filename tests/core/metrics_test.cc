@@ -14,9 +14,7 @@
 namespace {
 
 using std::chrono::nanoseconds;
-using tensorflow_ipu::core::Counters;
-using tensorflow_ipu::core::Journal;
-using tensorflow_ipu::core::Samples;
+using namespace tensorflow_ipu::core;
 
 TEST(a_name_has_one_counter_for_all_threads) {
   Counters counters;

@@ -22,11 +22,7 @@ using check::Count;
 using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Leaf;
-using tensorflow_ipu::core::Outfeed;
-using tensorflow_ipu::core::Rows;
-using tensorflow_ipu::core::Status;
+using namespace tensorflow_ipu::core;
 
 constexpr int64_t kLayout = 77;
 constexpr nanoseconds kNoPatience{0};

@@ -14,14 +14,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::BestInstructions;
-using tensorflow_ipu::core::BlockedProducts;
-using tensorflow_ipu::core::Element;
-using tensorflow_ipu::core::F16;
-using tensorflow_ipu::core::Instructions;
-using tensorflow_ipu::core::Overflow;
-using tensorflow_ipu::core::Partials;
-using tensorflow_ipu::core::UseInstructions;
+using namespace tensorflow_ipu::core;
 
 int64_t Size(const BlockedProducts::Space& space) { return space[0] * space[1] * space[2]; }
 

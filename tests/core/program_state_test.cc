@@ -8,10 +8,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::Advance;
-using tensorflow_ipu::core::OrderedState;
-using tensorflow_ipu::core::OrderedStateAt;
-using tensorflow_ipu::core::ProgramState;
+using namespace tensorflow_ipu::core;
 
 TEST(the_variables_name_says_what_it_holds_at_first) {
   for (const ProgramState& state : {ProgramState{7, 0, 1, 0}, {int64_t{1} << 40, 3, 16, 0}, {-2, 0, 1, 0}}) {

@@ -9,8 +9,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::RandomSeed;
-using tensorflow_ipu::core::RandomStreams;
+using namespace tensorflow_ipu::core;
 
 std::pair<int64_t, int64_t> Draw(RandomStreams& streams, int64_t replica) {
   const RandomSeed seed = streams.Draw(replica);

@@ -12,10 +12,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::DataType;
-using tensorflow_ipu::core::Reduce;
-using tensorflow_ipu::core::Reduction;
-using tensorflow_ipu::core::Supports;
+using namespace tensorflow_ipu::core;
 
 template <typename T>
 std::vector<T> Reduced(DataType type, Reduction reduction, const std::vector<std::vector<T>>& inputs) {

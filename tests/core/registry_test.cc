@@ -13,8 +13,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::OfThread;
-using tensorflow_ipu::core::Registry;
+using namespace tensorflow_ipu::core;
 
 TEST(an_object_is_found_under_its_number_until_it_is_removed) {
   Registry<std::string> registry;

@@ -8,8 +8,7 @@
 
 namespace {
 
-using tensorflow_ipu::core::HasFloatsFrom;
-using tensorflow_ipu::core::HasHalvesFrom;
+using namespace tensorflow_ipu::core;
 
 // At each place of tensors that end at different places of a block.
 template <typename Word, typename Has>

@@ -15,11 +15,7 @@
 namespace {
 
 using std::chrono::milliseconds;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::SpinUntil;
-using tensorflow_ipu::core::StartThread;
-using tensorflow_ipu::core::Status;
-using tensorflow_ipu::core::TryThreads;
+using namespace tensorflow_ipu::core;
 
 TEST(a_thread_bears_its_name_and_lets_its_work_go) {
   check::Count gone;

@@ -64,48 +64,13 @@ T Wrapped(T a, T b, bool product) {
   }
 }
 
-struct Sum {
-  template <typename T>
-  static T Of(T a, T b) {
-    return Wrapped(a, b, /*product=*/false);
-  }
-};
-
-struct Product {
-  template <typename T>
-  static T Of(T a, T b) {
-    return Wrapped(a, b, /*product=*/true);
-  }
-};
-
+constexpr auto kSum = [](auto a, auto b) { return Wrapped(a, b, /*product=*/false); };
+constexpr auto kProduct = [](auto a, auto b) { return Wrapped(a, b, /*product=*/true); };
 // A NaN `b` wins, since comparisons are false; a NaN `a` does not equal itself.
-struct Min {
-  template <typename T>
-  static T Of(T a, T b) {
-    return a < b || a != a ? a : b;
-  }
-};
-
-struct Max {
-  template <typename T>
-  static T Of(T a, T b) {
-    return a > b || a != a ? a : b;
-  }
-};
-
-struct And {
-  template <typename T>
-  static T Of(T a, T b) {
-    return a & b;
-  }
-};
-
-struct Or {
-  template <typename T>
-  static T Of(T a, T b) {
-    return a | b;
-  }
-};
+constexpr auto kMin = [](auto a, auto b) { return a < b || a != a ? a : b; };
+constexpr auto kMax = [](auto a, auto b) { return a > b || a != a ? a : b; };
+constexpr auto kAnd = [](auto a, auto b) { return static_cast<decltype(a)>(a & b); };
+constexpr auto kOr = [](auto a, auto b) { return static_cast<decltype(a)>(a | b); };
 
 // A copy where the input is short or unaligned. The surplus of a short one is computed and dropped.
 template <typename Stored, int64_t size>
@@ -119,9 +84,9 @@ const Stored* Block(const std::byte* input, std::size_t bytes, Stored (&copy)[si
 }
 
 // A divisor of 0 means no division.
-template <typename From, typename To, typename Operation, int64_t size>
-void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int64_t count, int64_t divisor,
-                 std::byte* out) {
+template <typename From, typename To, int64_t size, typename Operation>
+void ReduceBlock(Operation operation, const std::vector<const std::byte*>& inputs, int64_t first, int64_t count,
+                 int64_t divisor, std::byte* out) {
   using Stored = typename From::Stored;
   using Held = typename From::Held;
   Stored copy[size];
@@ -132,7 +97,7 @@ void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int
   for (int64_t i = 0; i < size; ++i) held[i] = From::Load(block[i]);
   for (std::size_t input = 1; input < inputs.size(); ++input) {
     block = Block(inputs[input] + offset, bytes, copy);
-    for (int64_t i = 0; i < size; ++i) held[i] = Operation::Of(held[i], From::Load(block[i]));
+    for (int64_t i = 0; i < size; ++i) held[i] = operation(held[i], From::Load(block[i]));
   }
   if (divisor != 0) {
     const Held by = static_cast<Held>(divisor);
@@ -150,10 +115,11 @@ void ReduceBlock(const std::vector<const std::byte*>& inputs, int64_t first, int
 }
 
 template <typename From, typename To, typename Operation>
-void ReduceAll(const std::vector<const std::byte*>& inputs, int64_t count, int64_t divisor, std::byte* out) {
-  if (count <= kSmallBlock) return ReduceBlock<From, To, Operation, kSmallBlock>(inputs, 0, count, divisor, out);
+void ReduceAll(Operation operation, const std::vector<const std::byte*>& inputs, int64_t count, int64_t divisor,
+               std::byte* out) {
+  if (count <= kSmallBlock) return ReduceBlock<From, To, kSmallBlock>(operation, inputs, 0, count, divisor, out);
   for (int64_t first = 0; first < count; first += kBlock) {
-    ReduceBlock<From, To, Operation, kBlock>(inputs, first, std::min(kBlock, count - first), divisor, out);
+    ReduceBlock<From, To, kBlock>(operation, inputs, first, std::min(kBlock, count - first), divisor, out);
   }
 }
 
@@ -166,15 +132,16 @@ struct Step {
 };
 
 template <typename Type, typename Operation>
-void ReduceStage(const Step& step, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out) {
+void ReduceStage(Operation operation, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
+                 std::byte* out) {
   using Accumulated = Plain<typename Type::Held>;
   switch (step.stage) {
     case Stage::kWhole:
-      return ReduceAll<Type, Type, Operation>(inputs, count, step.divisor, out);
+      return ReduceAll<Type, Type>(operation, inputs, count, step.divisor, out);
     case Stage::kPart:
-      return ReduceAll<Type, Accumulated, Operation>(inputs, count, 0, out);
+      return ReduceAll<Type, Accumulated>(operation, inputs, count, 0, out);
     case Stage::kParts:
-      return ReduceAll<Accumulated, Type, Operation>(inputs, count, step.divisor, out);
+      return ReduceAll<Accumulated, Type>(operation, inputs, count, step.divisor, out);
   }
 }
 
@@ -184,15 +151,15 @@ void ReduceNumbers(Reduction reduction, const Step& step, const std::vector<cons
                    std::byte* out) {
   switch (reduction) {
     case Reduction::kSum:
-      return ReduceStage<Type, Sum>(step, inputs, count, out);
+      return ReduceStage<Type>(kSum, step, inputs, count, out);
     case Reduction::kMean:
-      return ReduceStage<WideType, Sum>(step, inputs, count, out);
+      return ReduceStage<WideType>(kSum, step, inputs, count, out);
     case Reduction::kProduct:
-      return ReduceStage<Type, Product>(step, inputs, count, out);
+      return ReduceStage<Type>(kProduct, step, inputs, count, out);
     case Reduction::kMin:
-      return ReduceStage<Type, Min>(step, inputs, count, out);
+      return ReduceStage<Type>(kMin, step, inputs, count, out);
     case Reduction::kMax:
-      return ReduceStage<Type, Max>(step, inputs, count, out);
+      return ReduceStage<Type>(kMax, step, inputs, count, out);
     default:
       return;
   }
@@ -206,8 +173,8 @@ void ReduceIntegers(Reduction reduction, const Step& step, const std::vector<con
 
 void ReduceBooleans(Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs, int64_t count,
                     std::byte* out) {
-  if (reduction == Reduction::kAnd) return ReduceStage<Plain<uint8_t>, And>(step, inputs, count, out);
-  ReduceStage<Plain<uint8_t>, Or>(step, inputs, count, out);
+  if (reduction == Reduction::kAnd) return ReduceStage<Plain<uint8_t>>(kAnd, step, inputs, count, out);
+  ReduceStage<Plain<uint8_t>>(kOr, step, inputs, count, out);
 }
 
 // TensorFlow's threads flush subnormal numbers and others do not. All compute as IEEE 754 says, so that the result does
