@@ -1,9 +1,5 @@
-// The test programs of the C++ core: one file is one program, of TEST blocks with CHECKs in them.
-//
-//   TEST(queue_keeps_order) { CHECK_EQ(queue.Pop(), 1); }
-//
-// A program runs its tests in order of writing, or those alone whose names contain its argument, and fails if a check
-// did, on whatever thread. A failed check does not end its test: return from it where what follows makes no sense.
+// The test programs of the C++ core: each file is a program of TEST blocks with CHECKs. It runs its tests in order, or
+// those whose names contain its argument. A failed check, on any thread, fails the program but does not end its test.
 #ifndef TENSORFLOW_IPU_TESTS_CORE_CHECK_H_
 #define TENSORFLOW_IPU_TESTS_CORE_CHECK_H_
 
@@ -31,7 +27,6 @@ inline bool Add(const char* name, void (*body)()) {
   return true;
 }
 
-// How many checks have failed so far, on all threads.
 inline std::atomic<int> failures{0};
 
 inline bool Report(bool holds, const char* file, int line, const std::string& what) {
@@ -52,7 +47,7 @@ bool Equal(const A& a, const B& b, const char* file, int line, const char* text)
 
 }  // namespace check
 
-// Each is true if it holds, so that a test can say `if (!CHECK(ready)) return;`.
+// Each is true if it holds: `if (!CHECK(ready)) return;`.
 #define CHECK(condition) ::check::Report(static_cast<bool>(condition), __FILE__, __LINE__, "CHECK(" #condition ")")
 #define CHECK_EQ(a, b) ::check::Equal((a), (b), __FILE__, __LINE__, "CHECK_EQ(" #a ", " #b ")")
 
@@ -75,7 +70,7 @@ int main(int argc, char** argv) {
     failed += passed ? 0 : 1;
   }
   std::printf("%d tests, %d failed\n", run, failed);
-  return failed == 0 && run > 0 ? 0 : 1;  // A run of no test proves nothing.
+  return failed == 0 && run > 0 ? 0 : 1;  // A run without tests is a failure.
 }
 
 #endif  // TENSORFLOW_IPU_TESTS_CORE_CHECK_H_

@@ -38,7 +38,7 @@ TEST(it_settles_where_half_of_the_times_are_longer) {
   }
 }
 
-// What went wrong: a program that was completed before its thread had left it went on there, its answer took no time,
+// A regression: a program that was resumed before its thread had left it continued there, its callback took no time,
 // and for ten steps all programs ran one after the other.
 TEST(answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
   RunningMedian median;
@@ -50,7 +50,7 @@ TEST(answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
 
 constexpr int kPrograms = 8;
 
-// Programs that note how often they were completed, and how many of them on this thread.
+// Programs that note how often they were resumed, and how many of them on this thread.
 struct Programs {
   std::vector<Callback> Callbacks() {
     std::vector<Callback> callbacks = {nullptr};
@@ -140,15 +140,15 @@ TEST(a_task_answers_itself_and_has_others_help) {
   }
 }
 
-// What went wrong: the thread that completed the others had a program to go on with, and two more threads took turns on
-// the second of two cores, while the first was idle.
+// A regression: the thread that resumed the others had a program of its own to continue, and two more threads shared
+// the second core while the first was idle.
 TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
   constexpr int kSteps = 50;
   const int64_t limit = std::max<int64_t>(2, tensorflow_ipu::core::Cores());
   std::atomic<int64_t> at_once{0};
   const auto run_time = RunTimeOf(1000000000);
   Count done;
-  // Each runs, and meets the others; the last to come answers them, and goes on.
+  // Each runs and meets the others; the last to come resumes them, and continues.
   std::function<void(int, std::atomic<int>*)> run = [&](int step, std::atomic<int>* missing) {
     CHECK(++at_once <= limit);
     SpinUntil(std::chrono::microseconds(50), [] { return false; });

@@ -1,4 +1,4 @@
-// Replicas of several workers get what the replicas of one process get, whoever carries it.
+// Replicas of several workers get the results of replicas of one process, over every network.
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 
 #include <cstdint>
@@ -26,7 +26,6 @@ using check::SumOf;
 using Numbers = std::vector<int64_t>;
 namespace core = tensorflow_ipu::core;
 
-// How many elements a replica has in the end of `count`.
 std::size_t ResultSize(const Collective& collective, int64_t count, int64_t size) {
   if (collective.kind == Kind::kAllGather) return static_cast<std::size_t>(count * size);
   if (collective.kind == Kind::kReduceScatter) return static_cast<std::size_t>((count + size - 1) / size);
@@ -121,7 +120,7 @@ TEST(every_reduction_crosses) {
   }
 }
 
-// With small chunks, what is large has many, and three workers reduce them in halves.
+// Small chunks cut large operands into many, which three workers reduce in halves.
 TEST(large_operands_cross_in_bundles) {
   core::SetChunkBytes(std::size_t{1} << 17);
   for (const Kind kind :
@@ -133,7 +132,7 @@ TEST(large_operands_cross_in_bundles) {
   core::SetChunkBytes(0);
 }
 
-// Sums of float16 that would be infinite, or lose their small terms, if they were rounded on the way.
+// Sums of float16 that would be infinite, or lose small terms, if they were rounded in between.
 TEST(halves_accumulate_as_floats_over_all_workers) {
   constexpr uint16_t kLarge = 0x7800;  // 32768.
   constexpr uint16_t kNegative = 0xf800;

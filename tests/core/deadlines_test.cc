@@ -1,4 +1,4 @@
-// Deadlines: each call once, in time's order, unless it is taken back.
+// Deadlines: each call runs once, in the order of times, unless it is removed.
 #include "tensorflow_ipu/kernels/core/threads.h"
 
 #include <chrono>
@@ -18,8 +18,8 @@ using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Has the one thread of the deadlines make no further call for as long as it lives: what is added meanwhile is there as
-// a whole when the first of it comes due, however long this thread has to wait for a processor.
+// Blocks the thread of the deadlines while it lives, so that all deadlines that are added meanwhile are there when the
+// first one is due.
 class Held {
  public:
   Held() {
@@ -43,7 +43,7 @@ class Held {
 };
 
 TEST(calls_come_due_in_the_order_of_their_times_and_not_before) {
-  std::vector<int> order;  // Written on the one thread of the deadlines.
+  std::vector<int> order;  // Written on the thread of the deadlines.
   Count due;
   const Clock::time_point start = Clock::now();
   const auto add = [&](int number, milliseconds wait) {
@@ -106,7 +106,7 @@ TEST(what_is_taken_back_never_runs_and_its_captures_go) {
   CHECK_EQ(held.use_count(), 1);
   CHECK(after.Await());
   CHECK_EQ(ran.value(), 0);
-  Deadlines::Global().Remove(ticket);  // Twice does no harm.
+  Deadlines::Global().Remove(ticket);
 }
 
 TEST(a_due_call_may_add_and_take_back) {
@@ -115,7 +115,7 @@ TEST(a_due_call_may_add_and_take_back) {
   Deadlines::Ticket self;
   const Deadlines::Ticket never = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
   std::function<void()> again = [&] {
-    Deadlines::Global().Remove(self);  // It runs already.
+    Deadlines::Global().Remove(self);
     if (++runs < 5) {
       self = Deadlines::Global().Add(Clock::now(), again);
       return;
@@ -127,7 +127,7 @@ TEST(a_due_call_may_add_and_take_back) {
   CHECK(done.Await());
 }
 
-// What a call holds may be the last to hold a queue, whose end takes other deadlines back.
+// What a call captures may be the last to hold a queue, whose destructor removes other deadlines.
 TEST(captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
   Count gone;
   const auto held = [&gone] {

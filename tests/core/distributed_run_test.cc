@@ -1,4 +1,4 @@
-// How a run on several workers ends when they do not do the same: each wait ends, with words that name the worker.
+// How a run on several workers ends when they do different things: each wait ends with a message that names the worker.
 #include "tensorflow_ipu/kernels/core/distributed_run.h"
 
 #include <chrono>
@@ -88,7 +88,6 @@ TEST(a_worker_that_waits_in_an_exchange_of_the_host_is_told_before_the_limit) {
         arrival->Says("a mean (what is printed), while worker 0 waits for it in") && arrival->Says("`first`"));
 }
 
-// It sends what it has when it is through with it.
 TEST(a_worker_in_an_exchange_of_the_host_that_this_one_has_left_is_waited_for) {
   DistributedRuns distributed_run(2, 1, milliseconds(200));
   distributed_run.Begin(0, "next run", {"a sum", "another sum"}, 7);
@@ -165,8 +164,7 @@ TEST(the_next_run_goes_on_after_a_failed_one) {
   CHECK(second->Await() && second->status.ok());
 }
 
-// A thread that has just handed over a message may be the last that holds its run: so the check came too early at
-// times.
+// A thread that has just handed over a message may be the last that holds its run, so this check came too early.
 TEST(nothing_is_left_when_runs_are_gone) {
   auto distributed_run = std::make_unique<DistributedRuns>(2, 1);
   const auto exchange = distributed_run->exchange;

@@ -1,4 +1,4 @@
-// What exchange.h promises: which elements of which replica go where, whoever does the pieces.
+// The elements that each kind of collective moves, whoever does the pieces.
 #include "tensorflow_ipu/kernels/core/exchange.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tensorflow_ipu::core;
 
-using Rows = std::vector<std::vector<int32_t>>;  // A replica each.
+using Rows = std::vector<std::vector<int32_t>>;
 
 Collective Of(Kind kind, Reduction reduction = Reduction::kSum, int64_t group_size = 0, int64_t root = 0) {
   return {kind, reduction, {group_size, /*orthogonal=*/false}, root};

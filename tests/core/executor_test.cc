@@ -63,7 +63,7 @@ TEST(many_tasks_that_wait_for_each_other_all_run) {
   CHECK(done.Await(kTasks));
 }
 
-// Once of many times: a thread that has done its task comes back for another when it gets to it.
+// Repeated: a thread that has done its task takes another one a little later.
 TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
   const auto end = std::chrono::steady_clock::now() + check::kDeadline;
   std::set<std::thread::id> threads;
@@ -82,7 +82,7 @@ TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
 }
 
 #if defined(__x86_64__)
-// What went wrong: a program that went on after a wait had other results where they were subnormal.
+// A regression: a program that continued after a wait had other results for subnormal numbers.
 TEST(tasks_flush_subnormal_numbers_whoever_hands_them_in) {
   const unsigned before = __builtin_ia32_stmxcsr();
   for (const unsigned flush : {0x0000u, 0x8040u}) {
@@ -137,7 +137,7 @@ TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
   CHECK_EQ(threads.size(), std::size_t{1});
 }
 
-// Once of many times: a thread that an earlier task was too slow to wake may come first.
+// Repeated: a thread of an earlier test may come first.
 TEST(a_thread_that_spins_takes_the_next_task) {
   if (std::thread::hardware_concurrency() < 2) return;
   const auto end = std::chrono::steady_clock::now() + check::kDeadline;
@@ -175,7 +175,7 @@ TEST(a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
   check::Count release;
   {
     const check::NoThreads none;
-    // Threads of earlier tests may be idle: these take a task each, and hold on to it.
+    // Idle threads of earlier tests take a task each, and keep it.
     for (int task = 0; task < 5000 && refused.value() == 0; ++task) {
       Executor::Global().Run([&](const Status& started) {
         if (!started.ok()) {

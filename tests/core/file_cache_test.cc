@@ -1,4 +1,4 @@
-// Files of a cache come back as they were written, or not at all; those used least recently make room.
+// Cached files come back as they were written, or not at all; the least recently used ones go.
 #include "tensorflow_ipu/kernels/core/file_cache.h"
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ using tensorflow_ipu::core::FileCache;
 
 constexpr int64_t kMany = 1 << 20;
 
-// A folder that is not there yet, and goes with the test.
+// A folder that does not exist yet, and is removed with the test.
 struct Folder {
   Folder() {
     std::string pattern = (fs::temp_directory_path() / "file_cache_XXXXXX").string();

@@ -10,7 +10,6 @@ namespace {
 
 using namespace tensorflow_ipu::core;
 
-// The replicas of each group, group by group, each as its members see it.
 std::vector<std::vector<int64_t>> Members(const Grouping& grouping, int64_t replicas) {
   std::vector<std::vector<int64_t>> groups;
   for (int64_t replica = 0; replica < replicas; ++replica) {

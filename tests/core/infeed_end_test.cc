@@ -61,8 +61,7 @@ TEST(close_ends_a_push_that_waits_and_all_later_ones) {
   CHECK(after.message.find("`queue`") != std::string::npos);
 }
 
-// Whether a queue of depth 1 ever comes to hold two elements of so many bytes, when it runs full and then empty
-// `rounds` times at the most.
+// Whether a queue of depth 1 ever holds two elements of this size when it runs full and then empty `rounds` times.
 bool GetsMoreRoom(std::size_t bytes, int rounds) {
   const auto queue = MakeQueue(1);
   Count pushed;
@@ -85,7 +84,7 @@ TEST(small_elements_get_more_room_than_the_depth_where_the_queue_runs_full_and_e
   CHECK(!GetsMoreRoom(check::kLargeBytes, 5));
 }
 
-// The pump refills by halves; what is left over of a row can be more than half, and nobody will take it.
+// The pump refills by halves; an incomplete row can be more than half, and nobody takes it.
 TEST(a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
   constexpr int64_t kReplicas = 4;
   const auto queue = MakeQueue(1);
@@ -109,14 +108,13 @@ TEST(a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
     CHECK_EQ(Taken(*queue, replica, kReplicas), kReplicas + replica);
 }
 
-// Sets a limit for waits as long as it lives.
 class WaitLimit {
  public:
   explicit WaitLimit(nanoseconds limit) { tensorflow_ipu::core::wait_limit_ns = limit.count(); }
   ~WaitLimit() { tensorflow_ipu::core::wait_limit_ns = 0; }
 };
 
-// Has all feeds refuse use as long as it lives, as from Ctrl-C to the end of the run.
+// All feeds refuse use while it lives, as after Ctrl-C.
 class Interrupted {
  public:
   Interrupted() { tensorflow_ipu::core::interrupted = true; }
@@ -190,11 +188,11 @@ TEST(close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
   CHECK(later->why.code == Code::kCancelled);
   queue->End(Status::OutOfRange("over"));
   CHECK(Later(*queue, 0, 2)->why.code == Code::kCancelled);
-  queue->Close();  // Twice does no harm.
+  queue->Close();
   CHECK_EQ(queue->ready(), 0);
 }
 
-// The element's end takes a lock that another thread holds while it asks the queue something.
+// The element's destructor takes a lock that another thread holds while it calls the queue.
 TEST(close_drops_elements_outside_of_its_lock) {
   const auto queue = MakeQueue(1);
   int64_t ready_in_the_element = -1;
@@ -215,7 +213,7 @@ TEST(an_interrupt_fails_those_who_wait_and_keeps_the_elements) {
     queue->Interrupt();
     CHECK(later->done.Await());
     CHECK(later->why.code == Code::kCancelled);
-    CHECK(Push(*queue, 0).ok());  // The pump goes on.
+    CHECK(Push(*queue, 0).ok());
     Status why;
     CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
     CHECK(why.code == Code::kCancelled);
@@ -257,7 +255,7 @@ TEST(the_limit_of_a_wait_fails_that_wait_alone) {
 
 TEST(what_is_delivered_holds_on_to_nothing_afterwards) {
   const auto queue = MakeQueue(2);
-  const WaitLimit limit(hours(1));  // The deadline is taken back, and what it holds goes.
+  const WaitLimit limit(hours(1));  // The deadline is removed with its captures.
   const auto held = std::make_shared<int>(0);
   Count done;
   queue->TakeLater(0, 1, [&done, held](Status, Element) { done.Add(); });

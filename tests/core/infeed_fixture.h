@@ -1,4 +1,4 @@
-// Infeed queues of numbers, and short ways to use them in tests.
+// Infeed queues of numbers.
 #ifndef TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_
 #define TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_
 
@@ -16,7 +16,7 @@ namespace check {
 using Element = std::shared_ptr<const int64_t>;
 using Queue = tensorflow_ipu::core::Infeed<Element>;
 
-// Elements so large that a queue keeps no more of them ready than its depth says.
+// Elements so large that a queue keeps no more of them than its depth.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 24;
 
 constexpr int64_t kNothing = -1;
@@ -58,7 +58,7 @@ inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t replica = 0, int64_
   return delivery;
 }
 
-// For what tells nobody when it happens.
+// For events without a notification.
 template <typename Done>
 bool SpinUntilTrue(Done done) {
   return tensorflow_ipu::core::SpinUntil(kDeadline, [&] {

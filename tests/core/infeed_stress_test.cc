@@ -1,5 +1,5 @@
-// What infeed.h promises when threads push, take, interrupt and close at once: each element to one taker, each taker
-// one answer.
+// An infeed under concurrent pushes, takes, interrupts and closes: each element goes to one taker, and each taker is
+// called once.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -21,10 +21,8 @@ using check::Push;
 using check::Queue;
 using namespace tensorflow_ipu::core;
 
-// Takes one replica's elements as a program does: what is ready at once, else after a moment, else later. A failed wait
-// is tried again, unless the queue has ended.
-//
-// Its functions run one at a time, on whatever thread the queue callbacks.
+// Takes one replica's elements as a program does: at once, after a spin, or later. It retries a failed wait, unless the
+// queue has ended. Its functions run one at a time, on the threads of the callbacks.
 class Program : public std::enable_shared_from_this<Program> {
  public:
   Program(std::shared_ptr<Queue> queue, int64_t replica, int64_t replicas, Count* ended)
@@ -52,7 +50,7 @@ class Program : public std::enable_shared_from_this<Program> {
   int64_t failed_waits() const { return failed_waits_; }
 
  private:
-  // Returns whether the program goes on.
+  // Returns whether the program continues.
   bool Accept(const Status& why, const Element& element) {
     CHECK(why.ok() == (element != nullptr));
     if (element != nullptr) {
@@ -75,7 +73,7 @@ class Program : public std::enable_shared_from_this<Program> {
   int64_t failed_waits_ = 0;
 };
 
-// Replica r must have got r, r + replicas, r + 2 * replicas, ... and no more and no less.
+// Replica r must have got r, r + replicas, r + 2 * replicas, and so on.
 void CheckNumbers(const Program& program, int64_t replica, int64_t replicas, int64_t rows) {
   CHECK_EQ(static_cast<int64_t>(program.numbers().size()), rows);
   for (std::size_t row = 0; row < program.numbers().size(); ++row) {
@@ -107,7 +105,7 @@ void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t 
     const bool all = ended.Await(replicas);
     CHECK(all);
     over = true;
-    if (!all) queue->Close();  // Lets the threads go.
+    if (!all) queue->Close();
   }
   for (int64_t replica = 0; replica < replicas; ++replica)
     CheckNumbers(*programs[replica], replica, replicas, elements / replicas);

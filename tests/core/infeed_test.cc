@@ -1,4 +1,4 @@
-// What infeed.h promises one caller at a time: order, rows of replicas, and waits.
+// An infeed with one caller at a time: order, rows of replicas, and waits.
 #include "tensorflow_ipu/kernels/core/infeed.h"
 
 #include <cstdint>
@@ -36,7 +36,7 @@ TEST(what_passed_is_what_was_taken_and_how_long_it_was_waited_for) {
   const auto queue = MakeQueue(1000);
   for (int i = 0; i < 20; ++i) CHECK(Push(*queue, i, 8).ok());
   for (int i = 0; i < 3; ++i) CHECK_EQ(Taken(*queue), i);
-  CHECK_EQ(queue->passed().elements, 3);  // And not what the replica has taken ahead.
+  CHECK_EQ(queue->passed().elements, 3);  // And not what the replica has in its cache.
   CHECK_EQ(queue->passed().bytes, 24);
   CHECK_EQ(queue->passed().waits, 0);
   for (int i = 3; i < 20; ++i) CHECK_EQ(Taken(*queue), i);
@@ -48,7 +48,7 @@ TEST(what_passed_is_what_was_taken_and_how_long_it_was_waited_for) {
   CHECK(queue->passed().wait_ns > 0);
   CHECK(Push(*queue, 21, 8).ok());
   queue->Close();
-  CHECK_EQ(queue->passed().elements, 21);  // What was dropped has not passed.
+  CHECK_EQ(queue->passed().elements, 21);  // Dropped elements have not passed.
 }
 
 TEST(order_holds_while_the_queue_grows_with_elements_in_it) {
@@ -70,10 +70,10 @@ TEST(what_is_at_hand_is_used_where_it_lies_and_goes_back_to_the_pump) {
   const auto take = [&](int64_t replicas = 1) {
     return queue->TakeAtHand(0, replicas, [&](const check::Element& element) { used.push_back(*element); });
   };
-  CHECK(!take());  // There is no program yet.
+  CHECK(!take());
   for (int64_t i = 0; i < 4; ++i) CHECK(Push(*queue, i, 4).ok());
   CHECK(!take());
-  CHECK_EQ(Taken(*queue), 0);  // All four are at the replica now.
+  CHECK_EQ(Taken(*queue), 0);  // All four are in the replica's cache now.
   CHECK(take());
   CHECK(take());
   CHECK(!take(2));
@@ -118,7 +118,7 @@ TEST(elements_that_a_replica_was_dealt_count_as_ready_and_go_with_the_queue) {
   CHECK(why.code == Code::kCancelled);
 }
 
-// Replicas are dealt several elements at a time, and those that share get each element at times of their own.
+// Replicas take batches, and those that share take each element at different times.
 TEST(an_element_that_replicas_share_is_ready_until_all_of_them_took_it) {
   const auto queue = std::make_shared<Queue>("queue", 100, tensorflow_ipu::core::Grouping{2, false});
   for (int i = 0; i < 8; ++i) CHECK(Push(*queue, i, 1).ok());
@@ -157,7 +157,7 @@ TEST(the_depth_is_that_of_a_replica_once_replicas_are_known) {
   });
   CHECK(pushed.Await(2));
   CHECK(!pushed.Await(3, check::kMoment));
-  const auto later = Later(*queue, 0, 4);  // The row is not whole, but its width is known now.
+  const auto later = Later(*queue, 0, 4);  // The row is incomplete, but its width is known now.
   CHECK(pushed.Await(8));
   CHECK(later->done.Await());
   CHECK_EQ(*later->element, 0);
@@ -227,7 +227,7 @@ TEST(an_incomplete_last_row_reaches_no_replica) {
   CHECK(later->done.Await());
   CHECK(later->why.code == Code::kOutOfRange);
   CHECK(later->element == nullptr);
-  CHECK_EQ(Taken(*queue, 1, 2), 1);  // That row is whole.
+  CHECK_EQ(Taken(*queue, 1, 2), 1);
   Status why;
   CHECK_EQ(Taken(*queue, 1, 2, &why), check::kFailed);
   CHECK(why.code == Code::kOutOfRange);
@@ -295,7 +295,7 @@ TEST(a_delivery_may_use_the_queue) {
     done.Add();
   });
   CHECK(Push(*queue, 0).ok());
-  CHECK(done.Await(2));  // The one that closes the queue may come back from that last.
+  CHECK(done.Await(2));  // The thread that closes the queue may return last.
 }
 
 TEST(a_spin_sees_the_element_that_comes_meanwhile) {
@@ -307,7 +307,7 @@ TEST(a_spin_sees_the_element_that_comes_meanwhile) {
   CHECK_EQ(Taken(*queue), 0);
   CHECK(!queue->SpinForNext(0));
   queue->Close();
-  CHECK(queue->SpinForNext(0));  // Another Take tells why.
+  CHECK(queue->SpinForNext(0));
 }
 
 TEST(a_program_of_several_replicas_does_not_spin) {

@@ -1,5 +1,4 @@
-// What infeed.h and outfeed.h promise to replicas: shared elements, and replicas that are brought into step after a
-// failure.
+// Shared elements of replicas, and their alignment after a failure, in both kinds of queues.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -84,7 +83,7 @@ TEST(rows_that_are_not_whole_are_dropped) {
   const auto append = [&queue](int64_t number, int64_t replica) {
     queue.Append(replica, 2, 1, {{&number, sizeof(number)}});
   };
-  for (int64_t i = 0; i < 100; ++i) append(i, 0);  // Several pieces.
+  for (int64_t i = 0; i < 100; ++i) append(i, 0);
   for (int64_t i = 0; i < 3; ++i) append(i, 1);
   queue.Align();
   append(1000, 0);

@@ -25,7 +25,7 @@ using check::Network;
 using check::Status;
 namespace core = tensorflow_ipu::core;
 
-// A call that ends, which may be after its test has.
+// A call, which may end after its test.
 struct Ended {
   struct How {
     Status status;
@@ -56,7 +56,7 @@ bool Same(const Message& one, const Message& other) {
   return one.bytes() == other.bytes() && std::memcmp(one.data(), other.data(), one.bytes()) == 0;
 }
 
-// Worker 0 with its links, and worker 1 as this test: a bare socket.
+// Worker 0 with its links, and worker 1 as a bare socket.
 struct Bare {
   Bare() {
     int ends[2];
@@ -75,7 +75,6 @@ struct Bare {
 
   void Write(const core::FrameHeader& header) const { CHECK(write(socket, &header, sizeof(header)) == sizeof(header)); }
 
-  // The next frame that worker 0 sends, with its key.
   core::FrameHeader Read(std::string* key) const {
     core::FrameHeader header{};
     CHECK(recv(socket, &header, sizeof(header), MSG_WAITALL) == sizeof(header));
@@ -189,7 +188,7 @@ TEST(calls_are_cancelled_together_and_those_to_come) {
   CHECK(withdrawn.kind == core::FrameHeader::kWithdraw && withdrawn.number == asked);
 }
 
-// The answer was under way when the question was withdrawn; what comes behind it is understood.
+// The reply was in flight when the request was withdrawn; the next frame is understood.
 TEST(answers_that_nobody_waits_for_are_dropped) {
   Bare bare;
   Ended dropped, wanted;
@@ -215,7 +214,7 @@ TEST(answers_that_nobody_waits_for_are_dropped) {
 TEST(withdrawn_questions_are_forgotten) {
   Bare bare;
   Ended sent;
-  bare.Write({core::FrameHeader::kAsk, 0, 5, 3});  // With an empty key.
+  bare.Write({core::FrameHeader::kAsk, 0, 5, 3});
   bare.Write({core::FrameHeader::kWithdraw, 0, 5, 0});
   bare.Write({core::FrameHeader::kPing, 0, 6, 0});
   std::string key;
@@ -236,7 +235,7 @@ TEST(a_process_that_is_gone_ends_all_calls_and_those_to_come) {
   CHECK(later.With(Code::kUnavailable));
 }
 
-// It ends in the midst of a message that the system takes no more of.
+// The other end closes in the midst of a message that the socket cannot take.
 TEST(a_process_that_reads_nothing_and_is_gone_ends_what_is_written) {
   Bare bare;
   Ended sent;

@@ -99,7 +99,7 @@ TEST(locks_of_many_threads_never_overlap_and_all_come) {
   const auto mutex = std::make_shared<AsyncMutex>();
   Count done;
   std::atomic<int> under_way{0};
-  int unguarded = 0;  // For ThreadSanitizer: the mutex orders what they do, on whichever threads.
+  int unguarded = 0;  // For ThreadSanitizer: the mutex orders the accesses.
   {
     check::Threads takers;
     for (int t = 0; t < kThreads; ++t) {
@@ -113,7 +113,7 @@ TEST(locks_of_many_threads_never_overlap_and_all_come) {
             if (done.value() % 2 == 0) {
               mutex->Unlock();
             } else {
-              std::thread([mutex] { mutex->Unlock(); }).detach();  // As where the last replica of a run ends.
+              std::thread([mutex] { mutex->Unlock(); }).detach();
             }
           });
         }
@@ -121,7 +121,7 @@ TEST(locks_of_many_threads_never_overlap_and_all_come) {
     }
   }
   CHECK(done.Await(kThreads * kEach));
-  // The last detached Unlock may be under way still; a lock of our own comes after it.
+  // The last detached Unlock may still run; this lock comes after it.
   Count last;
   mutex->Lock([&] { last.Add(); });
   CHECK(last.Await());

@@ -1,4 +1,4 @@
-// What outfeed.h promises: whole rows, each once, in order, whatever the pieces in which they are kept.
+// An outfeed: whole rows, each once and in order, whatever the pieces in which they are kept.
 #include "tensorflow_ipu/kernels/core/outfeed.h"
 
 #include <atomic>
@@ -25,13 +25,13 @@ using std::chrono::nanoseconds;
 using namespace tensorflow_ipu::core;
 
 constexpr int64_t kLayout = 77;
-constexpr nanoseconds kNoPatience{0};
+constexpr nanoseconds kNoWait{0};
 
 Status Append(Outfeed& queue, int64_t number, int64_t replica = 0, int64_t replicas = 1, int64_t layout = kLayout) {
   return queue.Append(replica, replicas, layout, {{&number, sizeof(number)}});
 }
 
-// The numbers of one replica, of rows that are each one number and then `rest` more bytes.
+// The numbers of one replica; rows have one number and `rest` more bytes.
 std::vector<int64_t> Numbers(const Outfeed::Taken& taken, std::size_t replica = 0, std::size_t rest = 0) {
   std::vector<int64_t> numbers;
   for (const Rows& piece : taken.pieces.at(replica)) {
@@ -55,7 +55,7 @@ std::vector<int64_t> Range(int64_t first, int64_t last) {
 TEST(what_passed_is_what_was_appended_whether_it_was_read_or_not) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int i = 0; i < 3; ++i) CHECK(Append(queue, i).ok());
-  queue.Take(kNoPatience);
+  queue.Take(kNoWait);
   CHECK(Append(queue, 3).ok());
   CHECK_EQ(queue.passed().elements, 4);
   CHECK_EQ(queue.passed().bytes, 32);
@@ -64,12 +64,12 @@ TEST(what_passed_is_what_was_appended_whether_it_was_read_or_not) {
 TEST(programs_of_other_replicas_take_turns_where_nothing_is_unread) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK(Append(queue, 1, 0, 2).ok());
-  CHECK(Append(queue, 2, 0, 1).code == Code::kFailedPrecondition);  // Not even a whole row is dropped.
+  CHECK(Append(queue, 2, 0, 1).code == Code::kFailedPrecondition);
   CHECK(Append(queue, 3, 1, 2).ok());
   CHECK(Append(queue, 4, 0, 1).code == Code::kFailedPrecondition);
-  CHECK_EQ(queue.Take(kNoPatience).replicas, 2);
+  CHECK_EQ(queue.Take(kNoWait).replicas, 2);
   CHECK(Append(queue, 5, 0, 1).ok());
-  const Outfeed::Taken alone = queue.Take(kNoPatience);
+  const Outfeed::Taken alone = queue.Take(kNoWait);
   CHECK_EQ(alone.replicas, 1);
   CHECK(Numbers(alone) == Range(5, 6));
   CHECK(Append(queue, 6, 2, 4).ok());
@@ -81,7 +81,7 @@ TEST(the_last_element_gives_way_to_that_of_a_program_of_other_replicas) {
   CHECK(Append(queue, 1, 0, 2).ok());
   CHECK(Append(queue, 2, 1, 2).ok());
   CHECK(Append(queue, 3, 0, 1).ok());
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK_EQ(taken.replicas, 1);
   CHECK(Numbers(taken) == Range(3, 4));
 }
@@ -91,7 +91,7 @@ TEST(a_queue_that_nobody_enqueued_to_is_empty) {
   CHECK_EQ(queue.ready(), 0);
   CHECK_EQ(queue.replicas(), 0);
   CHECK_EQ(queue.layout(), 0);
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK_EQ(taken.count, 0);
   CHECK_EQ(taken.replicas, 0);
   CHECK(taken.pieces.empty());
@@ -103,13 +103,13 @@ TEST(rows_come_in_order_and_once) {
   CHECK_EQ(queue.ready(), 5);
   CHECK_EQ(queue.replicas(), 1);
   CHECK_EQ(queue.layout(), kLayout);
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK_EQ(taken.layout, kLayout);
   CHECK_EQ(taken.replicas, 1);
   CHECK(Numbers(taken) == Range(0, 5));
-  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK_EQ(queue.Take(kNoWait).count, 0);
   CHECK(Append(queue, 5).ok());
-  CHECK(Numbers(queue.Take(kNoPatience)) == Range(5, 6));
+  CHECK(Numbers(queue.Take(kNoWait)) == Range(5, 6));
 }
 
 TEST(the_leaves_of_a_row_lie_one_behind_the_other) {
@@ -119,7 +119,7 @@ TEST(the_leaves_of_a_row_lie_one_behind_the_other) {
     const char second[2] = {static_cast<char>(10 + i), 'x'};
     CHECK(queue.Append(0, 1, kLayout, {{first, sizeof(first)}, {second, sizeof(second)}}).ok());
   }
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   if (!CHECK(taken.pieces.size() == 1)) return;
   std::string bytes;
   for (const Rows& rows : taken.pieces[0]) {
@@ -135,7 +135,7 @@ TEST(rows_keep_their_order_from_piece_to_piece_however_they_are_read) {
   int64_t next = 0;
   for (const int64_t count : {1, 15, 16, 17, 1000, 1, 5000, 3, 100000}) {
     for (int64_t i = 0; i < count; ++i) CHECK(Append(queue, next++).ok());
-    const Outfeed::Taken taken = queue.Take(kNoPatience);
+    const Outfeed::Taken taken = queue.Take(kNoWait);
     for (const int64_t number : Numbers(taken)) read.push_back(number);
     pieces += taken.pieces[0].size();
   }
@@ -149,7 +149,7 @@ TEST(rows_larger_than_a_piece_should_be_get_a_piece_each) {
   for (int64_t i = 0; i < 4; ++i) {
     CHECK(queue.Append(0, 1, kLayout, {{&i, sizeof(i)}, {rest.data(), rest.size()}}).ok());
   }
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK_EQ(taken.pieces[0].size(), std::size_t{4});
   for (const Rows& piece : taken.pieces[0]) CHECK_EQ(piece.capacity, 1);
   CHECK(Numbers(taken, 0, rest.size()) == Range(0, 4));
@@ -159,7 +159,7 @@ TEST(a_row_without_bytes_counts) {
   const char nothing = 0;
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int i = 0; i < 20; ++i) CHECK(queue.Append(0, 1, kLayout, {{&nothing, 0}}).ok());
-  CHECK_EQ(queue.Take(kNoPatience).count, 20);
+  CHECK_EQ(queue.Take(kNoWait).count, 20);
 }
 
 TEST(a_row_is_there_once_all_replicas_have_it) {
@@ -167,10 +167,10 @@ TEST(a_row_is_there_once_all_replicas_have_it) {
   for (int64_t i = 0; i < 3; ++i) CHECK(Append(queue, i, 1, 2).ok());
   CHECK_EQ(queue.replicas(), 2);
   CHECK_EQ(queue.ready(), 0);
-  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK_EQ(queue.Take(kNoWait).count, 0);
   CHECK(Append(queue, 100, 0, 2).ok());
   CHECK_EQ(queue.ready(), 1);
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK_EQ(taken.replicas, 2);
   CHECK(Numbers(taken, 0) == Range(100, 101));
   CHECK(Numbers(taken, 1) == Range(0, 1));
@@ -178,14 +178,14 @@ TEST(a_row_is_there_once_all_replicas_have_it) {
 
 TEST(a_replica_that_ran_ahead_keeps_the_rest_of_its_pieces) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
-  constexpr int64_t kRows = 200;  // Several pieces.
+  constexpr int64_t kRows = 200;
   for (int64_t i = 0; i < kRows; ++i) CHECK(Append(queue, i, 0, 2).ok());
   std::vector<int64_t> ahead;
   std::vector<int64_t> behind;
   int64_t next = 0;
   for (const int64_t count : {1, 2, 12, 1, 16, 15, 40, 1, 112}) {
     for (int64_t i = 0; i < count; ++i) CHECK(Append(queue, 1000 + next++, 1, 2).ok());
-    const Outfeed::Taken taken = queue.Take(kNoPatience);
+    const Outfeed::Taken taken = queue.Take(kNoWait);
     CHECK_EQ(taken.count, count);
     for (const int64_t number : Numbers(taken, 0)) ahead.push_back(number);
     for (const int64_t number : Numbers(taken, 1)) behind.push_back(number);
@@ -197,18 +197,18 @@ TEST(a_replica_that_ran_ahead_keeps_the_rest_of_its_pieces) {
 
 TEST(mode_last_keeps_the_last_element_of_each_replica) {
   Outfeed queue("queue", Outfeed::Mode::kLast);
-  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK_EQ(queue.Take(kNoWait).count, 0);
   for (int64_t i = 0; i < 40; ++i) CHECK(Append(queue, i, 0, 2).ok());
   CHECK_EQ(queue.ready(), 0);
   for (int64_t i = 100; i < 110; ++i) CHECK(Append(queue, i, 1, 2).ok());
   CHECK_EQ(queue.ready(), 1);
-  const Outfeed::Taken taken = queue.Take(kNoPatience);
+  const Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK(Numbers(taken, 0) == Range(39, 40));
   CHECK(Numbers(taken, 1) == Range(109, 110));
-  CHECK_EQ(queue.Take(kNoPatience).count, 0);
+  CHECK_EQ(queue.Take(kNoWait).count, 0);
   CHECK(Append(queue, 1, 0, 2).ok());
   CHECK(Append(queue, 2, 1, 2).ok());
-  CHECK(Numbers(queue.Take(kNoPatience), 1) == Range(2, 3));
+  CHECK(Numbers(queue.Take(kNoWait), 1) == Range(2, 3));
 }
 
 TEST(elements_of_another_layout_are_refused_and_change_nothing) {
@@ -217,8 +217,8 @@ TEST(elements_of_another_layout_are_refused_and_change_nothing) {
   const Status other = Append(queue, 2, 0, 1, kLayout + 1);
   CHECK(other.code == Code::kFailedPrecondition);
   CHECK(other.message.find("`queue`") != std::string::npos);
-  CHECK(Numbers(queue.Take(kNoPatience)) == Range(1, 2));
-  CHECK(Append(queue, 2, 0, 1, kLayout + 1).code == Code::kFailedPrecondition);  // Empty, but what it was.
+  CHECK(Numbers(queue.Take(kNoWait)) == Range(1, 2));
+  CHECK(Append(queue, 2, 0, 1, kLayout + 1).code == Code::kFailedPrecondition);
 }
 
 TEST(a_program_of_another_number_of_replicas_is_refused) {
@@ -233,11 +233,11 @@ TEST(a_program_of_another_number_of_replicas_is_refused) {
 TEST(a_reader_of_another_layout_gets_nothing_and_leaves_the_rows) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   CHECK(Append(queue, 1).ok());
-  const Outfeed::Taken other = queue.Take(kNoPatience, kLayout + 1);
+  const Outfeed::Taken other = queue.Take(kNoWait, kLayout + 1);
   CHECK_EQ(other.count, 0);
   CHECK_EQ(other.layout, kLayout);
   CHECK(other.pieces.empty());
-  CHECK(Numbers(queue.Take(kNoPatience, kLayout)) == Range(1, 2));
+  CHECK(Numbers(queue.Take(kNoWait, kLayout)) == Range(1, 2));
 }
 
 TEST(an_interrupted_program_enqueues_nothing_and_what_is_there_stays) {
@@ -247,7 +247,7 @@ TEST(an_interrupted_program_enqueues_nothing_and_what_is_there_stays) {
   CHECK(Append(queue, 1).code == Code::kCancelled);
   tensorflow_ipu::core::interrupted = false;
   CHECK(Append(queue, 1).ok());
-  CHECK(Numbers(queue.Take(kNoPatience)) == Range(0, 2));
+  CHECK(Numbers(queue.Take(kNoWait)) == Range(0, 2));
 }
 
 TEST(a_reader_with_patience_gets_the_row_that_comes) {
@@ -303,10 +303,10 @@ TEST(a_reader_of_rows_that_come_at_regular_intervals_and_then_late_gets_each_in_
   }
   if (!CHECK(taken.Await())) return;
   CHECK(read == Range(0, kRows));
-  CHECK_EQ(queue.Take(milliseconds(1)).count, 0);  // What is due never comes.
+  CHECK_EQ(queue.Take(milliseconds(1)).count, 0);
 }
 
-// Several readers share the rows; each gets a stretch of them, the same of every replica.
+// Several readers share the rows; each gets a range of them, the same of every replica.
 TEST(rows_that_are_read_while_they_come_are_read_once_and_in_order) {
   constexpr int64_t kReplicas = 3;
   constexpr int64_t kRows = 20000;
@@ -347,12 +347,12 @@ TEST(rows_that_are_read_while_they_come_are_read_once_and_in_order) {
 TEST(a_reader_gets_no_more_rows_than_it_wants_and_the_rest_stays) {
   Outfeed queue("queue", Outfeed::Mode::kAll);
   for (int64_t i = 0; i < 50; ++i) CHECK(Append(queue, i).ok());
-  CHECK(Numbers(queue.Take(kNoPatience, kLayout, 7)) == Range(0, 7));
-  const Outfeed::Taken kept = queue.Take(kNoPatience, kLayout, 3);  // A part of memory that others go on to use.
+  CHECK(Numbers(queue.Take(kNoWait, kLayout, 7)) == Range(0, 7));
+  const Outfeed::Taken kept = queue.Take(kNoWait, kLayout, 3);  // Part of memory that others go on to use.
   for (int64_t i = 50; i < 60; ++i) CHECK(Append(queue, i).ok());
   CHECK_EQ(queue.ready(), 50);
-  CHECK(Numbers(queue.Take(kNoPatience, kLayout, 45)) == Range(10, 55));
-  CHECK(Numbers(queue.Take(kNoPatience, kLayout, 1000)) == Range(55, 60));
+  CHECK(Numbers(queue.Take(kNoWait, kLayout, 45)) == Range(10, 55));
+  CHECK(Numbers(queue.Take(kNoWait, kLayout, 1000)) == Range(55, 60));
   CHECK(Numbers(kept) == Range(7, 10));
 }
 
@@ -361,13 +361,13 @@ TEST(rows_that_are_put_back_are_the_first_ones) {
   for (int64_t i = 0; i < 40; ++i) {
     for (int64_t replica = 0; replica < 2; ++replica) CHECK(Append(queue, 100 * replica + i, replica, 2).ok());
   }
-  Outfeed::Taken taken = queue.Take(kNoPatience, kLayout, 20);
+  Outfeed::Taken taken = queue.Take(kNoWait, kLayout, 20);
   for (int64_t i = 40; i < 60; ++i) {
     for (int64_t replica = 0; replica < 2; ++replica) CHECK(Append(queue, 100 * replica + i, replica, 2).ok());
   }
   queue.PutBack(std::move(taken));
-  queue.PutBack(queue.Take(kNoPatience));
-  taken = queue.Take(kNoPatience);
+  queue.PutBack(queue.Take(kNoWait));
+  taken = queue.Take(kNoWait);
   CHECK(Numbers(taken) == Range(0, 60));
   CHECK(Numbers(taken, 1) == Range(100, 160));
 }
@@ -375,12 +375,12 @@ TEST(rows_that_are_put_back_are_the_first_ones) {
 TEST(in_mode_last_a_row_that_is_put_back_gives_way_to_a_later_one) {
   Outfeed queue("queue", Outfeed::Mode::kLast);
   CHECK(Append(queue, 1).ok());
-  queue.PutBack(queue.Take(kNoPatience));
-  Outfeed::Taken taken = queue.Take(kNoPatience);
+  queue.PutBack(queue.Take(kNoWait));
+  Outfeed::Taken taken = queue.Take(kNoWait);
   CHECK(Numbers(taken) == Range(1, 2));
   CHECK(Append(queue, 2).ok());
   queue.PutBack(std::move(taken));
-  CHECK(Numbers(queue.Take(kNoPatience)) == Range(2, 3));
+  CHECK(Numbers(queue.Take(kNoWait)) == Range(2, 3));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// What partials.h promises: the blocks of a sum and their order, for all instructions, whatever the thread's float
-// modes.
+// The blocks of a sum and their order, for all instructions, whatever the thread's float modes.
 #include "tensorflow_ipu/kernels/core/partials.h"
 
 #include <algorithm>
@@ -38,7 +37,7 @@ Operands OperandsOf(const BlockedProducts& product, std::mt19937& random, bool w
   return {Numbers(left, random, wide), Numbers(right, random, wide)};
 }
 
-// The products of one sum in their order, as the header has it.
+// The products of one sum in their order.
 std::vector<float> Products(const BlockedProducts& p, const Operands& operands, int64_t group, int64_t image,
                             const BlockedProducts::Space& out, int64_t feature) {
   const auto product = [&](int64_t tap, int64_t channel) {
@@ -80,7 +79,7 @@ float Bounded(float value, Overflow overflow) {
 float Sum(const std::vector<float>& products, Partials partials, Overflow overflow) {
   float sum = 0;
   for (std::size_t first = 0; first < products.size(); first += 16) {
-    volatile float block = 0;  // No other order, and nothing in greater precision.
+    volatile float block = 0;  // No other order, and no greater precision.
     for (std::size_t i = first; i < std::min(first + 16, products.size()); ++i) block = block + products[i];
     sum = sum + block;
     if (partials == Partials::kHalf) sum = Bounded(F16::Load(F16::Store(sum)), overflow);
@@ -152,12 +151,12 @@ TEST(products_of_matrices_sum_in_blocks_of_16) {
   CheckAll(Matrices(1, 5, 64, 17));
   CheckAll(Matrices(3, 7, 37, 33));
   CheckAll(Matrices(1, 50, 300, 130));
-  CheckAll(Matrices(2, 61, 19, 3));  // So few columns that rows are in the vectors.
+  CheckAll(Matrices(2, 61, 19, 3));  // So few columns that vectors hold rows.
   CheckAll(Matrices(1, 1, 1, 1));
 }
 
 TEST(every_number_of_half_precision_is_summed_as_ieee_754_says) {
-  CheckAll(Matrices(1, 40, 24, 40), /*wide=*/true);  // Subnormal, infinite, and none at all.
+  CheckAll(Matrices(1, 40, 24, 40), /*wide=*/true);  // Subnormal, infinite and NaN.
 }
 
 TEST(half_partials_that_overflow_become_what_is_asked_for) {
@@ -178,7 +177,7 @@ TEST(convolutions_sum_over_places_and_channels_in_order) {
   BlockedProducts p = Convolution(1, 32, 20);
   p.in = {1, 7, 6}, p.filter = {1, 3, 3}, p.out = {1, 4, 6}, p.strides = {1, 2, 1}, p.before = {0, 1, 1};
   CheckAll(p);
-  p = Convolution(1, 3, 9);  // Channels of all places together make the blocks.
+  p = Convolution(1, 3, 9);  // Blocks span the channels of several places.
   p.in = {4, 5, 6}, p.filter = {2, 3, 2}, p.out = {3, 3, 3}, p.filter_gaps = {1, 1, 3};
   CheckAll(p);
   p = Convolution(1, 16, 5);  // As in a gradient: with gaps in the input.
@@ -209,7 +208,6 @@ TEST(half_partials_lose_what_float_partials_keep) {
   CHECK_EQ(sum, 2048.0f);  // There 1 is half of the last place, and rounds to even.
 }
 
-// The result of a product with a key, whose parts are computed one after the other.
 std::vector<float> AtRandom(BlockedProducts p, const Operands& operands, const uint32_t (&key)[2], int instructions) {
   UseInstructions(static_cast<Instructions>(instructions));
   p.partials = Partials::kHalf, p.result = Element::kFloat, p.key = key;
@@ -244,8 +242,8 @@ TEST(half_partials_with_a_key_keep_on_average_what_float_partials_keep) {
   double mean = 0, apart = 0;
   for (const float sum : sums) mean += (sum - 1024) / 800;
   for (std::size_t i = 1; i < sums.size(); ++i) apart += sums[i] != sums[i - 1];
-  CHECK(std::fabs(mean - 16) < 4 * std::sqrt(64 * 3.0 / 16 / 800));  // Four standard deviations.
-  CHECK(apart > 400);                                                // Elements by themselves.
+  CHECK(std::fabs(mean - 16) < 4 * std::sqrt(64 * 3.0 / 16 / 800));
+  CHECK(apart > 400);  // Elements are rounded independently.
 }
 
 TEST(half_partials_with_a_key_overflow_as_asked_for) {

@@ -13,7 +13,7 @@ namespace {
 using check::Count;
 using tensorflow_ipu::core::OthersCompute;
 
-// Whether what is asked becomes so in time: threads come to their waits when they get to it.
+// Waits for a condition: threads start to wait a little later.
 template <typename Condition>
 bool Becomes(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + check::kDeadline;

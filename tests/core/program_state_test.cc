@@ -1,4 +1,4 @@
-// What program_state.h promises: a use advances its state or the order ahead of it, and a name brings a state back.
+// A use advances its state or the order before it, and a name restores a state.
 #include "tensorflow_ipu/kernels/core/program_state.h"
 
 #include <cstdint>

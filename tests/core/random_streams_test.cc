@@ -1,4 +1,4 @@
-// What random_streams.h promises: a stream a replica, the same again from the same seed.
+// A stream for each replica, repeatable from the same seed.
 #include "tensorflow_ipu/kernels/core/random_streams.h"
 
 #include <cstdint>

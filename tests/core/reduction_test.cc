@@ -1,4 +1,4 @@
-// What reduction.h promises: the arithmetic of every type, its order, and that the thread's float modes do not matter.
+// The arithmetic of every type and its order, whatever the thread's float modes.
 #include "tensorflow_ipu/kernels/core/reduction.h"
 
 #include <cmath>
@@ -36,7 +36,6 @@ float FloatOf(uint32_t bits) {
   return value;
 }
 
-// What IEEE 754 says of a half, by arithmetic.
 double ValueOfHalf(uint16_t half) {
   const int exponent = (half >> 10) & 0x1f;
   const int mantissa = half & 0x3ff;
@@ -45,7 +44,7 @@ double ValueOfHalf(uint16_t half) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
-// The nearest half to a value, by search; ties to even.
+// By search; ties to even.
 uint16_t NearestHalf(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(value);

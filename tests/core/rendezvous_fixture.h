@@ -1,4 +1,4 @@
-// Replicas that bring numbers to a site, and short ways to look at their answers.
+// Replicas that bring numbers to a site.
 #ifndef TENSORFLOW_IPU_TESTS_CORE_RENDEZVOUS_FIXTURE_H_
 #define TENSORFLOW_IPU_TESTS_CORE_RENDEZVOUS_FIXTURE_H_
 
@@ -28,7 +28,7 @@ inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
   return {Kind::kAllReduce, Reduction::kSum, {group_size, orthogonal}, 0};
 }
 
-// One arrival: its numbers, its result, and once `completed` is 1, its answer.
+// One arrival: its numbers, its result, and once `completed` is 1, its status.
 struct Arrival {
   std::vector<int64_t> values;
   std::vector<int64_t> result;
@@ -48,7 +48,7 @@ inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
            static_cast<int64_t>(arrival.result.size())}};
 }
 
-// Brings `values` to a site; the result has as many.
+// The result has as many numbers.
 inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t replicas, std::vector<int64_t> values,
                                        const Collective& collective = SumOf()) {
   auto arrival = std::make_shared<Arrival>();

@@ -1,5 +1,5 @@
-// What rendezvous.h promises when replicas arrive, leave and fail at once, on few threads: no hang, one answer for each
-// arrival, and the same sums every time.
+// A rendezvous under concurrent arrivals, leaves and failures on few threads: no hang, one status for each arrival, and
+// the same sums every time.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -30,8 +30,8 @@ using check::Status;
 using check::SumOf;
 using tensorflow_ipu::core::Executor;
 
-// A replica's program: in each of its steps it brings a number to every site at once, and goes on when all are
-// completed. It blocks no thread, as a program that XLA runs.
+// A replica's program: in each step it brings a number to every site at once, and continues when all are completed. It
+// blocks no thread, as XLA's programs.
 class Program : public std::enable_shared_from_this<Program> {
  public:
   Program(std::shared_ptr<ReplicaGroup> replica_group, std::vector<std::shared_ptr<CallSite>> sites, int64_t replica,
@@ -44,11 +44,10 @@ class Program : public std::enable_shared_from_this<Program> {
         ended_(ended) {}
 
   void Run() {
-    // A loop, and no recursion, where the answers are there at once.
+    // A loop instead of recursion, where the statuses are there at once.
     while (Step()) continue;
   }
 
-  // Read once the program has ended.
   int64_t done() const { return step_; }
   const Status& failure() const { return failure_; }
 
@@ -66,10 +65,10 @@ class Program : public std::enable_shared_from_this<Program> {
       arrivals_.back()->values.assign(count_of_ * (i + 1), Number(replica_, i));
       arrivals_.back()->result.resize(count_of_ * (i + 1));
     }
-    // The one that counts last goes on: this function's own share lets no answer overtake it.
+    // The one that counts last continues; one more, so that no callback overtakes this function.
     left_ = static_cast<int64_t>(sites_.size()) + 1;
     for (std::size_t i = 0; i < sites_.size(); ++i) {
-      // Replicas walk the sites in different orders, as threads that run what is ready do.
+      // Replicas visit the sites in different orders, as threads that run ready operations do.
       const std::size_t at = (i + static_cast<std::size_t>(replica_)) % sites_.size();
       const std::optional<Status> returned = sites_[at]->Arrive(
           replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]), [self = shared_from_this(), at](Status status) {
@@ -124,7 +123,7 @@ struct Fleet {
       all_sites.push_back(std::make_shared<CallSite>("site " + std::to_string(i), replica_group));
   }
 
-  // Runs a program of `steps` on each replica, `meanwhile` beside them. `steps_of` may end some earlier.
+  // Runs a program of `steps` on each replica, and `meanwhile`. `steps_of` may end some earlier.
   void Run(const std::function<int64_t(int64_t)>& steps_of, const std::function<void()>& meanwhile = nullptr) {
     replica_group->Begin(replicas);
     Count ended;

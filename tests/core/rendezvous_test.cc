@@ -1,4 +1,4 @@
-// What rendezvous.h promises one arrival at a time: who meets whom, who computes, and how every wait ends.
+// A rendezvous with one arrival at a time: who meets whom, who computes, and how every wait ends.
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
 #include <chrono>
@@ -261,7 +261,7 @@ TEST(the_limit_for_waits_ends_a_wait) {
   CHECK_EQ(run.replica_group->waiting(), 0);
 }
 
-// Once of many times: this thread may have to wait longer for a processor than the limit is.
+// Repeated: this thread may wait longer for a processor than the limit is.
 TEST(a_wait_that_ends_in_time_is_not_given_up) {
   const auto end = std::chrono::steady_clock::now() + check::kDeadline;
   bool in_time = false;
@@ -288,7 +288,7 @@ TEST(an_interrupted_run_gets_no_further) {
   tensorflow_ipu::core::interrupted = false;
 }
 
-// Takes different branches on the replicas of a run whose watch looks often.
+// Takes different branches on the replicas of a run with a short watch.
 struct Stuck {
   explicit Stuck(std::function<bool()> others_wait = nullptr) {
     replica_group = std::make_shared<ReplicaGroup>("device", std::move(others_wait), milliseconds(10));

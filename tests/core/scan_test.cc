@@ -1,4 +1,4 @@
-// What scan.h promises: an element is found wherever it is, of either sign, and nothing below the limit is.
+// An element is found wherever it is, of either sign, and nothing below the limit is.
 #include "tensorflow_ipu/kernels/core/scan.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What tests of code with threads wait with: every wait has a deadline, so that what never comes fails a check.
+// Helpers for tests with threads. Every wait has a deadline, so that a missing event fails a check.
 #ifndef TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
 #define TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
 
@@ -15,15 +15,13 @@
 
 namespace check {
 
-// Long enough for a sanitizer on a busy machine: a wait that lasts so long has failed.
+// Long enough for a sanitizer on a busy machine.
 constexpr std::chrono::seconds kDeadline{120};
 
-// Long enough for what must not happen to happen, mostly. A test that waits so long in vain passes.
+// Long enough for most events that must not happen.
 constexpr std::chrono::milliseconds kMoment{20};
 
-// A number that threads raise and wait for.
-//
-// Thread-safe.
+// A thread-safe number that threads raise and wait for.
 class Count {
  public:
   void Add(int64_t change = 1) {
@@ -37,7 +35,6 @@ class Count {
     return value_;
   }
 
-  // Waits until the number is at least `wanted`. Returns whether it is.
   bool Await(int64_t wanted = 1, std::chrono::nanoseconds limit = kDeadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, limit, [&] { return value_ >= wanted; });
@@ -46,10 +43,9 @@ class Count {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  int64_t value_ = 0;  // Guarded by mutex_.
+  int64_t value_ = 0;
 };
 
-// Threads that are joined when they go out of scope.
 class Threads {
  public:
   ~Threads() {
@@ -65,7 +61,7 @@ class Threads {
   std::vector<std::thread> threads_;
 };
 
-// For as long as it lives, the system gives the process no thread: each would get a stack larger than all addresses.
+// While it lives, the system gives the process no thread: each would get a stack larger than all addresses.
 class NoThreads {
  public:
   NoThreads() {

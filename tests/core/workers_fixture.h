@@ -34,10 +34,10 @@ using tensorflow_ipu::core::Network;
 using tensorflow_ipu::core::Program;
 using tensorflow_ipu::core::Workers;
 
-// Where all workers leave messages for each other. Ends of calls come on other threads, as a network's do.
+// The messages of all workers. Calls end on other threads, as in a network.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  using Place = std::pair<std::pair<int64_t, int64_t>, std::string>;  // From, to, key.
+  using Place = std::pair<std::pair<int64_t, int64_t>, std::string>;
 
   struct Call {
     std::shared_ptr<Message> to;
@@ -74,7 +74,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     for (const auto& done : ended) End(done, Status::Cancelled("cancelled"));
   }
 
-  // The worker's process is gone: what waits for it fails, and what comes later.
+  // Fails what waits for the worker, and what comes later.
   void Kill(int64_t worker) {
     std::vector<Network::Done> ended;
     {
@@ -92,13 +92,12 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     for (const auto& done : ended) End(done, Status::Unavailable("reset"));
   }
 
-  // Waits until no message waits for anybody. Returns whether that came to be.
+  // Waits until no message waits for anybody.
   bool AwaitNone() {
     std::unique_lock<std::mutex> lock(mutex_);
     return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
   }
 
-  // Whether the worker's process answers.
   void SetAnswers(int64_t worker, bool answers) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (answers) {
@@ -158,7 +157,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::set<int64_t> silent_;
 };
 
-// One worker's end of it.
 class MemoryNetwork : public Network {
  public:
   MemoryNetwork(std::shared_ptr<Exchange> exchange, int64_t worker) : exchange_(std::move(exchange)), worker_(worker) {}
@@ -199,7 +197,7 @@ class MemoryNetwork : public Network {
   std::vector<std::shared_ptr<Calls>> calls_;
 };
 
-// The ends of so many workers, each of which has a socket to each other one.
+// Workers with a socket to each other one.
 inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
   const auto count = static_cast<std::size_t>(workers);
   std::vector<std::vector<int>> sockets(count, std::vector<int>(count, -1));
@@ -219,7 +217,7 @@ inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
   return networks;
 }
 
-// A run of a program with two sites, on so many workers of so many replicas each.
+// A run of a program with two sites, on several workers of several replicas.
 struct DistributedRuns {
   DistributedRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool linked = false)
       : local(replicas), all(workers * replicas) {
