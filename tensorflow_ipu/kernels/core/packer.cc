@@ -181,6 +181,13 @@ void Packer::Unpack(const Chunk& chunk, const std::vector<const std::byte*>& mes
     const std::size_t bytes = Size(length) * each;
     const std::size_t travelled = Size(length) * TravellingBytes(segment);
     const int64_t part = PartLength(first.count);
+    const auto input = [&](int64_t replica, int64_t element) {
+      return local_[Size(replica)][segment.operand].input + Size(element) * each;
+    };
+    // The next data of a share: of its message, or what `own` returns.
+    const auto next = [&](std::size_t share, auto own) {
+      return share == own_ ? own() : std::exchange(at[share], at[share] + bytes);
+    };
     switch (collective_.kind) {
       case Kind::kAllReduce:
         ReduceParts(first.type, collective_.reduction, at, length, size_, first.output + Size(segment.begin) * each);
@@ -197,12 +204,7 @@ void Packer::Unpack(const Chunk& chunk, const std::vector<const std::byte*>& mes
       case Kind::kAllGather:
         for (std::size_t share = 0; share < shares_.size(); ++share) {
           for (int64_t i = 0; i < shares_[share].count; ++i) {
-            const std::byte* from = at[share];
-            if (share == own_) {
-              from = local_[Size(i)][segment.operand].input + Size(segment.begin) * each;
-            } else {
-              at[share] += bytes;
-            }
+            const std::byte* const from = next(share, [&] { return input(i, segment.begin); });
             const std::size_t offset = Size((shares_[share].first + i) * first.count + segment.begin) * each;
             for (const Contribution& to : local_) Copy(to[segment.operand].output + offset, from, bytes);
           }
@@ -213,14 +215,9 @@ void Packer::Unpack(const Chunk& chunk, const std::vector<const std::byte*>& mes
           for (int64_t i = 0; i < shares_[share].count; ++i) {
             const std::size_t offset = Size((shares_[share].first + i) * part + segment.begin) * each;
             for (std::size_t to = 0; to < local_.size(); ++to) {
-              const std::byte* from = at[share];
-              if (share == own_) {
-                const int64_t rank = shares_[own_].first + static_cast<int64_t>(to);
-                from = local_[Size(i)][segment.operand].input + Size(rank * part + segment.begin) * each;
-              } else {
-                at[share] += bytes;
-              }
-              Copy(local_[to][segment.operand].output + offset, from, bytes);
+              const int64_t rank = shares_[own_].first + static_cast<int64_t>(to);
+              Copy(local_[to][segment.operand].output + offset,
+                   next(share, [&] { return input(i, rank * part + segment.begin); }), bytes);
             }
           }
         }
@@ -229,12 +226,7 @@ void Packer::Unpack(const Chunk& chunk, const std::vector<const std::byte*>& mes
         for (std::size_t share = 0; share < shares_.size(); ++share) {
           const int64_t rank = collective_.root - shares_[share].first;
           if (rank < 0 || rank >= shares_[share].count) continue;
-          const std::byte* from = at[share];
-          if (share == own_) {
-            from = local_[Size(rank)][segment.operand].input + Size(segment.begin) * each;
-          } else {
-            at[share] += bytes;
-          }
+          const std::byte* const from = next(share, [&] { return input(rank, segment.begin); });
           for (const Contribution& to : local_) {
             Copy(to[segment.operand].output + Size(segment.begin) * each, from, bytes);
           }
