@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -74,24 +73,6 @@ def fresh_workers(forking: Any) -> Iterator[Callable[..., Workers]]:
 def joining() -> ModuleType:
     """Functions by which workers join, and wait: `workers.call(joining.wait_at_most, 1.0)`."""
     return _joining
-
-
-@pytest.fixture
-def workers_on_hosts(forking: Any) -> Iterator[Callable[..., Workers]]:
-    """Likewise, each in a network of its own, with an address of its own; the test is skipped where there can be none."""
-    with ExitStack() as stack:
-
-        def start(count: int, **options: Any) -> Workers:
-            try:
-                places = stack.enter_context(_beside("namespaces").namespaces(count))
-            except (OSError, subprocess.SubprocessError) as exc:
-                pytest.skip(f"there can be no namespaces of networks here: {exc}")
-            hosts = [address for _, address in places]
-            return stack.enter_context(
-                _processes.Workers(forking, count, hosts=hosts, enter=lambda worker: [places[worker][0]], **options)
-            )
-
-        yield start
 
 
 def _set_of(count: int, forking: Any, sets: dict[int, Workers]) -> Workers:

@@ -33,21 +33,13 @@ class Each:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case in one worker.
+    """What became of a case in one worker."""
 
-    Attributes:
-      value: What the function returned; tensors and variables are arrays.
-      kinds: The classes of what it raised, the nearest first; `Killed` where the process ended. Empty where it returned.
-      message: The error's text.
-      trace: Its traceback.
-      seconds: How long it took, from when it was sent.
-    """
-
-    value: Any = None
-    kinds: tuple[str, ...] = ()
+    value: Any = None  # What the function returned; tensors and variables are arrays.
+    kinds: tuple[str, ...] = ()  # Classes of what it raised, the nearest first; `Killed` where the process ended.
     message: str = ""
     trace: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # From when it was sent.
 
     @property
     def failed(self) -> bool:
@@ -59,10 +51,7 @@ class CaseError(AssertionError):
 
 
 def reserve(count: int) -> list[socket.socket]:
-    """Sockets on ports of the loopback that no process is given by the system, for as long as they are open.
-
-    They are bound and do not listen, so that a server that allows the reuse of its address, as workers do, may.
-    """
+    """Sockets that hold ports of the loopback, on which a server that allows the reuse of its address may listen."""
     sockets = []
     for _ in range(count):
         held = socket.socket()
@@ -73,10 +62,7 @@ def reserve(count: int) -> list[socket.socket]:
 
 
 class Workers:
-    """So many processes, each with the `TF_CONFIG` of one worker.
-
-    Not thread-safe. As a context it ends with all processes killed.
-    """
+    """So many processes, each with the `TF_CONFIG` of one worker. As a context it ends with all of them killed."""
 
     each = Each  # Tests import nothing from this file.
 
@@ -86,28 +72,14 @@ class Workers:
         count: int,
         *,
         env: Mapping[str, str | None] | None = None,
-        hosts: Sequence[str] | None = None,
-        enter: Callable[[int], list[str]] | None = None,
         started: Sequence[int] | None = None,
     ) -> None:
-        """Starts them.
-
-        Args:
-          forking: What forks processes that have TensorFlow.
-          count: How many workers the cluster has.
-          env: More variables of their environment; a value of None removes one.
-          hosts: The address of each worker without its port, where it is not the loopback.
-          enter: Gives more arguments for the script of a worker.
-          started: The workers to start; all by default. `start` starts more.
-        """
+        """Starts those of `started`, or all, with more variables; one of None is removed."""
         self._forking = forking
         self._env = dict(env or {})
-        self._enter = enter
+
         self._held = reserve(count)
-        ports = [held.getsockname()[1] for held in self._held]
-        self.addresses = tuple(
-            f"{host}:{port}" for host, port in zip(hosts or ["127.0.0.1"] * count, ports, strict=True)
-        )
+        self.addresses = tuple(f"127.0.0.1:{held.getsockname()[1]}" for held in self._held)
         self.folder = Path(tempfile.mkdtemp(prefix="ipu"))  # Short: the path of a socket has 107 letters at most.
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.folder / "socket"))
@@ -146,7 +118,6 @@ class Workers:
                 str(self.folder / "socket"),
                 str(worker),
                 str(self._forking.number),
-                *(self._enter(worker) if self._enter else ()),
                 folder=folder,
                 output=self.folder / f"output{worker}",
                 env={"TF_CONFIG": self.tf_config(worker), **self._env, **(env or {})},

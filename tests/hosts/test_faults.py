@@ -1,7 +1,8 @@
-"""What becomes of the others when a worker is killed, stopped, late, or there twice: an error that names it, in time."""
+"""What joins a cluster; and what becomes of the others when a worker is killed, stopped, late, or there twice."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import hosts
 
 SECONDS = 5.0  # That workers wait for each other, where a worker is to be missed.
 
@@ -44,10 +48,6 @@ def train(marks, steps, timeout, end_by=None):
     return "done"
 
 
-def end():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def miss_a_run(known):
     """Worker 1 leaves out a run, and goes on to what is exchanged behind it; that is known from before, or new."""
     import tensorflow_ipu as ipu
@@ -77,16 +77,22 @@ def miss_a_run(known):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_worker_that_is_killed_is_told_at_once(fresh_workers: Any, tmp_path: Path, number: signal.Signals) -> None:
+def test_worker_that_is_killed_is_told_at_once_and_so_is_who_is_started_in_its_place(fresh_workers, tmp_path, number):
     workers = fresh_workers(2)
     outcome, killed = workers.outcomes(train, str(tmp_path), 5, 60.0, number)
     assert killed.message == f"the process ended with {-number}"
     assert outcome.kinds[0] == "UnavailableError", outcome
     assert f"worker 1 ({workers.addresses[1]})" in outcome.message
     assert (tmp_path / "0.2").exists()
+    if number == signal.SIGKILL:
+        again = fresh_workers(2, started=[1], env={"TF_CONFIG": workers.tf_config(1)})
+        again.send(1, join, 60.0)
+        [second] = again.collect(1)
+        assert second.kinds[0] == "ClusterError"
+        assert f"worker 0 ({workers.addresses[0]}) is running already, with all of its cluster" in second.message
 
 
-def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers: Any, joining: Any, tmp_path: Path) -> None:
+def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers, joining, tmp_path):
     workers = fresh_workers(2)
     workers.call(joining.join_with_limit, SECONDS)
     for worker in range(2):
@@ -97,7 +103,7 @@ def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers: Any, join
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_worker_that_misses_a_run_is_told_before_the_limit(workers: Any, known: bool) -> None:
+def test_worker_that_misses_a_run_is_told_before_the_limit(workers, known):
     (waited, *first), (missed, *second) = workers.call(miss_a_run, known)
     assert f"worker 1 ({workers.addresses[1]}) did not begin this run of `step`: it waits for all workers to" in waited
     assert f"exchange sum of float32[{3 if known else 4}] (what is reduced outside of programs)" in waited
@@ -107,15 +113,21 @@ def test_worker_that_misses_a_run_is_told_before_the_limit(workers: Any, known: 
         assert of_the_next_run == 2.0
 
 
-def test_worker_that_comes_late_is_waited_for(fresh_workers: Any) -> None:
+def test_worker_that_comes_late_is_waited_for_and_one_that_is_started_twice_is_told(fresh_workers, tmp_path):
     workers = fresh_workers(2, started=[0])
     workers.send(0, join, 60.0)
     workers.start(1)
     workers.send(1, join, 60.0)
     assert [outcome.value for outcome in workers.collect(0, 1)] == [0, 1]
+    again = fresh_workers(2, started=[1], env={"TF_CONFIG": workers.tf_config(1)})
+    again.send(1, join, 60.0)
+    [second] = again.collect(1)
+    assert second.kinds[0] == "ClusterError"
+    assert "its port is in use on this machine. Most likely this worker was started twice" in second.message
+    assert workers.call(train, str(tmp_path), 2, 60.0) == ["done", "done"]  # The first goes on.
 
 
-def test_worker_that_comes_too_late_is_told_and_so_are_the_others(fresh_workers: Any) -> None:
+def test_worker_that_comes_too_late_is_told_and_so_are_the_others(fresh_workers):
     workers = fresh_workers(2)
     workers.send(0, join, 0.5)
     [missed] = workers.collect(0)
@@ -127,24 +139,42 @@ def test_worker_that_comes_too_late_is_told_and_so_are_the_others(fresh_workers:
     assert f"worker 0 ({workers.addresses[0]}) could not be reached by worker 1 within 0.5 s" in late.message
 
 
-def test_worker_that_is_started_twice_is_told_and_the_first_goes_on(fresh_workers: Any, tmp_path: Path) -> None:
-    workers = fresh_workers(2)
-    workers.call(join, 60.0)
-    again = fresh_workers(2, started=[1], env={"TF_CONFIG": workers.tf_config(1)})
-    again.send(1, join, 60.0)
-    [second] = again.collect(1)
-    assert second.kinds[0] == "ClusterError"
-    assert "its port is in use on this machine. Most likely this worker was started twice" in second.message
-    assert workers.call(train, str(tmp_path), 2, 60.0) == ["done", "done"]
+def listening() -> list[str]:
+    """The addresses, as the system writes them, on which this worker's port is open."""
+    cluster = hosts.join()
+    port = int(cluster.addresses[cluster.worker].rpartition(":")[2])
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return [row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port]
 
 
-def test_worker_that_is_started_anew_is_told(fresh_workers: Any) -> None:
-    workers = fresh_workers(2)
-    workers.call(join, 60.0)
-    workers.send(1, end)
-    workers.collect(1)
-    again = fresh_workers(2, started=[1], env={"TF_CONFIG": workers.tf_config(1)})
-    again.send(1, join, 60.0)
-    [second] = again.collect(1)
-    assert second.kinds[0] == "ClusterError"
-    assert f"worker 0 ({workers.addresses[0]}) is running already, with all of its cluster" in second.message
+def joined_again() -> Any:
+    first = hosts.join()
+    again = hosts.join()
+    config = json.loads(os.environ["TF_CONFIG"])
+    try:
+        hosts.join(hosts.Identity(1 - first.worker, tuple(config["cluster"]["worker"])))
+    except ValueError as exc:
+        return first is again is hosts.joined(), str(exc)
+
+
+def sum_of_a_tensor_from_before() -> Any:
+    value = tf.constant(2.0) * 1.0
+    strategy = ipu.IPUMultiWorkerStrategy()
+    return strategy.reduce("SUM", value, axis=None)
+
+
+# TensorFlow's runtime took no cluster once it had started.
+def test_tensors_may_be_there_before_the_strategy_and_workers_listen_where_they_are_told_to(fresh_workers):
+    workers = fresh_workers(2, env={"TENSORFLOW_IPU_LISTEN": "all"})
+    assert workers.call(sum_of_a_tensor_from_before) == [4.0, 4.0]
+    for found in workers.call(listening):
+        assert found in (["00000000"], ["0" * 32])
+
+
+def test_worker_listens_on_the_own_address_alone_and_joins_once(workers):
+    mapped = "0000000000000000FFFF00000100007F"  # 127.0.0.1 on a socket of IPv6.
+    for found in workers.call(listening):
+        assert found in (["0100007F"], [mapped])
+    for worker, (same, refused) in enumerate(workers.call(joined_again)):
+        assert same
+        assert refused.startswith(f"this process is worker {worker} of {', '.join(workers.addresses)} already")

@@ -21,34 +21,22 @@ def of(cluster: Any, task: Any = None, **more: Any) -> Identity | None:
     return identity(environ={"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, **more})})
 
 
-@pytest.mark.parametrize("text", [None, "", "  "])
-def test_without_tf_config_a_process_is_alone(text: str | None) -> None:
-    assert identity(environ={} if text is None else {"TF_CONFIG": text}) is None
-
-
-def test_worker_is_the_task_of_tf_config() -> None:
+def test_worker_is_the_task_of_tf_config():
     found: Any = of({"worker": WORKERS})
     assert found == Identity(1, tuple(WORKERS))
     assert (found.workers, found.address) == (3, "b:2")
-
-
-def test_index_may_be_text_as_some_schedulers_write_it() -> None:
+    # Some schedulers write the index as text.
     assert of({"worker": WORKERS}, {"type": "worker", "index": "2"}) == Identity(2, tuple(WORKERS))
-
-
-@pytest.mark.parametrize(("task", "number"), [("chief", 0), ("worker", 1)])
-def test_chief_is_worker_0_and_the_others_come_behind(task: str, number: int) -> None:
-    found = of({"worker": ["b:2"], "chief": ["a:1"]}, {"type": task, "index": 0})
-    assert found == Identity(number, ("a:1", "b:2"))
-
-
-def test_evaluator_works_alone() -> None:
-    assert of({"worker": WORKERS, "evaluator": ["c:9"]}, {"type": "evaluator", "index": 0}) is None
-    assert of({"worker": WORKERS, "evaluator": ["c:9"]}) == Identity(1, tuple(WORKERS))
-
-
-def test_cluster_without_jobs_is_none() -> None:
+    for number, task in enumerate(("chief", "worker")):
+        cluster = {"worker": ["b:2"], "chief": ["a:1"]}
+        assert of(cluster, {"type": task, "index": 0}) == Identity(number, ("a:1", "b:2"))
+    with_evaluator = {"worker": WORKERS, "evaluator": ["c:9"]}
+    assert of(with_evaluator) == Identity(1, tuple(WORKERS))
+    # Alone are an evaluator, and who is told of no cluster.
+    assert of(with_evaluator, {"type": "evaluator", "index": 0}) is None
     assert of({}, {}) is None
+    for environ in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "  "}):
+        assert identity(environ=environ) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +48,7 @@ def test_cluster_without_jobs_is_none() -> None:
         ('{"cluster": {"worker": ["a:1"]}, "task": 0}', "`task` of `TF_CONFIG` must be an object, but is 0"),
     ],
 )
-def test_text_that_is_no_configuration_is_refused(text: str, message: str) -> None:
+def test_text_that_is_no_configuration_is_refused(text, message):
     with pytest.raises(ValueError, match='write it as in `.*"type": "worker", "index": 0') as raised:
         identity(environ={"TF_CONFIG": text})
     assert message in str(raised.value)
@@ -88,72 +76,47 @@ def test_text_that_is_no_configuration_is_refused(text: str, message: str) -> No
         ({"worker": WORKERS}, {"type": "worker", "index": True}, "is task True of `worker`"),
     ],
 )
-def test_fault_is_told_with_its_value(cluster: Any, task: Any, message: str) -> None:
+def test_fault_is_told_with_its_value(cluster, task, message):
     with pytest.raises((ValueError, TypeError)) as raised:
         of(cluster, task)
     assert message in str(raised.value)
     assert "`TF_CONFIG`" in str(raised.value)
 
 
-def test_all_faults_are_told_together() -> None:
+def test_all_faults_are_told_together():
     with pytest.raises(ValueError, match="3 faults") as raised:
         of({"worker": ["a"], "ps": ["p:1"]}, {"type": "worker", "index": 4})
     for part in ("'a' is no address", "parameter servers", "task 4"):
         assert part in str(raised.value)
-
-
-def test_other_protocol_is_refused() -> None:
     with pytest.raises(ValueError, match="asks for the protocol 'grpc\\+verbs'"):
         of({"worker": WORKERS}, rpc_layer="grpc+verbs")
 
 
-def test_resolver_says_who_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": WORKERS}), task_type="worker", task_id=2, rpc_layer="grpc"
-    )
+def test_resolvers_say_who_the_process_is(monkeypatch):
+    resolvers, cluster = tf.distribute.cluster_resolver, tf.train.ClusterSpec({"worker": WORKERS})
+    resolver = resolvers.SimpleClusterResolver(cluster, task_type="worker", task_id=2, rpc_layer="grpc")
     assert identity(resolver) == Identity(2, tuple(WORKERS))
+    with pytest.raises(ValueError, match="give it its `task_type` and `task_id`"):
+        identity(resolvers.SimpleClusterResolver(cluster))
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": WORKERS}}))
+    assert identity(resolvers.TFConfigClusterResolver(task_type="worker", task_id=2)) == Identity(2, tuple(WORKERS))
+    monkeypatch.setenv("TF_CONFIG", "{")
+    with pytest.raises(ValueError, match="is no JSON"):
+        identity(resolvers.TFConfigClusterResolver())
+    with pytest.raises(TypeError, match="must be a `tf.distribute.cluster_resolver.ClusterResolver`, but is 'slurm'"):
+        identity("slurm")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`worker` is 2, and there are 2 workers, from 0 on"):
+        Identity(2, ("a:1", "b:2"))
 
 
-def test_slurms_resolver_says_who_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "SLURM_PROCID": "3",
-        "SLURM_STEP_NODELIST": "node[1-2]",
-        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-        "SLURM_STEP_NUM_TASKS": "4",
-    }.items():
-        monkeypatch.setenv(name, value)
+def test_slurms_resolver_says_who_the_process_is(monkeypatch):
+    for name, value in {"PROCID": "3", "STEP_NODELIST": "node[1-2]", "STEP_TASKS_PER_NODE": "2(x2)",
+                        "STEP_NUM_TASKS": "4"}.items():  # fmt: skip
+        monkeypatch.setenv(f"SLURM_{name}", value)
     resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
         port_base=4000, gpus_per_node=2, gpus_per_task=1, auto_set_gpu=False
     )
     assert identity(resolver) == Identity(3, ("node1:4000", "node1:4001", "node2:4000", "node2:4001"))
-
-
-def test_tf_configs_resolver_tells_the_same_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_CONFIG", "{")
-    with pytest.raises(ValueError, match="is no JSON"):
-        identity(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-
-
-def test_tf_configs_resolver_may_say_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": WORKERS}}))
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(task_type="worker", task_id=2)
-    assert identity(resolver) == Identity(2, tuple(WORKERS))
-
-
-def test_resolver_without_a_task_is_refused() -> None:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({"worker": WORKERS}))
-    with pytest.raises(ValueError, match="give it its `task_type` and `task_id`"):
-        identity(resolver)
-
-
-def test_what_is_no_resolver_is_refused() -> None:
-    with pytest.raises(TypeError, match="must be a `tf.distribute.cluster_resolver.ClusterResolver`, but is 'slurm'"):
-        identity("slurm")  # pyright: ignore[reportArgumentType]
-
-
-def test_identity_checks_itself() -> None:
-    with pytest.raises(ValueError, match="`worker` is 2, and there are 2 workers, from 0 on"):
-        Identity(2, ("a:1", "b:2"))
 
 
 # What the strategy makes of a scheduler's word: two workers of one port, on two addresses of this machine.
@@ -206,9 +169,9 @@ def joined_by(scheduler: str, worker: int, port: int) -> Any:
     return strategy.cluster.addresses, resolver.task_type, resolver.task_id, total
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
-def test_strategy_joins_by_the_resolver_of_a_scheduler(fresh_workers: Any, scheduler: str) -> None:
+def test_strategy_joins_by_the_resolver_of_a_scheduler(fresh_workers):
     workers = fresh_workers(2)
     port = int(workers.addresses[0].rpartition(":")[2])  # Nobody else is given it, on the first address.
-    for worker, found in enumerate(workers.call(joined_by, scheduler, workers.each([0, 1]), port)):
+    schedulers = workers.each(["slurm", "kubernetes"])
+    for worker, found in enumerate(workers.call(joined_by, schedulers, workers.each([0, 1]), port)):
         assert found == ((f"127.0.0.1:{port}", f"127.0.0.2:{port}"), "worker", worker, 3.0)

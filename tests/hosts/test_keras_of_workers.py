@@ -92,9 +92,7 @@ def of_own_data() -> list[float]:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     value = float(strategy.cluster.worker + 1)
-    dataset = (
-        tf.data.Dataset.from_tensors(([[value]], [[0.0]])).repeat(2 + strategy.cluster.worker).with_options(options)
-    )
+    dataset = tf.data.Dataset.from_tensors(([[value]], [[0.0]])).repeat(int(value) + 1).with_options(options)
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
         model.set_replication_options("LIST")
@@ -103,21 +101,12 @@ def of_own_data() -> list[float]:
         return [np.asarray(model.evaluate(dataset, verbose=0)).tolist(), np.asarray(single).tolist()]
 
 
-def of_other_sizes() -> None:
-    strategy = configured(1)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input([1]), layers.Dense(1)])
-        model.compile("sgd", "mse")
-        x = np.zeros([4 + 2 * strategy.cluster.worker, 1], "float32")
-        model.fit(x, x, batch_size=1, verbose=0)
-
-
-def of_other_shapes(inputs: int, batch: int) -> None:
+def of_other_data(rows: int, inputs: int, batch: int) -> None:
     strategy = configured(1)
     with strategy.scope():
         model = keras.Sequential([keras.Input([inputs]), layers.Dense(1)])
         model.compile("sgd", "mse")
-        model.fit(np.zeros([4 * batch, inputs], "float32"), np.zeros([4 * batch, 1], "float32"), batch, verbose=0)
+        model.fit(np.zeros([rows, inputs], "float32"), np.zeros([rows, 1], "float32"), batch, verbose=0)
 
 
 def with_files(folder: str) -> dict[str, Any]:
@@ -177,12 +166,9 @@ def compare(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "ipus", "method"),
-    [("mlp", 2, "LIST"), ("conv", 2, "MEAN"), ("accumulated", 2, "NONE"), ("pipeline", 4, "LIST")],
+    ("kind", "ipus", "method"), [("conv", 2, "MEAN"), ("accumulated", 2, "NONE"), ("pipeline", 4, "LIST")]
 )
-def test_workers_compute_what_one_process_does(
-    workers: Any, monkeypatch: pytest.MonkeyPatch, kind: str, ipus: int, method: str
-) -> None:
+def test_workers_compute_what_one_process_does(workers, monkeypatch, kind, ipus, method):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     first, second = workers.call(trained, kind, ipus, method)
     for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
@@ -190,44 +176,39 @@ def test_workers_compute_what_one_process_does(
     compare(first, trained(kind, 2 * ipus, method))
 
 
-@pytest.mark.parametrize("seeds", [None, [7, 7], [7, 8]])
-def test_shuffled_examples_are_seen_once_an_epoch(workers: Any, seeds: list[int] | None) -> None:
+@pytest.mark.parametrize("seeds", [None, [7, 8]])
+def test_shuffled_examples_are_seen_once_an_epoch(workers, seeds):
     first, second = workers.call(shuffled, seeds)
     assert first["losses"] == second["losses"]
     np.testing.assert_allclose(first["losses"], [7.5, 7.5, 7.5], rtol=1e-6)
 
 
-def test_workers_may_have_data_of_their_own(workers: Any) -> None:
+def test_workers_may_have_data_of_their_own(workers):
     assert workers.call(of_own_data) == [[[1.0, 2.0], [1.0, 2.0]]] * 2
 
 
-def test_data_of_other_sizes_is_refused(workers: Any) -> None:
-    for outcome in workers.outcomes(of_other_sizes):
+def test_data_of_other_sizes_and_shapes_is_told(workers):
+    for outcome in workers.outcomes(of_other_data, workers.each([4, 6]), 1, 1):
         assert outcome.kinds[0] == "ValueError"
         assert "of steps, worker 0 has 2, worker 1 has 3. Give all of them the same data" in outcome.message
-
-
-def test_other_shapes_are_told(workers: Any) -> None:
-    for outcome in workers.outcomes(of_other_shapes, workers.each([13, 14]), 1):
+    for outcome in workers.outcomes(of_other_data, 4, workers.each([13, 14]), 1):
         assert outcome.kinds[0] == "InvalidArgumentError"
         for rows in (13, 14):
             said = f"broadcast from worker 0 of float32[{rows}, 1] (the initial value of `kernel`)"
             assert said in outcome.message
-    for worker, outcome in enumerate(workers.outcomes(of_other_shapes, 3, workers.each([1, 2]))):
+    for worker, outcome in enumerate(workers.outcomes(of_other_data, workers.each([4, 8]), 3, workers.each([1, 2]))):
         assert outcome.kinds[0] == "ValueError"
         assert f"batches of worker {1 - worker} have other shapes or types than the ones here" in outcome.message
         assert f"shape=({1 + worker}, 3)" in outcome.message
 
 
-def test_files_are_written_once(workers: Any, tmp_path: Path) -> None:
+def test_files_are_written_once(workers, tmp_path):
     chief, other = workers.call(with_files, str(tmp_path))
     assert chief == {"files": ["backup", "log.csv", "model.keras"], "seen": [0, 1]}
     assert other == {"files": [], "seen": [0, 1]}
 
 
-def test_a_run_whose_worker_is_killed_resumes_to_the_same_weights(
-    workers: Any, fresh_workers: Any, tmp_path: Path
-) -> None:
+def test_a_run_whose_worker_is_killed_resumes_to_the_same_weights(workers, fresh_workers, tmp_path):
     undisturbed, _ = workers.call(interrupted, str(tmp_path / "undisturbed"), 4, None)
     assert undisturbed["epochs"] == [0, 1, 2, 3]
     folder = str(tmp_path / "disturbed")

@@ -106,11 +106,7 @@ def drawn(ipus: int) -> Any:
     strategy = configured(ipus)
     ipu.config.reset_ipu_seed(3)
     results = ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def program() -> None:
-        results.enqueue(tf.random.uniform([4]))
-
+    program = tf.function(lambda: results.enqueue(tf.random.uniform([4])) and None, jit_compile=True)
     strategy.run(program)
     return results.dequeue()[0].numpy()
 
@@ -127,7 +123,7 @@ def close(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
 
 
-def test_optimizers_over_workers_train_as_in_one_process(workers: Any) -> None:
+def test_optimizers_over_workers_train_as_in_one_process(workers):
     kinds = list(OPTIMIZERS)
     zero, one = workers.call(trained, kinds, 2)
     wanted = trained(kinds, 4)
@@ -139,7 +135,7 @@ def test_optimizers_over_workers_train_as_in_one_process(workers: Any) -> None:
             assert found[kind]["indices"].tolist() == [[2 * worker, 2 * worker + 1]] * 4
 
 
-def test_workers_of_one_replica_train_as_in_one_process(four_workers: Any) -> None:
+def test_workers_of_one_replica_train_as_in_one_process(four_workers):
     found = four_workers.call(trained, ["mean"], 1)
     wanted = trained(["mean"], 4)["mean"]
     for worker, (each) in enumerate(found):
@@ -149,7 +145,7 @@ def test_workers_of_one_replica_train_as_in_one_process(four_workers: Any) -> No
         assert each["mean"]["indices"].tolist() == [worker] * 4
 
 
-def test_pipelines_over_workers_train_as_in_one_process(workers: Any) -> None:
+def test_pipelines_over_workers_train_as_in_one_process(workers):
     zero, one = workers.call(pipelined, 4)
     wanted = pipelined(8)
     for name in ("first", "last"):
@@ -158,7 +154,7 @@ def test_pipelines_over_workers_train_as_in_one_process(workers: Any) -> None:
     close(np.concatenate([zero["losses"], one["losses"]], axis=1), wanted["losses"])
 
 
-def test_random_numbers_differ_by_replica_of_all_workers(workers: Any) -> None:
+def test_random_numbers_differ_by_replica_of_all_workers(workers):
     zero, one = workers.call(drawn, 2)
     np.testing.assert_array_equal(np.concatenate([zero, one]), drawn(4))
     assert len({row.tobytes() for row in (*zero, *one)}) == 4

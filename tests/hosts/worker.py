@@ -1,7 +1,6 @@
 """A process of `processes.py`: runs the functions that it is sent, one after the other, and answers with what becomes of each.
 
-Its arguments are the path of a socket, its number, the process that it is not to outlive, and where its network is another
-than that process's, the file of its namespace.
+Its arguments are the path of a socket, its number, and the process that it is not to outlive.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from multiprocessing.connection import Client
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_CLONE_NEWNET = 0x40000000
 
 modules: dict[str, Any] = {}
 
@@ -67,16 +65,11 @@ def answer(path: str, names: str, args: Any, kwargs: Any) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    socket, number, parent, *namespace = sys.argv[1:]
-    libc = ctypes.CDLL(None, use_errno=True)
+    socket, number, parent = sys.argv[1:]
     # Even where it is stopped, it ends with what it was forked from.
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)
-    for path in namespace:
-        with open(path) as file:
-            if libc.setns(file.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"the namespace {path} cannot be entered")
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     connection = Client(socket, "AF_UNIX")
     connection.send(int(number))
