@@ -1,37 +1,40 @@
-"""Runs on replicas from several threads at once: in turn on one device, side by side on two."""
+"""Runs from several threads at once: in turn on one device, side by side on two; and what is known of those under way."""
+
+# The stubs of tensors lack `%`.
+# pyright: reportOperatorIssue=false
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import native
+from tensorflow_ipu.config import reset_ipu_configuration
+from tensorflow_ipu.ops import ReplicaGroups
+from tensorflow_ipu.ops.all_to_all_op import all_gather, all_to_all
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
 from tensorflow_ipu.ops.replica_variables import read_groups
+from tensorflow_ipu.ops.replication_ops import replication_index
 
 DEADLINE = 60.0
 
 
-def test_runs_of_one_device_come_one_after_the_other(replicas: Any) -> None:
+def test_runs_of_one_device_come_one_after_the_other(replicas):
     strategy = replicas(4)
     with strategy.scope():
         shared = tf.Variable(0.0)
-
-    @tf.function(jit_compile=True)
-    def add(x: Any) -> Any:
-        return shared.assign_add(cross_replica_sum(x))
-
-    @tf.function(jit_compile=True)
-    def double(x: Any) -> Any:
-        return cross_replica_sum(cross_replica_sum(x))
-
+    add = tf.function(lambda x: shared.assign_add(cross_replica_sum(x)), jit_compile=True)
+    double = tf.function(lambda x: cross_replica_sum(cross_replica_sum(x)), jit_compile=True)
     start = threading.Barrier(4)
 
     def work(number: int) -> list[float]:
@@ -48,7 +51,7 @@ def test_runs_of_one_device_come_one_after_the_other(replicas: Any) -> None:
 
 
 # The read held the lock of all copies while it waited, the write waited for that lock, and the run for the writer.
-def test_the_host_writes_a_variable_while_another_is_read_that_a_run_has(replicas: Any) -> None:
+def test_the_host_writes_a_variable_while_another_is_read_that_a_run_has(replicas):
     strategy = replicas(2)
     handed = tf.queue.FIFOQueue(100, [tf.float32], [[]])
     with strategy.scope():
@@ -75,7 +78,7 @@ def test_the_host_writes_a_variable_while_another_is_read_that_a_run_has(replica
         assert reading.result(DEADLINE) in ([1.0, 1.0], [3.0, 4.0])
 
 
-def test_two_devices_run_side_by_side(replicas: Any) -> None:
+def test_two_devices_run_side_by_side(replicas):
     first, second = replicas(2, 4), ipu.IPUStrategy("/device:IPU:1")
     handed = tf.queue.FIFOQueue(100, [tf.float32], [[]])
     with first.scope():
@@ -93,7 +96,7 @@ def test_two_devices_run_side_by_side(replicas: Any) -> None:
             assert future.result(DEADLINE).numpy() == 8 * i + 1
 
 
-def test_failure_on_one_device_leaves_the_other_alone(replicas: Any) -> None:
+def test_failure_on_one_device_leaves_the_other_alone(replicas):
     first, second = replicas(4, 4), ipu.IPUStrategy("/device:IPU:1")
     with second.scope():
         short = iter(tf.data.Dataset.from_tensors(1.0))
@@ -114,7 +117,7 @@ def test_failure_on_one_device_leaves_the_other_alone(replicas: Any) -> None:
 
 
 # What went wrong: each of many replicas had its products divided among all cores, on which the others computed too.
-def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replicas: Any) -> None:
+def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replicas):
     cores = max(2, os.cpu_count() or 1)
     strategy = replicas(cores)
 
@@ -146,3 +149,124 @@ def seconds_of_threads() -> dict[tuple[str, str], float]:
             continue
         seconds[name, path.name] = int(nanoseconds) / 1e9
     return seconds
+
+
+class Gate:
+    """A dataset of one element, which comes when the test lets it."""
+
+    def __init__(self) -> None:
+        self._values = tf.queue.FIFOQueue(1, [tf.int32], [[]])
+        self.dataset = tf.data.Dataset.range(1).map(lambda _: self._values.dequeue())
+
+    def open(self, value: int = 0) -> None:
+        self._values.enqueue(value)
+
+
+def test_threads_run_one_function_at_once(strategy):
+    with strategy.scope():
+        variables = [tf.Variable(0) for _ in range(4)]
+    traces = []
+
+    @tf.function(jit_compile=True)
+    def program(variable: Any, n: Any) -> Any:
+        traces.append(1)
+        return ipu.loops.repeat(n, lambda x: variable.assign_add(x + 1), [0])
+
+    start = threading.Barrier(len(variables))
+
+    def work(variable: Any) -> list[int]:
+        start.wait(DEADLINE)
+        return [int(strategy.run(program, (variable, tf.constant(1)))) for _ in range(50)]
+
+    with ThreadPoolExecutor(len(variables)) as pool:
+        results = list(pool.map(work, variables))
+    # Each thread has its variable to itself: it grows by 1 a run, whatever the others do.
+    assert results == [list(range(1, 51))] * len(variables)
+    assert [variable.numpy() for variable in variables] == [50] * len(variables)
+    assert len(traces) == 1
+
+
+def test_run_under_way_is_active_and_keeps_the_configuration(strategy, configure):
+    configure(1)
+    gate = Gate()
+    with strategy.scope():
+        iterator = iter(gate.dataset)
+    program = tf.function(lambda iterator: next(iterator))
+    assert not replicas.active()
+    assert replicas.wait_until_idle(0.0)
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(strategy.run, program, (iterator,))
+        try:
+            while not replicas.active() and not running.done():
+                pass
+            assert replicas.active()
+            assert not replicas.wait_until_idle(0.001)
+            reset = pool.submit(reset_ipu_configuration)
+            assert not reset.done()
+        finally:
+            gate.open()
+        running.result(DEADLINE)
+        reset.result(DEADLINE)
+    assert not replicas.active()
+    assert replicas.wait_until_idle()
+
+
+COUNT = 16
+
+
+def mixed(x: Any, steps: Any) -> Any:
+    """Loops in branches in loops, of equal structure, several collectives in flight in each."""
+    for step in tf.range(steps):
+        parts = [cross_replica_sum(x * (part + 1)) for part in range(4)]  # None needs another's result.
+        if step % 2 == 0:
+            for _ in tf.range(2):
+                x = cross_replica_sum(x, 4) % 1000 + replication_index()
+        else:
+            for _ in tf.range(2):
+                x = tf.reduce_sum(all_gather(x, ReplicaGroups(4, orthogonal=True)), 0) % 1000 + replication_index()
+        if tf.reduce_sum(parts[0]) % 2 == 0:
+            x += cross_replica_sum(replication_index()) + parts[1] % 7
+        else:
+            x += cross_replica_sum(2 * replication_index()) + parts[2] % 7
+        while tf.reduce_sum(cross_replica_sum(x)) % 7 > 2:
+            x += 1
+        x = (x + parts[3] + all_to_all(x, 0, 0, COUNT)) % 1000
+    return x
+
+
+def mixed_by_hand(rows: np.ndarray, steps: int) -> np.ndarray:
+    """The same on the rows of a matrix, without any replica."""
+    own = np.arange(COUNT)[:, None]
+    for step in range(steps):
+        total = rows.sum(0)
+        for _ in range(2):
+            if step % 2 == 0:
+                rows = np.repeat(rows.reshape(4, 4, -1).sum(1), 4, 0) % 1000 + own
+            else:
+                rows = np.tile(rows.reshape(4, 4, -1).sum(0), (4, 1)) % 1000 + own
+        rows = rows + 120 + 2 * total % 7 if total.sum() % 2 == 0 else rows + 240 + 3 * total % 7
+        while rows.sum() % 7 > 2:
+            rows = rows + 1
+        rows = (rows + 4 * total + rows.T) % 1000  # Each replica has an element for each.
+    return rows
+
+
+def test_many_runs_of_sixteen_replicas_end_and_are_right(replicas):
+    strategy = replicas(COUNT)
+    runs, size = 60, COUNT
+    rows = np.random.default_rng(0).integers(0, 1000, (runs, COUNT, size)).astype(np.int32)
+    with strategy.scope():
+        iterator = iter(tf.data.Dataset.from_tensor_slices(rows.reshape(-1, size)))
+        queue = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any, steps: Any) -> None:
+        queue.enqueue(mixed(next(iterator), steps))
+
+    end = time.monotonic() + DEADLINE
+    for run in range(runs):
+        strategy.run(program, (iterator, tf.constant(run % 5)))
+        assert time.monotonic() < end, f"{run} runs took more than {DEADLINE} s"
+    results = queue.dequeue()
+    for run in range(runs):
+        np.testing.assert_array_equal(results[run], mixed_by_hand(rows[run], run % 5))

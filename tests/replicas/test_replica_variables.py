@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -52,9 +50,7 @@ def make(replicas: Any) -> Any:
     return made
 
 
-def test_checkpoint_holds_the_first_replica_and_leaves_the_others_until_it_is_restored(
-    make: Any, each: Any, tmp_path: Path
-) -> None:
+def test_checkpoint_holds_the_first_replica_and_leaves_the_others_until_it_is_restored(make, each, tmp_path):
     """TensorFlow reads a variable for a checkpoint by an operation of its own."""
     strategy, variable, diverge = make(4)
     variable.assign(7.0)
@@ -66,7 +62,8 @@ def test_checkpoint_holds_the_first_replica_and_leaves_the_others_until_it_is_re
     assert each(strategy, lambda: variable + 0) == [7] * 4
 
 
-def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make: Any, each: Any) -> None:
+# The handle of a variable that went through a loop of the host counted as written, and replicas were made equal.
+def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make, each):
     strategy, variable, diverge = make(4)
     assert each(strategy, lambda: variable + 0) == [1] * 4
     for run in range(1, 4):
@@ -74,15 +71,14 @@ def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make
         assert variable.numpy() == 1
         assert each(strategy, lambda: variable + 0) == [1, 1 + run, 1 + 2 * run, 1 + 3 * run]
 
+    @tf.function
+    def loop(times: Any) -> None:
+        for _ in tf.range(times):
+            if times > 0:
+                strategy.run(diverge)
 
-def test_host_reads_what_the_first_replica_wrote(replicas: Any) -> None:
-    strategy = replicas(2)
-    with strategy.scope():
-        variable = tf.Variable([1.0, 2.0])
-    strategy.run(tf.function(lambda: variable.assign(variable * (own() + 3.0)), jit_compile=True))
-    np.testing.assert_array_equal(variable, [3, 6])
-    np.testing.assert_array_equal(variable.read_value() + 0, [3, 6])
-    np.testing.assert_array_equal(tf.function(lambda: variable * 2)(), [6, 12])
+    loop(tf.constant(4))
+    assert each(strategy, lambda: variable + 0) == [1, 8, 15, 22]
 
 
 def _scatter(variable: Any) -> None:
@@ -106,24 +102,25 @@ HOST_WRITES = {
 
 
 # Slices and scatters write into the buffer at hand, which copies share: twice, for what the first leaves behind.
-@pytest.mark.parametrize("name", HOST_WRITES)
-def test_what_the_host_writes_reaches_all_replicas(name: str, replicas: Any, each: Any) -> None:
+def test_what_the_host_writes_reaches_all_replicas(replicas, each):
     strategy = replicas(3)
     with strategy.scope():
         variable = tf.Variable([0.0, 0.0])
     diverge = writing(lambda: variable.assign_add([own(), own()]))
-    for _ in range(2):
-        variable.assign([1.0, 1.0])
-        strategy.run(diverge)
-        HOST_WRITES[name](variable)
-        written = variable.numpy().tolist()
-        assert written[1] == 5
-        strategy.run(diverge)
-        assert each(strategy, lambda: variable + 0) == [[written[0] + i, written[1] + i] for i in range(3)]
-        assert variable.numpy().tolist() == written
+    read = tf.function(lambda: variable + 0)
+    for name, write in HOST_WRITES.items():
+        for _ in range(2):
+            variable.assign([1.0, 1.0])
+            strategy.run(diverge)
+            write(variable)
+            written = variable.numpy().tolist()
+            assert written[1] == 5, name
+            strategy.run(diverge)
+            assert each(strategy, read) == [[written[0] + i, written[1] + i] for i in range(3)], name
+            assert variable.numpy().tolist() == written, name
 
 
-def test_what_the_host_reads_leaves_replicas_apart(make: Any, each: Any) -> None:
+def test_what_the_host_reads_leaves_replicas_apart(make, each):
     strategy, variable, diverge = make(3)
     strategy.run(diverge)
 
@@ -144,21 +141,7 @@ def test_what_the_host_reads_leaves_replicas_apart(make: Any, each: Any) -> None
     assert each(strategy, lambda: variable + 0) == [1, 2, 3]
 
 
-# The handle of a variable that went through a loop of the host counted as written, and replicas were made equal.
-def test_runs_in_a_loop_of_the_host_leave_replicas_apart(make: Any, each: Any) -> None:
-    strategy, variable, diverge = make(3)
-
-    @tf.function
-    def loop(times: Any) -> None:
-        for _ in tf.range(times):
-            if times > 0:
-                strategy.run(diverge)
-
-    loop(tf.constant(4))
-    assert each(strategy, lambda: variable + 0) == [1, 5, 9]
-
-
-def test_weights_that_keras_loads_reach_all_replicas(replicas: Any, each: Any, tmp_path: Path) -> None:
+def test_weights_that_keras_loads_reach_all_replicas(replicas, each, tmp_path):
     strategy = replicas(2)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -180,33 +163,27 @@ def test_weights_that_keras_loads_reach_all_replicas(replicas: Any, each: Any, t
 
 
 # Replicas kept their old values where a program of all IPUs, which runs as one replica, had written the variable.
-@pytest.mark.parametrize("shards", [2, 4])
-def test_what_a_program_of_fewer_replicas_writes_reaches_all(shards: int, make: Any, each: Any) -> None:
+def test_what_a_program_of_fewer_replicas_writes_reaches_all(make, each, replicas):
     strategy, variable, diverge = make(4)
+    for shards in (2, 4):
 
-    @tf.function(jit_compile=True)
-    def fewer() -> None:
-        with scopes.ipu_shard(shards - 1):
-            variable.assign_add(10.0)
+        @tf.function(jit_compile=True)
+        def fewer(shards: int = shards) -> None:
+            with scopes.ipu_shard(shards - 1):
+                variable.assign_add(10.0)
 
+        before = variable.numpy()
+        strategy.run(diverge)
+        strategy.run(fewer)
+        assert variable.numpy() == before + 10
+        assert each(strategy, lambda: variable + 0) == [before + 10] * 4
     strategy.run(diverge)
-    strategy.run(fewer)
-    assert variable.numpy() == 11
-    assert each(strategy, lambda: variable + 0) == [11] * 4
-
-
-def test_what_a_program_of_one_replica_wrote_reaches_replicas_configured_later(make: Any, replicas: Any) -> None:
-    strategy, variable, diverge = make(4)
-    total = tf.function(lambda: cross_replica_sum(variable), jit_compile=True)
-    strategy.run(diverge)
-    assert strategy.run(total).numpy() == 1 + 2 + 3 + 4
     strategy = replicas(1)
     strategy.run(tf.function(lambda: variable.assign_add(1.0), jit_compile=True))
-    strategy = replicas(4)
-    assert strategy.run(tf.function(lambda: cross_replica_sum(variable), jit_compile=True)).numpy() == 4 * 2
+    assert each(replicas(4), lambda: variable + 0) == [22] * 4  # Those that are configured later.
 
 
-def test_programs_share_the_copies_of_a_variable(make: Any, each: Any) -> None:
+def test_programs_share_the_copies_of_a_variable(make, each):
     strategy, variable, diverge = make(4)
     double = tf.function(lambda: variable.assign(variable * 2), jit_compile=True)
     other = tf.function(lambda given: given.assign_add(cross_replica_sum(given)), jit_compile=True)
@@ -216,22 +193,17 @@ def test_programs_share_the_copies_of_a_variable(make: Any, each: Any) -> None:
     assert each(strategy, lambda: variable + 0) == [22, 24, 26, 28]
 
 
-def test_variables_of_any_type_have_copies(replicas: Any, each: Any) -> None:
+def test_variables_of_any_type_and_one_that_is_made_in_the_first_call_have_copies(replicas, each):
     strategy = replicas(2)
     types = [tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64, tf.bool]
+    made: list[tf.Variable] = []
     with strategy.scope():
         variables = [tf.Variable(tf.cast([0, 0], dtype)) for dtype in types]
-    strategy.run(writing(lambda: [one.assign(tf.cast([0, replication_index()], one.dtype)) for one in variables]))
-    found = each(strategy, lambda: [tf.cast(one, tf.int32) for one in variables])
-    assert found == [[[0, 0], [0, 1]]] * len(types)
-
-
-def test_variable_that_is_made_in_the_first_call_has_copies(replicas: Any, each: Any) -> None:
-    strategy = replicas(2)
-    made: list[tf.Variable] = []
 
     @tf.function(jit_compile=True)
     def program() -> None:
+        for one in variables:
+            one.assign(tf.cast([0, replication_index()], one.dtype))
         if not made:
             made.append(tf.Variable(3.0))
         made[0].assign_add(own())
@@ -239,10 +211,11 @@ def test_variable_that_is_made_in_the_first_call_has_copies(replicas: Any, each:
     with strategy.scope():
         strategy.run(program)
         strategy.run(program)
-    assert each(strategy, lambda: made[0] + 0) == [3, 5]
+    found = each(strategy, lambda: [made[0] + 0, *(tf.cast(one, tf.int32) for one in variables)])
+    assert found == [[3, 5], *[[[0, 0], [0, 1]]] * len(types)]
 
 
-def test_copies_go_with_their_variable(replicas: Any, check_growth: Any) -> None:
+def test_copies_go_with_their_variable(replicas, check_growth):
     strategy = replicas(4)
 
     def use() -> None:
@@ -263,7 +236,7 @@ def test_copies_go_with_their_variable(replicas: Any, check_growth: Any) -> None
     assert not any(reference() for reference in gone)
 
 
-def test_a_variable_that_no_program_writes_is_stored_once(replicas: Any, check_growth: Any) -> None:
+def test_a_variable_that_no_program_writes_is_stored_once(replicas, check_growth):
     strategy = replicas(8)
     program = tf.function(lambda variable: cross_replica_sum(tf.reduce_sum(variable)), jit_compile=True)
     kept = []
@@ -276,31 +249,22 @@ def test_a_variable_that_no_program_writes_is_stored_once(replicas: Any, check_g
     check_growth(use, 64 << 20)  # Else it would be 128 MiB.
 
 
-def test_session_writes_reach_all_replicas(replicas: Any) -> None:
-    replicas(4)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        with scopes.ipu_scope("/device:IPU:0"):
-            weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
-            diverge = ipu.compiler.compile(lambda: [weight.assign_add(own()), cross_replica_sum(weight)], [])
-        feed = tf.compat.v1.placeholder(tf.float32, [])
-        write = weight.assign(feed)
-        session.run(tf.compat.v1.global_variables_initializer())
-        assert session.run(diverge)[1] == 4 + 6
-        assert session.run(diverge)[1] == 4 + 12
-        session.run(write, {feed: 5.0})
-        assert session.run(diverge)[1] == 20 + 6
-        assert session.run(weight) == 5
-        tf.compat.v1.global_variables_initializer().run()
-        assert session.run(diverge)[1] == 4 + 6
-
-
 # A session's devices destroyed variables and copies at once, and the process fell over them.
-def test_session_closes_with_copies_of_many_variables(replicas: Any) -> None:
+def test_session_writes_reach_all_replicas_and_sessions_close_with_copies_of_many_variables(replicas):
     replicas(4)
     for _ in range(3):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             with scopes.ipu_scope("/device:IPU:0"):
                 weights = [tf.compat.v1.get_variable(f"w{i}", initializer=1.0, use_resource=True) for i in range(20)]
-                run = ipu.compiler.compile(lambda weights=weights: [w.assign_add(own()) for w in weights], [])
-            session.run(tf.compat.v1.global_variables_initializer())
-            assert session.run(run) == [1.0] * 20
+                diverge = ipu.compiler.compile(
+                    lambda weights=weights: [*(w.assign_add(own()) for w in weights), cross_replica_sum(weights[0])], []
+                )
+            feed = tf.compat.v1.placeholder(tf.float32, [])
+            write, initialize = weights[0].assign(feed), tf.compat.v1.global_variables_initializer()
+            session.run(initialize)
+            assert [session.run(diverge)[-1] for _ in range(2)] == [4 + 6, 4 + 12]
+            session.run(write, {feed: 5.0})
+            assert session.run(diverge)[-1] == 20 + 6
+            assert session.run(weights[0]) == 5
+            session.run(initialize)
+            assert session.run(diverge)[-1] == 4 + 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import scopes
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
+from tensorflow_ipu.ops.replica_variables import read_groups
 from tensorflow_ipu.ops.replication_ops import replication_index
 from tensorflow_ipu.replicas import shards_of
 
@@ -20,50 +22,53 @@ def ones() -> Any:
     return cross_replica_sum(1.0)
 
 
-@pytest.mark.parametrize("count", [3, 16])
-def test_program_runs_once_for_each_ipu_of_the_device(count: int, replicas: Any, each: Any) -> None:
-    strategy = replicas(count)
-    assert strategy.run(tf.function(ones, jit_compile=True)).numpy() == count
-    assert each(strategy, replication_index) == list(range(count))
-
-
-def test_run_returns_what_the_first_replica_returns(replicas: Any) -> None:
+def test_program_runs_once_for_each_ipu_and_returns_what_the_first_replica_returns(replicas, each):
     @tf.function(jit_compile=True)
     def program(x: Any) -> Any:
         own = tf.cast(replication_index(), tf.float32)
-        return {"own": own + x, "several": (x * own, [tf.ones([2, 3]) * own]), "none": None}
+        return {"own": own + x, "several": (x * own, [tf.ones([2, 3]) * own]), "none": None, "count": ones()}
 
-    result = replicas(4).run(program, (5.0,))
-    assert result["own"].numpy() == 5
-    assert result["own"].device.endswith("device:IPU:0")
-    assert result["several"][0].numpy() == 0
-    np.testing.assert_array_equal(result["several"][1][0], np.zeros([2, 3]))
-    assert result["none"] is None
-
-
-def test_context_tells_the_replica_and_reduces(replicas: Any, each: Any) -> None:
     def read() -> Any:
         context = tf.distribute.get_replica_context()
         assert context.num_replicas_in_sync == 1  # Towards the host, as on IPUs.
         own = tf.cast(context.replica_id_in_sync_group, tf.float32)
-        return own, context.all_reduce("sum", own), context.all_reduce("mean", {"x": own + 1})["x"]
+        return replication_index(), context.all_reduce("sum", own), context.all_reduce("mean", {"x": own + 1})["x"]
 
-    own, total, mean = each(replicas(4), read)
-    assert own == [0, 1, 2, 3]
-    assert total == [6] * 4
-    assert mean == [2.5] * 4
+    for count in (3, 16):
+        strategy = replicas(count)
+        result = strategy.run(program, (5.0,))
+        assert (result["own"].numpy(), result["count"].numpy()) == (5, count)
+        assert result["own"].device.endswith("device:IPU:0")
+        assert result["several"][0].numpy() == 0
+        np.testing.assert_array_equal(result["several"][1][0], np.zeros([2, 3]))
+        assert result["none"] is None
+        indices, total, mean = each(strategy, read)
+        assert indices == list(range(count))
+        assert total == [sum(range(count))] * count
+        assert mean == [(count + 1) / 2] * count
 
 
-def test_function_that_is_not_compiled_by_itself_runs_on_replicas(replicas: Any) -> None:
+def test_functions_of_all_kinds_run_on_replicas_and_keep_their_shapes_in_a_graph(replicas):
     strategy = replicas(3)
     for jit_compile in (None, False, True):
         assert strategy.run(tf.function(ones, jit_compile=jit_compile)).numpy() == 3
     concrete = tf.function(lambda: ones() + 1).get_concrete_function
     with strategy.scope(), tf.device("/device:IPU:0"):
         assert strategy.run(concrete()).numpy() == 4
+    with scopes.ipu_scope("/device:IPU:0"):
+        assert ipu.compiler.compile(lambda x: cross_replica_sum(x), [2.0])[0].numpy() == 6
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        result = strategy.run(tf.function(lambda x: {"x": tf.reduce_sum(x, 1)}), (x,))
+        assert result["x"].shape == [3]
+        assert strategy.run(tf.function(lambda: None)) is None
+        return result
+
+    np.testing.assert_array_equal(outer(tf.ones([3, 2]))["x"], [2, 2, 2])
 
 
-def test_run_inside_of_a_graph_function(replicas: Any) -> None:
+def test_run_inside_of_a_graph_function(replicas):
     strategy = replicas(4)
     with strategy.scope():
         variable = tf.Variable(1.0)
@@ -84,20 +89,7 @@ def test_run_inside_of_a_graph_function(replicas: Any) -> None:
     assert around().numpy() == 9
 
 
-def test_results_of_a_run_in_a_graph_keep_their_shapes(replicas: Any) -> None:
-    strategy = replicas(2)
-
-    @tf.function
-    def outer(x: Any) -> Any:
-        result = strategy.run(tf.function(lambda x: {"x": tf.reduce_sum(x, 1)}), (x,))
-        assert result["x"].shape == [3]
-        assert strategy.run(tf.function(lambda: None)) is None
-        return result
-
-    np.testing.assert_array_equal(outer(tf.ones([3, 2]))["x"], [2, 2, 2])
-
-
-def test_session_runs_a_compiled_program_on_replicas(replicas: Any) -> None:
+def test_session_runs_a_compiled_program_on_replicas(replicas):
     replicas(4)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         dataset = tf.data.Dataset.range(100).map(lambda x: tf.cast(x, tf.float32))
@@ -126,16 +118,10 @@ def test_session_runs_a_compiled_program_on_replicas(replicas: Any) -> None:
         session.run(infeed.deleter)
 
 
-def test_eager_compile_runs_on_replicas(replicas: Any) -> None:
-    replicas(4)
-    with scopes.ipu_scope("/device:IPU:0"):
-        assert ipu.compiler.compile(lambda x: cross_replica_sum(x), [2.0])[0].numpy() == 8
-
-
 # What came out of a feed, and the number of a replica, were taken for compile-time constants where they were indices:
 # each replica and each run compiled a program of its own.
 @pytest.mark.parametrize("ipus", [1, 8])
-def test_replicas_and_runs_share_one_compilation(ipus: int, replicas: Any, compilations: Any) -> None:
+def test_replicas_and_runs_share_one_compilation(ipus, replicas, compilations):
     strategy, traces = replicas(ipus), []
     with strategy.scope():
         iterator = iter(tf.data.Dataset.range(100).map(lambda x: tf.cast(x % 3, tf.int32)))
@@ -160,7 +146,7 @@ def test_replicas_and_runs_share_one_compilation(ipus: int, replicas: Any, compi
     assert (len(traces), later) == (traced, [])
 
 
-def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas: Any, floating_point: Any) -> None:
+def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas, floating_point):
     traces = []
     after_the_first_of_each = 0
 
@@ -196,12 +182,9 @@ def sharded(shards: int) -> Any:
     return program
 
 
-@pytest.mark.parametrize(("ipus", "shards", "count"), [(4, 2, 2), (4, 3, 1), (6, 2, 3), (16, 5, 2)])
-def test_replica_takes_the_next_power_of_two_of_its_shards(ipus: int, shards: int, count: int, replicas: Any) -> None:
-    assert replicas(ipus).run(sharded(shards)).numpy() == count
-
-
-def test_programs_of_one_device_have_replicas_of_their_own_number(replicas: Any) -> None:
+def test_replica_takes_the_next_power_of_two_of_its_shards(replicas):
+    for ipus, shards, count in ((4, 3, 1), (6, 2, 3), (16, 5, 2)):
+        assert replicas(ipus).run(sharded(shards)).numpy() == count
     strategy = replicas(4)
     programs = [sharded(shards) for shards in (1, 2, 4, 2, 1)]
     assert [int(strategy.run(program)) for program in programs] == [4, 2, 1, 2, 4]
@@ -209,9 +192,10 @@ def test_programs_of_one_device_have_replicas_of_their_own_number(replicas: Any)
 
 
 @pytest.mark.parametrize(("ipus", "shards"), [(6, 4), (1, 2)])
-def test_shards_that_do_not_divide_the_ipus_are_refused(ipus: int, shards: int, replicas: Any) -> None:
+def test_shards_that_do_not_divide_the_ipus_are_refused(ipus, shards, replicas):
     taken = 4 if shards > 2 else 2
-    words = rf"uses {taken} IPUs.*`/device:IPU:0` has {ipus}.*multiple of {taken}"
+    words = rf"^The program uses {taken} IPUs.*`/device:IPU:0` has {ipus}"
+    words += rf".*Set `IPUConfig.auto_select_ipus` to a multiple of {taken}.$"
     strategy = replicas(ipus)
     with pytest.raises(tf.errors.FailedPreconditionError, match=words):
         strategy.run(sharded(shards))
@@ -220,7 +204,7 @@ def test_shards_that_do_not_divide_the_ipus_are_refused(ipus: int, shards: int, 
     assert strategy.run(sharded(1)).numpy() == ipus
 
 
-def test_the_highest_shard_of_a_program_and_its_functions_counts() -> None:
+def test_the_highest_shard_of_a_program_and_its_functions_counts():
     def taken(function: Any) -> int:
         return shards_of(function.get_concrete_function(tf.constant(1.0)))
 
@@ -244,7 +228,7 @@ def test_the_highest_shard_of_a_program_and_its_functions_counts() -> None:
 
 
 # TensorFlow said that it had no gradient registered for an operation that no user knows.
-def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas: Any) -> None:
+def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas):
     strategy, x = replicas(2), tf.constant(3.0)
     square = tf.function(lambda x: x * x, jit_compile=True)
     with tf.GradientTape() as tape:
@@ -263,9 +247,9 @@ def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas: A
     assert strategy.run(inside, (x,)).numpy() == 2 * 6  # The sum's gradient is the sum.
 
 
-# It got TensorFlow's words about duplicate variables.
-def test_queue_that_a_program_gets_twice_is_refused(replicas: Any) -> None:
-    strategy, queue = replicas(2), ipu.IPUOutfeedQueue()
+# A queue that a program gets twice got TensorFlow's words about duplicate variables.
+def test_what_is_refused_of_one_replica_is_refused_of_several(replicas):
+    strategy, outside, queue = replicas(2), tf.Variable(1.0), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
     def program(first: Any, second: Any) -> None:
@@ -274,11 +258,46 @@ def test_queue_that_a_program_gets_twice_is_refused(replicas: Any) -> None:
 
     with pytest.raises(ValueError, match="gets the same queue twice"):
         strategy.run(program, (queue, queue))
-
-
-def test_float64_and_variables_of_other_devices_are_refused_on_replicas_too(replicas: Any) -> None:
-    strategy, outside = replicas(2), tf.Variable(1.0)
     with pytest.raises(TypeError, match="float64"):
         strategy.run(tf.function(lambda x: x), (tf.constant(1.0, tf.float64),))
     with pytest.raises(ValueError, match=r"`Variable:0` on .*`strategy.scope\(\)`"):
         strategy.run(tf.function(lambda: outside + 1))
+
+
+STEPS, BATCH, FEATURES = 6, 4, 5
+OPTIMIZERS = [lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True), lambda: keras.optimizers.Adam(0.05)]
+
+
+def trained(weights: list[Any], optimizer: Any, x: Any, y: Any, scale: float) -> None:
+    with tf.GradientTape() as tape:
+        hidden = tf.tanh(x @ weights[0] + weights[1])
+        loss = scale * tf.reduce_mean((hidden @ weights[2] + weights[3] - y) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+
+@pytest.mark.parametrize(("count", "make"), list(zip((2, 4), OPTIMIZERS, strict=True)))
+def test_keras_optimizer_sums_so_a_loss_divided_by_the_replicas_trains_as_the_whole_batch(count, make, replicas):
+    random = np.random.default_rng(3)
+    x = random.normal(size=(STEPS * count * BATCH, FEATURES)).astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((x, np.tanh(x @ random.normal(size=(FEATURES, 2))).astype(np.float32)))
+    initial = [random.normal(size=shape).astype(np.float32) for shape in [(FEATURES, 3), (3,), (3, 2), (2,)]]
+
+    plain, optimizer = [tf.Variable(value) for value in initial], make()
+    for batch in dataset.batch(count * BATCH):
+        trained(plain, optimizer, *batch, 1.0)
+
+    strategy = replicas(count)
+    with strategy.scope():
+        weights, optimizer = [tf.Variable(value) for value in initial], make()
+        iterator = iter(dataset.batch(BATCH, drop_remainder=True))
+
+    @tf.function(jit_compile=True)
+    def program(iterator: Any) -> None:
+        for _ in tf.range(STEPS):
+            trained(weights, optimizer, *next(iterator), 1.0 / count)
+
+    strategy.run(program, (iterator,))
+    for weight, wanted in zip(weights, plain, strict=True):
+        of_replicas = read_groups(weight).numpy()  # To the last bit, on all replicas.
+        assert (of_replicas == of_replicas[0]).all()
+        np.testing.assert_allclose(weight, wanted, rtol=2e-4, atol=2e-5)

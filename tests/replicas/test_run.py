@@ -44,13 +44,10 @@ SCALE = Scale(2)  # TensorFlow's bound methods do not keep their object alive.
 # Concrete functions could not run at all: a compiled one was taken for a `tf.function`, and to ask the others whether
 # they are compiled put an empty attribute into their definition.
 PROGRAMS = {
-    "jit_compile absent": lambda: tf.function(double),
-    "jit_compile=False": lambda: tf.function(double, jit_compile=False),
-    "jit_compile=None": lambda: tf.function(double, jit_compile=None),
-    "jit_compile=True": lambda: tf.function(double, jit_compile=True),
-    "input_signature": lambda: tf.function(double, input_signature=[ONE]),
-    "reduce_retracing": lambda: tf.function(double, reduce_retracing=True),
-    "autograph=False": lambda: tf.function(double, autograph=False),
+    **{
+        f"jit_compile={each}": (lambda each=each: tf.function(double, jit_compile=each)) for each in (None, False, True)
+    },
+    "input_signature": lambda: tf.function(double, input_signature=[ONE], reduce_retracing=True, autograph=False),
     "concrete": lambda: tf.function(double).get_concrete_function(ONE),
     "concrete, compiled": lambda: tf.function(double, jit_compile=True).get_concrete_function(ONE),
     "partial inside": lambda: tf.function(functools.partial(lambda factor, x: factor * x, 2)),
@@ -62,7 +59,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_graph_function_of_any_kind_runs_by_itself_and_inside_a_graph_function(name: str, strategy: Any) -> None:
+def test_graph_function_of_any_kind_runs_by_itself_and_inside_a_graph_function(name, strategy):
     program = PROGRAMS[name]()
     for value in (1.5, 4.0):
         result = strategy.run(program, (tf.constant(value),))
@@ -79,55 +76,61 @@ def _unknown_to_xla(x: Any) -> Any:
 
 
 UNCOMPILABLE = {
-    "jit_compile absent": lambda: tf.function(_unknown_to_xla),
-    "jit_compile=False": lambda: tf.function(_unknown_to_xla, jit_compile=False),
-    "jit_compile=True": lambda: tf.function(_unknown_to_xla, jit_compile=True),
+    **{
+        f"jit_compile={each}": (lambda each=each: tf.function(_unknown_to_xla, jit_compile=each))
+        for each in (None, False, True)
+    },
     "concrete": lambda: tf.function(_unknown_to_xla).get_concrete_function(ONE),
     "nested": lambda: tf.function(lambda x: tf.function(_unknown_to_xla)(x)),
 }
 
 
-@pytest.mark.parametrize("name", UNCOMPILABLE)
-def test_program_is_compiled_whole_so_it_may_hold_nothing_that_xla_lacks(name: str, strategy: Any) -> None:
-    program = UNCOMPILABLE[name]()
-    for each in (program, _unknown_to_xla):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
-            tf.function(lambda x, each=each: strategy.run(each, (x,)))(tf.constant(1.0))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
-        strategy.run(program, (tf.constant(1.0),))
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_program_is_compiled_whole_so_it_may_hold_nothing_that_xla_lacks(eagerly, strategy):
+    tf.config.run_functions_eagerly(eagerly)
+    try:
+        for make in UNCOMPILABLE.values():
+            program = make()
+            with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
+                strategy.run(program, (tf.constant(1.0),))
+            for each in () if eagerly else (program, _unknown_to_xla):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
+                    tf.function(lambda x, each=each: strategy.run(each, (x,)))(tf.constant(1.0))
+        assert strategy.run(tf.function(double), (tf.constant(1.0),)).numpy() == 2
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
-def test_function_that_is_not_compiled_stays_so_for_other_callers(strategy: Any) -> None:
+def test_what_is_no_graph_function_is_refused(strategy):
+    for fn in (double, lambda x: x, functools.partial(tf.function(double), tf.constant(1.0)), SCALE.__init__):
+        with pytest.raises(ValueError, match=r"`IPUStrategyV1.run` does not support eager execution.*@tf.function"):
+            strategy.run(fn, (tf.constant(1.0),))
+        with strategy.scope(), pytest.raises(ValueError, match="does not support eager execution"):
+            strategy.run(fn, (tf.constant(1.0),))
+    for fn in (None, 3, "program", tf.constant(1.0)):
+        with pytest.raises(TypeError, match=r"`fn` must be a `tf.function`, but is"):
+            strategy.run(fn)
+    # A bare tensor was taken apart along its first axis, into that many arguments.
+    for args in (tf.constant([1.0]), tf.constant(1.0), 1, None, {"x": 1}, (i for i in [1])):
+        with pytest.raises(ValueError, match=r"`args` must be a list or tuple of `fn`'s arguments, but is"):
+            strategy.run(tf.function(double), args)
+    with pytest.raises(ValueError, match=r"`kwargs` must map names to `fn`'s arguments, but is \[1\]"):
+        strategy.run(tf.function(double), (), [1])
+
+
+def test_plain_callable_inside_a_graph_function_is_a_program_and_other_callers_see_no_compiled_one(strategy):
+    outer = tf.function(lambda x: strategy.run(double_if_positive, (x,)))
+    assert outer(tf.constant(2.0)).numpy() == 4
+    assert outer(tf.constant(-2.0)).numpy() == -2
     program = tf.function(lambda x: tf.identity(x) + 1)
     assert strategy.run(program, (tf.constant(1),)).numpy() == 2
     assert not program._jit_compile
     assert program(tf.constant(5)).numpy() == 6
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [double, lambda x: x, functools.partial(tf.function(double), tf.constant(1.0)), SCALE.__init__],
-    ids=["function", "lambda", "partial of a graph function", "method"],
-)
-def test_eager_plain_callable_is_refused(fn: Any, strategy: Any) -> None:
-    with pytest.raises(ValueError, match=r"`IPUStrategyV1.run` does not support eager execution.*@tf.function"):
-        strategy.run(fn, (tf.constant(1.0),))
-    with strategy.scope(), pytest.raises(ValueError, match="does not support eager execution"):
-        strategy.run(fn, (tf.constant(1.0),))
-
-
-def test_plain_callable_inside_a_graph_function_is_a_program(strategy: Any) -> None:
-    @tf.function
-    def outer(x: Any) -> Any:
-        return strategy.run(double_if_positive, (x,))
-
-    assert outer(tf.constant(2.0)).numpy() == 4
-    assert outer(tf.constant(-2.0)).numpy() == -2
-
-
 # TensorFlow compiled the outer function for the host, and did not find the variables of the device.
 @pytest.mark.parametrize("inner", [None, True])
-def test_compiled_function_around_a_program_runs_on_the_host(inner: bool | None, strategy: Any) -> None:
+def test_compiled_function_around_a_program_runs_on_the_host(inner, strategy):
     with strategy.scope():
         variable = tf.Variable(1.0)
     program = tf.function(lambda x: variable.assign_add(x), jit_compile=inner)
@@ -148,7 +151,7 @@ def test_compiled_function_around_a_program_runs_on_the_host(inner: bool | None,
     assert concrete(x=tf.constant(1.0)).numpy() == 6 + 7
 
 
-def test_run_in_a_merge_call_is_part_of_the_program(strategy: Any) -> None:
+def test_run_in_a_merge_call_is_part_of_the_program(strategy):
     with strategy.scope():
         iterator = iter(tf.data.Dataset.from_tensors([1.0, 2.0]))
 
@@ -162,25 +165,7 @@ def test_run_in_a_merge_call_is_part_of_the_program(strategy: Any) -> None:
     assert strategy.run(program, (iterator,)).numpy() == 3
 
 
-@pytest.mark.parametrize("fn", [None, 3, "program", tf.constant(1.0)])
-def test_what_cannot_be_called_is_refused(fn: Any, strategy: Any) -> None:
-    with pytest.raises(TypeError, match=r"`fn` must be a `tf.function`, but is"):
-        strategy.run(fn)
-
-
-# A bare tensor was taken apart along its first axis, into that many arguments.
-@pytest.mark.parametrize("args", [tf.constant([1.0]), tf.constant(1.0), 1, None, {"x": 1}, (i for i in [1])])
-def test_args_that_are_no_list_or_tuple_are_refused(args: Any, strategy: Any) -> None:
-    with pytest.raises(ValueError, match=r"`args` must be a list or tuple of `fn`'s arguments, but is"):
-        strategy.run(tf.function(double), args)
-
-
-def test_kwargs_that_are_no_mapping_are_refused(strategy: Any) -> None:
-    with pytest.raises(ValueError, match=r"`kwargs` must map names to `fn`'s arguments, but is \[1\]"):
-        strategy.run(tf.function(double), (), [1])
-
-
-def test_arguments_that_do_not_fit_the_function_are_refused(strategy: Any) -> None:
+def test_arguments_that_do_not_fit_the_function_are_refused(strategy):
     concrete = tf.function(double, jit_compile=True).get_concrete_function(ONE)
     for program in (tf.function(double), tf.function(double, jit_compile=True), concrete):
         with pytest.raises(TypeError, match="missing a required argument: 'x'"):
@@ -189,20 +174,19 @@ def test_arguments_that_do_not_fit_the_function_are_refused(strategy: Any) -> No
             strategy.run(program, (tf.constant(1.0), tf.constant(1.0)))
 
 
-def test_options_are_run_options(strategy: Any) -> None:
-    program = tf.function(double)
+def test_options_are_run_options_and_runs_inside_of_programs_are_refused(strategy):
+    inner = tf.function(double)
     options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
-    assert strategy.run(program, (tf.constant(1.0),), options=options).numpy() == 2
+    assert strategy.run(inner, (tf.constant(1.0),), options=options).numpy() == 2
     with pytest.raises(TypeError, match=r"`options` must be a `tf.distribute.RunOptions`, but is \{\}"):
-        strategy.run(program, (tf.constant(1.0),), options={})
-
-
-def test_experimental_run_v2_says_to_call_run(strategy: Any) -> None:
+        strategy.run(inner, (tf.constant(1.0),), options={})
     with pytest.raises(RuntimeError, match=r"`experimental_run_v2` is no more. Call `run`"):
-        strategy.experimental_run_v2(tf.function(double), args=(1,))
+        strategy.experimental_run_v2(inner, args=(1,))
+    with pytest.raises(RuntimeError, match="cross-replica context"):
+        strategy.run(tf.function(lambda: strategy.run(inner, (tf.constant(1.0),))))
 
 
-def test_arguments_by_name_and_with_defaults_reach_the_function(strategy: Any) -> None:
+def test_arguments_by_name_and_with_defaults_reach_the_function(strategy):
     @tf.function
     def program(x: Any, y: Any, *rest: Any, z: Any = 100.0, **more: Any) -> Any:
         return [x, y, *rest, z, more]
@@ -215,7 +199,7 @@ def test_arguments_by_name_and_with_defaults_reach_the_function(strategy: Any) -
     assert [float(x) for x in result[:3]] == [0, 1, 4]
 
 
-def test_concrete_function_takes_its_tensors_alone(strategy: Any) -> None:
+def test_concrete_function_takes_its_tensors_alone_and_is_a_program_of_its_own(strategy):
     def scaled(factor: float, x: Any, name: str, y: Any) -> Any:
         return factor * x - y
 
@@ -227,20 +211,17 @@ def test_concrete_function_takes_its_tensors_alone(strategy: Any) -> None:
         for args, kwargs in (((x,), {}), ((x, y, y), {}), ((x, y), {"y": y}), ((x,), {"z": y}), ((x, "y"), {})):
             with pytest.raises(TypeError):
                 strategy.run(program, args, kwargs)
-
-
-def test_concrete_functions_with_the_same_code_are_different_programs(strategy: Any) -> None:
     with strategy.scope():
         variables = [tf.Variable(1.0), tf.Variable(2.0)]
 
-    def program(variable: tf.Variable) -> Any:
+    def adding(variable: tf.Variable) -> Any:
         return tf.function(lambda: variable + 1).get_concrete_function()
 
-    programs = [program(variable) for variable in variables]
+    programs = [adding(each) for each in variables]  # Of the same code.
     assert [strategy.run(program).numpy() for program in programs] == [2, 3]
 
 
-def test_any_python_object_is_an_argument(strategy: Any) -> None:
+def test_any_python_object_is_an_argument(strategy):
     class Settings:
         rate = 0.5
 
@@ -266,7 +247,7 @@ def test_any_python_object_is_an_argument(strategy: Any) -> None:
     assert results[-1].numpy() == pytest.approx(3 + 6.75)
 
 
-def test_results_keep_their_structure(strategy: Any) -> None:
+def test_results_keep_their_structure(strategy):
     @tf.function
     def program(x: Any) -> Any:
         return {"a": (x, [x + 1, None]), "b": 3, "c": tf.constant([[1, 2]]), "d": np.float32(0.5)}
@@ -281,7 +262,7 @@ def test_results_keep_their_structure(strategy: Any) -> None:
     assert strategy.run(tf.function(lambda: None)) is None
 
 
-def test_types_of_tensors_go_in_and_come_out(strategy: Any) -> None:
+def test_types_of_tensors_go_in_and_come_out(strategy):
     types = [tf.float16, tf.bfloat16, tf.float32, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64]
     results = strategy.run(tf.function(lambda *xs: [x + x for x in xs]), [tf.constant([1, 2], one) for one in types])
     assert [result.dtype for result in results] == types
@@ -289,7 +270,7 @@ def test_types_of_tensors_go_in_and_come_out(strategy: Any) -> None:
         np.testing.assert_array_equal(tf.cast(result, tf.int32), [2, 4])
 
 
-def test_gradient_of_a_run_reaches_variables_and_inputs(strategy: Any) -> None:
+def test_gradient_of_a_run_reaches_variables_and_inputs(strategy):
     with strategy.scope():
         variable = tf.Variable(3.0)
     program = tf.function(lambda x: variable * variable * x, jit_compile=True)
@@ -301,18 +282,7 @@ def test_gradient_of_a_run_reaches_variables_and_inputs(strategy: Any) -> None:
     assert [gradient.numpy() for gradient in gradients] == [12, 9]
 
 
-def test_run_inside_a_program_is_refused(strategy: Any) -> None:
-    inner = tf.function(double)
-
-    @tf.function
-    def program() -> Any:
-        return strategy.run(inner, (tf.constant(1.0),))
-
-    with pytest.raises(RuntimeError, match="cross-replica context"):
-        strategy.run(program)
-
-
-def test_exception_in_a_traced_function_leaves_all_usable(strategy: Any) -> None:
+def test_exception_in_a_traced_function_leaves_all_usable(strategy):
     fail = True
 
     @tf.function
@@ -331,13 +301,3 @@ def test_exception_in_a_traced_function_leaves_all_usable(strategy: Any) -> None
     assert strategy.run(program, (tf.constant(1),)).numpy() == 2
     with strategy.scope():
         assert tf.Variable(1.0).device.endswith("IPU:0")
-
-
-def test_functions_that_are_told_to_run_eagerly_are_compiled_all_the_same(strategy: Any) -> None:
-    tf.config.run_functions_eagerly(True)
-    try:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="PyFunc"):
-            strategy.run(tf.function(_unknown_to_xla), (tf.constant(1.0),))
-        assert strategy.run(tf.function(double), (tf.constant(1.0),)).numpy() == 2
-    finally:
-        tf.config.run_functions_eagerly(False)

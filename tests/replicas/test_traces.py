@@ -1,8 +1,9 @@
-"""When a function is traced, and when it is compiled: as `tf.function` does, and once for all runs of a program."""
+"""When a function is traced and compiled, once for all runs of a program; the reason of each trace, and warnings of many."""
 
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.replicas import _traces
+from tensorflow_ipu._base import counters
+from tensorflow_ipu.errors import RecompilationWarning
+from tensorflow_ipu.replicas import ShapesOfData, _traces
 
 
 class Traced:
@@ -26,7 +29,7 @@ class Traced:
         self.function = tf.function(program, **options)
 
 
-def test_python_argument_that_changes_traces_anew_and_one_that_returns_does_not(strategy: Any) -> None:
+def test_python_argument_that_changes_traces_anew_and_one_that_returns_does_not(strategy):
     for options in ({}, {"jit_compile": True}):
         traced = Traced(**options)
         for setting in (1, 2, 1, "a", (1, 2), [1, 2], "a", None, 2):
@@ -34,7 +37,7 @@ def test_python_argument_that_changes_traces_anew_and_one_that_returns_does_not(
         assert traced.traces == [1, 2, "a", (1, 2), [1, 2], None]
 
 
-def test_objects_are_told_apart_by_identity(strategy: Any) -> None:
+def test_objects_shapes_and_types_are_told_apart_and_values_and_ways_of_calling_are_not(strategy):
     class Thing:
         pass
 
@@ -43,39 +46,16 @@ def test_objects_are_told_apart_by_identity(strategy: Any) -> None:
     for thing in (first, first, second, first, second):
         strategy.run(traced.function, (tf.constant(1), thing))
     assert traced.traces == [first, second]
-
-
-def test_new_shape_or_type_traces_anew_and_a_new_value_does_not(strategy: Any) -> None:
     traced = Traced(jit_compile=True)
     for x in ([1], [2], [1, 2], [1.0], [3, 4], [2.0]):
         strategy.run(traced.function, (tf.constant(x),))
     assert len(traced.traces) == 3
-
-
-def test_signature_with_an_unknown_dimension_traces_once(strategy: Any) -> None:
-    traced = Traced(input_signature=[tf.TensorSpec([None], tf.int32)])
-    for size in (1, 5, 2):
-        assert strategy.run(traced.function, (tf.zeros([size], tf.int32),)).shape == [size]
-    assert len(traced.traces) == 1
-
-
-def test_same_call_by_name_and_by_position_traces_once(strategy: Any) -> None:
     traced = Traced()
     strategy.run(traced.function, (tf.constant(1), 5))
     strategy.run(traced.function, (tf.constant(1),), {"setting": 5})
-    strategy.run(traced.function, kwargs={"setting": 5, "x": tf.constant(1)})
-    assert traced.traces == [5]
-
-
-def test_runs_inside_and_outside_of_the_scope_share_a_trace(strategy: Any) -> None:
-    traced = Traced(jit_compile=True)
-    strategy.run(traced.function, (tf.constant(1),))
     with strategy.scope():
-        strategy.run(traced.function, (tf.constant(1),))
-    assert len(traced.traces) == 1
-
-
-def test_program_that_an_outer_function_holds_is_traced_with_it_alone(strategy: Any) -> None:
+        strategy.run(traced.function, kwargs={"setting": 5, "x": tf.constant(1)})
+    assert traced.traces == [5]
     traced = Traced(jit_compile=True)
     outer = tf.function(lambda x: strategy.run(traced.function, (x,)))
     for value in range(5):
@@ -83,26 +63,16 @@ def test_program_that_an_outer_function_holds_is_traced_with_it_alone(strategy: 
     assert len(traced.traces) == 1
 
 
-def test_queues_and_iterators_of_the_same_elements_share_a_trace(strategy: Any) -> None:
-    traces = []
-
-    @tf.function(jit_compile=True)
-    def program(iterator: Any, queue: Any) -> None:
-        traces.append(1)
-        queue.enqueue(next(iterator))
-
-    for start in range(3):
-        with strategy.scope():
-            iterator = iter(tf.data.Dataset.from_tensors(start))
-        queue = ipu.IPUOutfeedQueue()
-        strategy.run(program, (iterator, queue))
-        assert queue.dequeue().numpy().tolist() == [start]
-    assert len(traces) == 1
+def test_signature_with_an_unknown_dimension_traces_once(strategy):
+    traced = Traced(input_signature=[tf.TensorSpec([None], tf.int32)])
+    for size in (1, 5, 2):
+        assert strategy.run(traced.function, (tf.zeros([size], tf.int32),)).shape == [size]
+    assert len(traced.traces) == 1
 
 
 @pytest.mark.parametrize("jit_compile", [None, True])
 @pytest.mark.parametrize("kind", ["function", "concrete", "inserted"])
-def test_function_that_nobody_holds_goes_with_all_that_it_holds(jit_compile: Any, kind: str, strategy: Any) -> None:
+def test_function_that_nobody_holds_goes_with_all_that_it_holds(jit_compile, kind, strategy):
     class Thing:
         variable: tf.Variable | None = None
 
@@ -133,7 +103,7 @@ def test_function_that_nobody_holds_goes_with_all_that_it_holds(jit_compile: Any
     assert [reference() for reference in references] == [None] * len(references)
 
 
-def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(strategy: Any, compilations: Any) -> None:
+def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(strategy, compilations):
     def named(name: str, **options: Any) -> Any:
         def program(x: Any) -> Any:
             return x * 2 + 1
@@ -204,7 +174,7 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
     assert len(compiled) == 1 + 3 * (3 + 1 + 1) + 2 + 1 + 1
 
 
-def test_a_function_with_a_name_of_its_own_is_told_by_that() -> None:
+def test_a_function_with_a_name_of_its_own_is_told_by_that():
     def program() -> None:
         pass
 
@@ -212,3 +182,138 @@ def test_a_function_with_a_name_of_its_own_is_told_by_that() -> None:
     assert _traces._described(made).startswith("program (test_traces.py:")
     made.__name__ = "train digits"  # As models call their programs.
     assert _traces._described(made) == "train digits"
+
+
+class Thing:
+    """Compared by identity."""
+
+
+def reasons(strategy: Any, function: Any, *calls: tuple[Any, ...]) -> list[str]:
+    """Prepares a program for each call; why those were traced that were."""
+    counters.traces.clear()
+    for call in calls:
+        strategy.prepare(function, call)
+    assert all(trace.function.startswith("program (test_traces.py:") for trace in counters.traces)
+    return [trace.reason for trace in counters.traces]
+
+
+def new_program() -> Any:
+    @tf.function(jit_compile=True)
+    def program(x: Any, setting: Any = None) -> Any:
+        del setting
+        return x
+
+    return program
+
+
+def test_reason_names_the_argument_and_what_of_it_changed(strategy):
+    x, thing = tf.zeros(3), Thing()
+    first, *others = reasons(
+        strategy,
+        new_program(),
+        (x,),
+        (x,),
+        (tf.zeros(4),),
+        (tf.zeros(3, tf.int32),),
+        (x, 1),
+        (x, 2),
+        (x, thing),
+        (x, Thing()),
+        (x, {"a": [x, 1]}),
+        (x, {"a": [tf.zeros(5), 1]}),
+    )
+    assert first == "its first call"
+    assert others == [
+        "`x`: shape (3,) became (4,)",
+        "`x`: type float32 became int32",
+        "`setting`: the Python value None became 1; pass a tensor if it changes often",
+        "`setting`: the Python value 1 became 2; pass a tensor if it changes often",
+        "`setting`: value 2 became an object of type `Thing`",
+        "`setting`: another Python object, of type `Thing`; it is compared by identity",
+        "`setting` is gone; `setting['a'][0]` is new; `setting['a'][1]` is new",
+        "`setting['a'][0]`: shape (3,) became (5,)",
+    ]
+
+
+def test_elements_of_a_queue_are_told_apart(strategy):
+    def queue(size: int) -> ipu.IPUInfeedQueue:
+        made = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.zeros(size)).repeat())
+        made.initializer  # noqa: B018  (The property starts it.)
+        return made
+
+    @tf.function(jit_compile=True)
+    def program(queue: ipu.IPUInfeedQueue) -> tf.Tensor:
+        return queue._dequeue()
+
+    queues = [queue(2), queue(2), queue(3)]
+    assert reasons(strategy, program, *((one,) for one in queues)) == [
+        "its first call",
+        "`the elements of queue, [0]`: shape (2,) became (3,)",
+    ]
+
+
+def test_another_device_and_another_function_of_the_same_code_are_reasons(replicas):
+    program = new_program()
+    found = reasons(replicas(1), program, (1.0,)) + reasons(replicas(2), program, (1.0,))
+    assert found[1] == "the device has 2 IPUs, and had 1"
+    (again,) = reasons(replicas(2), new_program(), (1.0,))
+    assert again.startswith("another function of the same code was traced before")
+
+
+SHAPES = [(size, None) for size in (1, 2, 2, 1, 3, 4, 5)]
+NUMBERS = [(1, step) for step in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "on_host", "words"),
+    [
+        (
+            SHAPES,
+            False,
+            ["for 3 different shapes", "`x`: shape (2,) became (3,)", "pad", "drop_remainder", "reduce_retr"],
+        ),
+        (
+            NUMBERS,
+            False,
+            ["for 5 different Python numbers", "`setting`: the Python value 3 became 4", "Make it a tensor"],
+        ),
+        (NUMBERS, True, []),
+    ],
+)
+def test_third_shape_and_fifth_number_warn_once_in_the_users_line(calls, on_host, words, strategy):
+    program = new_program()
+
+    def call(x: Any, setting: Any) -> Any:
+        return strategy.run(program, (x, setting))
+
+    if on_host:
+        call = tf.function(call)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for size, setting in calls:
+            call(tf.zeros(size), setting)
+    (warning,) = [one for one in caught if one.category is RecompilationWarning]
+    assert warning.filename == __file__
+    for part in words:
+        assert part in str(warning.message)
+
+
+def test_values_types_and_devices_that_change_warn_of_nothing(replicas):
+    program, strategy = new_program(), replicas(1)
+    for x in (tf.zeros(1), tf.zeros(1, tf.int32), tf.zeros(1, tf.float16), tf.zeros(2, tf.float16)):
+        strategy.run(program, (x,))
+    for setting in [*range(4), True, False, "a", "b", "c", "d", "e", None, *map(tf.constant, range(7))]:
+        strategy.run(program, (tf.zeros(1), setting))
+    for ipus in (2, 4):
+        strategy = replicas(ipus)
+        strategy.prepare(program, (tf.zeros(2),))
+
+
+def test_data_of_a_third_shape_warn_once():
+    shapes = ShapesOfData()
+    for size in (4, 4, 3):
+        shapes.note("a step", {"x": tf.TensorSpec([size, 2]), "y": None})
+    shapes.note("a step", {"x": tf.TensorSpec([5, 2], tf.int32), "y": None})
+    with pytest.warns(RecompilationWarning, match=r"`a step`.*`data\[0\]`: shape \(3, 2\) became \(2, 2\)"):
+        shapes.note("a step", {"x": tf.TensorSpec([2, 2]), "y": None})
+    shapes.note("a step", {"x": tf.TensorSpec([1, 2]), "y": None})
