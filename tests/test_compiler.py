@@ -1,10 +1,5 @@
 """`compile` makes one program of a function, in a graph with a session as in eager execution."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,122 +14,92 @@ pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve 
 
 
 @pytest.fixture
-def graph() -> Iterator[tf.Graph]:
+def graph():
     """An empty graph that is being built."""
     with tf.Graph().as_default() as graph:
         yield graph
 
 
-def _numbers(count: int) -> tf.data.Dataset:
+def _numbers(count):
     return tf.data.Dataset.range(count).map(lambda x: tf.cast(x, tf.int32))
 
 
-def _on_ipu(computation: Callable[..., Any], inputs: list[Any] | None = None) -> Any:
+def _on_ipu(computation, inputs=None):
     with scopes.ipu_scope("/device:IPU:0"):
         return compiler.compile(computation, inputs)
 
 
-def _echo(infeed: ipu.IPUInfeedQueue, outfeed: ipu.IPUOutfeedQueue, count: int) -> Any:
+def _echo(infeed, outfeed, count):
     """A program that hands so many elements of one queue to the other, and returns how many those were."""
     return _on_ipu(lambda: ipu.loops.repeat(count, lambda i, x: (i + 1, outfeed.enqueue(x)), [0], infeed))
 
 
-def test_eager_result_is_a_list_of_values() -> None:
+def test_eager_result_is_a_list_of_values_or_keeps_a_nested_structure():
     (result,) = _on_ipu(lambda x: x + 1, [2.0])
     assert result.numpy() == 3.0
     assert result.device.endswith("/device:IPU:0")
-
-
-def test_eager_result_keeps_a_nested_structure() -> None:
     result = _on_ipu(lambda x: {"a": x, "b": (x * 2,)}, [2.0])
     assert (result["a"].numpy(), result["b"][0].numpy()) == (2.0, 4.0)
+    # Off an IPU, and where a computation names the device itself, or is part of a function.
+    with tf.device("/device:CPU:0"):
+        (result,) = compiler.compile(lambda x: x + 1, [2.0])
+    assert result.device.endswith("/device:CPU:0")
+    (other,) = compiler.compile(lambda x: x + 1, [2.0])
+    (named,) = compiler.compile(lambda: _on_ipu(lambda: tf.constant(2) + 1)[0])
+    assert result.numpy() == other.numpy() == named.numpy() == 3
+    assert tf.function(lambda x: _on_ipu(lambda y: y * 2, [x])[0])(tf.constant(3.0)).numpy() == 6.0
 
 
-def test_eager_computation_without_tensors_gives_none() -> None:
-    variable = None
+def test_eager_computation_without_tensors_gives_none():
     with scopes.ipu_scope("/device:IPU:0"):
         variable = tf.Variable(1.0)
     assert _on_ipu(lambda: tf.group(variable.assign_add(2.0))) is None
     assert variable.numpy() == 3.0
 
 
-def test_computation_may_name_the_device_itself() -> None:
-    def computation() -> tf.Tensor:
-        with scopes.ipu_scope("/device:IPU:0"):
-            return tf.constant(1) + 1
-
-    (result,) = compiler.compile(computation)
-    assert result.numpy() == 2
-
-
-def test_computation_compiles_within_a_function() -> None:
-    @tf.function
-    def function(x: tf.Tensor) -> tf.Tensor:
-        return _on_ipu(lambda y: y * 2, [x])[0]
-
-    assert function(tf.constant(3.0)).numpy() == 6.0
-
-
-def test_nested_inputs_reach_the_computation_as_they_were_given(graph: tf.Graph) -> None:
+def test_nested_inputs_reach_the_computation_as_they_were_given(graph):
     x = v1.placeholder(tf.float32, [])
     run = _on_ipu(lambda pair, scale: (pair["a"] + pair["b"]) * scale, [{"a": x, "b": 1.0}, 2.0])
     with v1.Session() as session:
         assert session.run(run, {x: 4.0}) == [10.0]
 
 
-def test_session_gets_tensors_and_runs_the_operations_behind_them(graph: tf.Graph) -> None:
-    def computation() -> tuple[tf.Tensor, tf.Operation]:
+def test_session_gets_tensors_and_runs_the_operations_behind_them(graph):
+    def computation():
         variable = v1.get_variable("v", [3], initializer=v1.zeros_initializer())
         return tf.constant(5), tf.group(variable.assign_add([1.0, 2.0, 3.0]))
 
-    run = _on_ipu(computation)
-    (variable,) = v1.global_variables()
+    def of_a_tensor():
+        return v1.Variable(tf.ones([2]) * 3, name="w", use_resource=False).assign_add([1.0, 2.0]).op
+
+    run, group = _on_ipu(computation), _on_ipu(of_a_tensor)
+    assert isinstance(group, tf.Operation)
+    variable, other = v1.global_variables()
     assert [tensor.device for tensor in run] == [variable.device] == ["/device:IPU:0"]
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         assert [session.run(run) for _ in range(2)] == [[5], [5]]
+        assert session.run(group) is None
         assert session.run(variable).tolist() == [2.0, 4.0, 6.0]
+        assert session.run(other).tolist() == [4.0, 5.0]
 
 
-def test_session_runs_a_computation_that_returns_no_tensor(graph: tf.Graph) -> None:
-    def computation() -> tf.Operation:
-        return tf.group(v1.get_variable("v", [], initializer=v1.ones_initializer()).assign_add(1.0))
-
-    run = _on_ipu(computation)
-    assert isinstance(run, tf.Operation)
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        assert session.run(run) is None
-        assert session.run(v1.global_variables()) == [2.0]
-
-
-def test_variable_may_start_from_a_tensor_that_the_computation_made(graph: tf.Graph) -> None:
-    def computation() -> tf.Tensor:
-        return v1.Variable(tf.ones([2]) * 3, name="v", use_resource=False).assign_add([1.0, 2.0])
-
-    with tf.device("/device:IPU:0"):
-        run = compiler.compile(computation)
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        assert session.run(run)[0].tolist() == [4.0, 5.0]
-
-
-def test_training_in_a_session_equals_training_on_the_host(graph: tf.Graph) -> None:
+def test_training_in_a_session_equals_training_on_the_host(graph):
     x = np.random.default_rng(0).normal(size=[32, 3]).astype(np.float32)
     y = x @ np.array([[1.0], [-2.0], [0.5]], np.float32)
 
-    def batches() -> tf.data.Dataset:
+    def batches():
         return tf.data.Dataset.from_tensor_slices((x, y)).batch(4, drop_remainder=True).repeat()
 
     infeed, outfeed = ipu.IPUInfeedQueue(batches()), ipu.IPUOutfeedQueue()
 
-    def step(features: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
+    def step(features, labels):
         with v1.variable_scope("model", reuse=v1.AUTO_REUSE, use_resource=True):
             weights = v1.get_variable("weights", [3, 1], initializer=v1.zeros_initializer())
         loss = tf.reduce_mean(tf.square(tf.matmul(features, weights) - labels))
         return loss, v1.train.MomentumOptimizer(0.05, 0.9).minimize(loss)
 
-    def body(count: tf.Tensor, features: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
+    def body(count, features, labels):
         loss, train = step(features, labels)
         with tf.control_dependencies([train]):
             return count + 1, outfeed.enqueue(loss)
@@ -156,17 +121,17 @@ def test_training_in_a_session_equals_training_on_the_host(graph: tf.Graph) -> N
     np.testing.assert_allclose(on_ipu[1], weights, rtol=1e-4)
 
 
-def test_variables_without_a_device_are_where_the_program_is(graph: tf.Graph) -> None:
+def test_variables_without_a_device_are_where_the_program_is(graph):
     """In half precision, with accumulators in single precision, whose mean the optimizer casts."""
     weight = tf.compat.v1.get_variable("weight", [], tf.float16, tf.compat.v1.ones_initializer(), use_resource=True)
 
     class Casting(tf.compat.v1.train.GradientDescentOptimizer):
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
             pairs = [(tf.cast(gradient, variable.dtype), variable) for gradient, variable in grads_and_vars]
             assert [gradient.dtype for gradient, _ in grads_and_vars] == [tf.float32]
             return super().apply_gradients(pairs, *args, **kwargs)
 
-    def step(x: tf.Tensor) -> Any:
+    def step(x):
         accumulating = ipu.optimizers.GradientAccumulationOptimizerV2(
             Casting(0.5), 4, dtype=tf.float32, reduction_method="mean"
         )
@@ -180,60 +145,41 @@ def test_variables_without_a_device_are_where_the_program_is(graph: tf.Graph) ->
         assert session.run(weight) == 1 - 0.5 * (1 + 2 + 3 + 4) / 4
 
 
-def test_session_fails_with_the_end_of_the_data_and_keeps_what_was_enqueued(graph: tf.Graph) -> None:
+def test_session_fails_with_the_end_of_the_data_and_keeps_what_was_enqueued(graph, refused):
     infeed, outfeed = ipu.IPUInfeedQueue(_numbers(5)), ipu.IPUOutfeedQueue()
     run, rows, initializer = _echo(infeed, outfeed, 8), outfeed.dequeue(), infeed.initializer
     with v1.Session() as session:
         session.run(initializer)
-        with pytest.raises(tf.errors.OutOfRangeError, match="after 5 elements"):
-            session.run(run)
+        refused(tf.errors.OutOfRangeError, "after 5 elements", session.run, run)
         assert session.run(rows).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_session_starts_anew_after_the_deleter(graph: tf.Graph) -> None:
+def test_feeds_start_anew_after_the_deleter_and_serve_one_session_after_another(graph, refused):
+    # The end of a session once waited for its infeed, which waited for the session's devices; then the process crashed.
     infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue()
-    run, rows = _echo(infeed, outfeed, 3), outfeed.dequeue()
-    initializer, deleter = infeed.initializer, infeed.deleter
+    last = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+    run = _on_ipu(lambda: ipu.loops.repeat(3, lambda i, x: (i + 1, outfeed.enqueue(x), last.enqueue(x)), [0], infeed))
+    rows, row, initializer, deleter = outfeed.dequeue(), last.dequeue(), infeed.initializer, infeed.deleter
     with pytest.raises(ValueError, match="once"):
         infeed.initializer  # noqa: B018
     with v1.Session() as session:
-        with pytest.raises(tf.errors.FailedPreconditionError, match="initializer"):
-            session.run(run)
-        with pytest.raises(tf.errors.NotFoundError, match="initializer"):
-            session.run(deleter)
-        session.run(initializer)
-        session.run(run)
-        session.run(run)
-        assert session.run(rows).tolist() == [0, 1, 2, 3, 4, 5]
-        session.run(deleter)
-        session.run(initializer)
-        session.run(run)
-        assert session.run(rows).tolist() == [0, 1, 2]
-
-
-def test_last_element_is_there_after_the_program_alone(graph: tf.Graph) -> None:
-    infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
-    run, row, initializer = _echo(infeed, outfeed, 3), outfeed.dequeue(), infeed.initializer
-    with v1.Session() as session:
-        session.run(initializer)
-        with pytest.raises(tf.errors.FailedPreconditionError, match="LAST"):
-            session.run(row)
-        session.run(run)
-        assert session.run(row) == 2
-
-
-def test_feeds_serve_one_session_after_another(graph: tf.Graph) -> None:
-    # The end of a session once waited for its infeed, which waited for the session's devices; then the process crashed.
-    infeed, outfeed = ipu.IPUInfeedQueue(_numbers(9)), ipu.IPUOutfeedQueue()
-    run, rows, initializer = _echo(infeed, outfeed, 3), outfeed.dequeue(), infeed.initializer
+        refused(tf.errors.FailedPreconditionError, "initializer", session.run, run)
+        refused(tf.errors.NotFoundError, "initializer", session.run, deleter)
+        refused(tf.errors.FailedPreconditionError, "LAST", session.run, row)
     for _ in range(3):
         with v1.Session() as session:
+            session.run(initializer)
+            session.run(run)
+            session.run(run)
+            assert session.run(rows).tolist() == [0, 1, 2, 3, 4, 5]
+            assert session.run(row) == 5
+            session.run(deleter)
             session.run(initializer)
             session.run(run)
             assert session.run(rows).tolist() == [0, 1, 2]
 
 
-def test_device_that_is_not_configured_fails_when_the_session_runs(graph: tf.Graph) -> None:
+def test_device_that_is_not_configured_fails_when_the_session_runs(graph):
     with scopes.ipu_scope("/device:IPU:7"):
         run = compiler.compile(lambda: tf.constant(1.0) + 1.0)
     with v1.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="IPU:7"):
@@ -241,10 +187,10 @@ def test_device_that_is_not_configured_fails_when_the_session_runs(graph: tf.Gra
 
 
 # It was refused, and programs that run without an IPU as well had to do without `compile`.
-def test_computation_off_an_ipu_runs_where_it_is(graph: tf.Graph) -> None:
+def test_computation_off_an_ipu_runs_where_it_is(graph):
     x = v1.placeholder(tf.float32, [2])
 
-    def computation(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Operation]:
+    def computation(x):
         start = v1.get_variable("start", [2], initializer=v1.random_normal_initializer(seed=3))
         count = ipu.loops.repeat(3, lambda i: i + 1, [0])
         return x + tf.random.uniform([2], seed=1), count, start.assign_add(x).op
@@ -260,16 +206,7 @@ def test_computation_off_an_ipu_runs_where_it_is(graph: tf.Graph) -> None:
         np.testing.assert_allclose(session.run(v1.global_variables()[0]), np.add(start, [1, 2]))
 
 
-def test_computation_off_an_ipu_runs_at_once_when_eager() -> None:
-    with tf.device("/device:CPU:0"):
-        (result,) = compiler.compile(lambda x: x + 1, [2.0])
-    assert result.numpy() == 3
-    assert result.device.endswith("/device:CPU:0")
-    (result,) = compiler.compile(lambda x: x + 1, [2.0])
-    assert result.numpy() == 3
-
-
-def test_program_that_was_left_off_the_ipu_says_so_when_it_meets_a_queue(graph: tf.Graph) -> None:
+def test_program_that_was_left_off_the_ipu_says_so_when_it_meets_a_queue(graph):
     infeed = ipu.IPUInfeedQueue(_numbers(5))
     run = compiler.compile(lambda: ipu.loops.repeat(3, lambda i, x: i + x, [0], infeed))
     with v1.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="inside of `ipu_scope`"):
@@ -277,8 +214,8 @@ def test_program_that_was_left_off_the_ipu_says_so_when_it_meets_a_queue(graph: 
 
 
 # Initial values were random numbers of the program, which nothing outside of one can draw.
-def test_initial_values_are_none_of_the_layers_of_a_program(graph: tf.Graph) -> None:
-    def draw(*_args: Any, **_kwargs: Any) -> tf.Tensor:
+def test_initial_values_are_none_of_the_layers_of_a_program(graph):
+    def draw(*_args, **_kwargs):
         return tf.random.stateless_uniform([3], [1, 2])
 
     run = _on_ipu(lambda: [tf.identity(v1.get_variable("weights", [3], initializer=draw)), draw()])
@@ -292,10 +229,10 @@ def test_initial_values_are_none_of_the_layers_of_a_program(graph: tf.Graph) -> 
 
 # A strategy's switch had no effect on programs of its scope that `compile` made.
 @pytest.mark.parametrize("host_kernels", [False, True])
-def test_strategy_around_says_whether_kernels_of_the_host_compute_layers(host_kernels: bool) -> None:
-    marked: list[bool] = []
+def test_strategy_around_says_whether_kernels_of_the_host_compute_layers(host_kernels):
+    marked = []
 
-    def draw() -> tf.Tensor:
+    def draw():
         drawn = tf.random.stateless_uniform([3], [1, 2])
         (operation,) = [one for one in drawn.graph.get_operations() if one.type == "StatelessRandomUniformV2"]
         marked.append("_ipu_host_kernel" in operation.node_def.attr)
@@ -306,8 +243,8 @@ def test_strategy_around_says_whether_kernels_of_the_host_compute_layers(host_ke
     assert marked == [host_kernels]
 
 
-def test_initial_values_are_those_of_plain_tensorflow(graph: tf.Graph) -> None:
-    def computation() -> tf.Tensor:
+def test_initial_values_are_those_of_plain_tensorflow(graph):
+    def computation():
         weights = v1.get_variable("weights", [3], initializer=v1.glorot_uniform_initializer())
         bias = v1.get_variable("bias", [3], initializer=v1.truncated_normal_initializer(stddev=0.1))
         scale = tf.Variable(tf.random.normal([3], seed=7) * 2 + tf.random.uniform([], seed=8), name="scale")
@@ -326,16 +263,12 @@ def test_initial_values_are_those_of_plain_tensorflow(graph: tf.Graph) -> None:
         np.testing.assert_allclose(own, plain, rtol=1e-6)
 
 
-def test_computation_on_two_devices_is_refused() -> None:
-    def computation() -> list[tf.Tensor]:
-        parts = []
-        for ordinal in (0, 1):
-            with scopes.ipu_scope(f"/device:IPU:{ordinal}"):
-                parts.append(tf.constant(1) + 1)
-        return parts
+def test_computation_on_two_devices_is_refused(refused):
+    def part(ordinal):
+        with scopes.ipu_scope(f"/device:IPU:{ordinal}"):
+            return tf.constant(1) + 1
 
-    with pytest.raises(ValueError, match="IPU:0, /device:IPU:1"):
-        compiler.compile(computation)
+    refused(ValueError, "IPU:0, /device:IPU:1", compiler.compile, lambda: [part(0), part(1)])
 
 
 @pytest.mark.parametrize(
@@ -349,20 +282,19 @@ def test_computation_on_two_devices_is_refused() -> None:
         (lambda: {"a": tf.no_op()}, None, ValueError, "nested structure"),
     ],
 )
-def test_wrong_call_says_what_is_wrong(computation: Any, inputs: Any, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        _on_ipu(computation, inputs)
+def test_wrong_call_says_what_is_wrong(computation, inputs, kind, words, refused):
+    refused(kind, words, _on_ipu, computation, inputs)
 
 
 @pytest.mark.parametrize("eager", [True, False])
-def test_an_optimizer_in_the_scope_of_a_strategy_updates_the_weights(eager: bool) -> None:
+def test_an_optimizer_in_the_scope_of_a_strategy_updates_the_weights(eager):
     """TensorFlow refused: "Use `_distributed_apply()` instead of `apply_gradients()` in a cross-replica context"."""
 
-    def in_scope() -> tuple[Any, Any]:
+    def in_scope():
         with ipu.IPUStrategy().scope():
             weight = v1.get_variable("weight", initializer=3.0, use_resource=True)
 
-            def step(x: Any) -> Any:
+            def step(x):
                 loss = (weight * x) ** 2
                 return loss, v1.train.GradientDescentOptimizer(0.5).minimize(loss, var_list=[weight])
 

@@ -1,61 +1,63 @@
-"""The examples of operations, of programs as files and of work of the host print what they claim."""
+"""The examples print what they claim, and each example has a test."""
 
 import json
 import os
 import re
+from pathlib import Path
 
+import pytest
 
-def test_packed_sequences_are_computed_without_their_padding(run_example):
-    assert run_example("packed_sequences") == [
+PRINTED = {
+    "packed_sequences": [
         "[0.0, 4.0, 0.0, 0.0]",
         "[64.0, 100.0, 144.0, 0.0]",
         "[256.0, 0.0, 0.0, 0.0]",
         "below 1, 10, 100, and from there on: [1, 3, 2, 6]",
-    ]
-
-
-def test_host_embedding_learns_which_word_follows_which(run_example):
-    assert run_example("host_embedding") == ["a table of 2 GiB", "the loss fell: True", "followers: [1, 2, 3, 0]"]
-
-
-def test_old_layers_learn_in_a_session(run_example):
-    assert run_example("old_layers") == [
+    ],
+    "host_embedding": ["a table of 2 GiB", "the loss fell: True", "followers: [1, 2, 3, 0]"],
+    "old_layers": [
         "variables: popnn_dynamic_lstm/kernel, popnn_dynamic_lstm/biases",
         "the loss halved: True",
         "eight bits cost at most a sixteenth of the largest weight: True",
-    ]
-
-
-def test_layers_share_their_code_and_train_as_without(run_example):
-    assert run_example("functions") == ["the same loss and gradients: True"]
-
-
-def test_second_start_finds_the_executable(run_example):
-    first, second = run_example("second_start")
-    assert first == "30.0 {'ExecutablesStored': 1, 'ExecutablesLoaded': 0}"
-    assert second == "30.0 {'ExecutablesStored': 0, 'ExecutablesLoaded': 1}"
-
-
-def test_script_of_the_sdk_runs_through_the_door(run_example):
-    assert run_example("old_code") == ["Nothing is missing.", "gelu(1) = 0.841"]
-
-
-def test_application_answers_with_the_weights_that_it_was_started_with(run_example):
-    assert run_example("application") == [
+    ],
+    "functions": ["the same loss and gradients: True"],
+    "second_start": [
+        "30.0 {'ExecutablesStored': 1, 'ExecutablesLoaded': 0}",
+        "30.0 {'ExecutablesStored': 0, 'ExecutablesLoaded': 1}",
+    ],
+    "old_code": ["Nothing is missing.", "gelu(1) = 0.841"],
+    "application": [
         "inputs: scale (), weights (2, 2)",
         "streamed_inputs: x (2,)",
         "streamed_outputs: y (2,)",
         "answers: [0.0, 10.0] to [70.0, 80.0]",
-    ]
-
-
-def test_custom_operations_moves_by_the_gradient_of_the_emulation(run_example):
+    ],
     # From (3, 4), at a distance of 5, 19 steps of 0.25 leave 0.25.
-    assert run_example("custom_operations") == ["after 19 steps of a quarter: [0.15 0.2 ]", "squares: [0.02 0.04]"]
+    "custom_operations": ["after 19 steps of a quarter: [0.15 0.2 ]", "squares: [0.02 0.04]"],
+    "serving": ["y = 5.50", "stages: [1. 4.]"],
+    "smallest_feed": [
+        "sum of the first ten numbers: 55.0",
+        "elements: [ 1.  2.  3.  4.  5.  6.  7.  8.  9. 10.]",
+        "totals so far: [ 1.  3.  6. 10. 15. 21. 28. 36. 45. 55.]",
+        "elements of the second run: [11. 12. 13. 14. 15. 16. 17. 18. 19. 20.]",
+    ],
+    "dequeue_thread": [
+        *(f"{i} squared is {i * i}" for i in range(8)),
+        "The run has ended: all results but the last had been read before.",
+    ],
+}
 
 
-def test_serving_answers_with_the_trained_weights(run_example):
-    assert run_example("serving") == ["y = 5.50", "stages: [1. 4.]"]
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_prints_what_it_claims(run_example, name):
+    assert run_example(name) == PRINTED[name]
+
+
+def test_each_example_has_a_test_that_runs_it():
+    folder = Path(__file__).parent
+    tests = "".join(path.read_text() for path in folder.glob("test_*.py"))
+    examples = [path.stem for path in (folder.parents[1] / "examples").glob("*.py")]
+    assert [name for name in examples if f'run_example("{name}"' not in tests and name not in PRINTED] == []
 
 
 def test_changing_optimizer_goes_on_with_another_momentum_and_the_same_program(run_example, read_line):
@@ -91,3 +93,18 @@ def test_host_work_prints_looks_up_calls_cpp_and_ends_where_a_check_does_not_hol
     for replica, (totals, words) in enumerate((([4, 8, 12], '"one" "three"'), ([7, 14, 21], '"three" "seventeen"'))):
         assert list(map(int, re.findall(rf"replica {replica}: total: (\d+)", printed)))[:3] == totals
         assert printed.count(f"replica {replica}: step 2 has [{words}]\n") >= 1
+
+
+def test_dataset_iterator_finds_the_line_with_a_hundred_losses_a_run(run_example, read_line):
+    *runs, line = run_example("dataset_iterator")
+    losses = []
+    for begin, run in zip(range(0, 500, 100), runs, strict=True):
+        steps, loss = run.split(": mean loss ")
+        assert steps == f"steps {begin} to {begin + 99}"
+        losses.append(float(loss))
+    # From far off to the variance of the noise, 0.1 squared.
+    assert losses[0] > 0.1
+    assert losses[-1] == pytest.approx(0.01, rel=0.2)
+    slope, intercept = map(float, read_line(r"y = (\S+) x \+ (\S+)", line))
+    assert slope == pytest.approx(3, abs=0.05)
+    assert intercept == pytest.approx(-2, abs=0.05)

@@ -1,23 +1,20 @@
 """Programs as HLO: of a function of TensorFlow, compiled for the CPU, and never run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.machine import Report, report_of, system_of
+from tensorflow_ipu.machine import report_of, system_of
 
 Serialize = Callable[..., bytes]
 
 
 @pytest.fixture
-def hlo() -> Serialize:
+def hlo():
     """Gives the HLO of a function and its arguments: `hlo(function, *arguments)`."""
 
-    def serialize(function: Callable[..., Any], *arguments: Any) -> bytes:
+    def serialize(function, *arguments):
         compiled = tf.function(lambda *each: function(*each), jit_compile=True)
         return compiled.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
 
@@ -25,10 +22,10 @@ def hlo() -> Serialize:
 
 
 @pytest.fixture
-def report(hlo: Serialize) -> Callable[..., Report]:
+def report(hlo):
     """Reports on a function and its arguments for a GC200: `report(function, *arguments, **options)`."""
 
-    def of(function: Callable[..., Any], *arguments: Any, machine: Any = "GC200", **options: Any) -> Report:
+    def of(function, *arguments, machine="GC200", **options):
         return report_of(hlo(function, *arguments), system_of(machine), **options)
 
     return of

@@ -16,10 +16,7 @@ def report():
     """Makes a report of a product of so many seconds, and of data of so many MiB."""
 
     def make(seconds=1e-3, data=100, machine="GC200", name="MatMul"):
-        rows = (
-            OperationTime(name, "dot", "f32[4]", 10, seconds, flops=1e9),
-            OperationTime("in", "infeed", "f32[4]", 10),
-        )
+        rows = OperationTime(name, "dot", "f32[4]", 10, seconds, flops=1e9), OperationTime("in", "infeed", "f32[4]", 10)
         memory = Memory(MIB, 0, data * MIB, MIB, 2 * MIB, 897 * MIB)
         return Report("train", system_of(machine), 1, rows, (memory,), (), overlaps_host=False)
 
@@ -38,12 +35,9 @@ def saved(report, tmp_path):
     return save
 
 
-def test_one_is_shown_again(report, saved, capsys):
+def test_one_is_shown_again_and_two_are_compared(report, saved, capsys):
     assert machine.main([saved("a.json")]) == 0
     assert capsys.readouterr().out == f"{report()}\n"
-
-
-def test_two_are_compared(report, saved, capsys):
     after = {"seconds": 2e-3, "data": 1300, "machine": "Bow"}
     assert machine.main([saved("a.json"), saved("b.json", **after)]) == 0
     said = capsys.readouterr().out
@@ -59,12 +53,9 @@ def test_two_are_compared(report, saved, capsys):
     assert "exchange" not in said
 
 
-def test_layers_that_were_numbered_anew_are_the_same(report):
+def test_layers_that_were_numbered_anew_are_the_same_and_what_is_in_one_alone_is_told(report):
     said = compare_reports(report(name="while/dense_1/MatMul_1"), report(2e-3, name="while/dense_4_2/MatMul_1"))
     assert said.splitlines()[-1].split() == ["while/dense_1/MatMul_1", "(dot)", "100", "us", "200", "us", "+100%"]
-
-
-def test_what_is_in_one_alone_is_told(report):
     said = compare_reports(report(), report(name="Conv"))
     assert "MatMul (dot)" in said
     assert said.count("gone") == said.count("new") == 1

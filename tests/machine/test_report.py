@@ -1,13 +1,16 @@
-"""Reports of programs: on replicas, with feeds, from the strategy; printed, saved and read again."""
+"""Reports of programs: on replicas, with feeds, of the strategy or of all that a script compiles; saved and read again."""
 
 import dataclasses
+import json
 import re
 
+import keras
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.machine import GC200, Report, system_of, systems
+from tensorflow_ipu.strategy import reports
 
 
 @pytest.fixture
@@ -63,21 +66,26 @@ def test_a_convolution_that_a_kernel_of_the_host_computed_is_reported_as_one(str
     assert row.flops == 2 * 8 * 38 * 38 * 6 * 3 * 3 * 4
 
 
-def test_the_scope_or_a_new_strategy_serves(strategy):
+def test_the_scope_or_a_new_strategy_serves_and_the_configuration_chooses_the_machine(strategy, configure):
     program, x = tf.function(lambda x: x @ x), tf.zeros([8, 8])
     with strategy.scope():
         inside = ipu.report(program, [x])
-    assert ipu.report(program, [x]) == inside
-    assert ipu.report(program, kwargs={"x": x}) == inside
-
-
-def test_the_configuration_chooses_the_machine(strategy, configure):
-    program, x = tf.function(lambda x: x @ x), tf.zeros([8, 8])
-    assert strategy.report(program, [x]).system.machine == GC200
+    assert ipu.report(program, [x]) == ipu.report(program, kwargs={"x": x}) == inside
+    assert inside.system.machine == GC200
     configure(ipu_model__version="ipu1", ipu_model__tiles_per_ipu=100, io_tiles__num_io_tiles=10)
     machine = strategy.report(program, [x]).system.machine
     assert (machine.name, machine.tiles, machine.io_tiles) == ("GC2", 100, 10)
     assert strategy.report(program, [x], machine="Bow").system.machine.io_tiles == 10
+
+
+def test_the_memory_proportion_of_the_configuration_is_heeded(strategy, configure):
+    program = tf.function(tf.matmul)
+    arguments = [tf.zeros([2048, 4096], tf.float16), tf.zeros([4096, 8192], tf.float16)]
+    free = strategy.report(program, arguments)
+    configure(matmuls__poplar_options={"availableMemoryProportion": "0.05"})
+    tight = strategy.report(program, arguments)
+    assert tight.memory.data < free.memory.data
+    assert tight.seconds > free.seconds
 
 
 def test_io_tiles_let_data_pass_beside_the_computation(strategy, train):
@@ -88,27 +96,13 @@ def test_io_tiles_let_data_pass_beside_the_computation(strategy, train):
     assert beside.seconds == pytest.approx(max(host, sum(row.seconds for row in beside.operations) - host))
 
 
-def test_the_memory_proportion_of_the_configuration_is_heeded(strategy, configure):
-    @tf.function
-    def program(x, y):
-        return tf.matmul(x, y)
-
-    arguments = [tf.zeros([2048, 4096], tf.float16), tf.zeros([4096, 8192], tf.float16)]
-    free = strategy.report(program, arguments)
-    configure(matmuls__poplar_options={"availableMemoryProportion": "0.05"})
-    tight = strategy.report(program, arguments)
-    assert tight.memory.data < free.memory.data
-    assert tight.seconds > free.seconds
-
-
-def test_text_has_the_bars_the_table_and_what_cannot_be_known_and_nothing_is_run(strategy, train, tmp_path):
+def test_text_has_the_bars_the_table_and_what_cannot_be_known_and_nothing_is_run(strategy, train, tmp_path, refused):
     program, weights = train
     made = strategy.report(program, machine="Bow Pod16")
     assert not weights.numpy().any()
     made.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == made
-    with pytest.raises(ValueError, match="a name that ends in `.json`"):
-        made.save(tmp_path / "report.txt")
+    refused(ValueError, "a name that ends in `.json`", made.save, tmp_path / "report.txt")
     text = str(made)
     assert "program on Bow in Bow Pod16: a prediction; nothing was run" in text
     assert "one tile alone" in text
@@ -118,10 +112,64 @@ def test_text_has_the_bars_the_table_and_what_cannot_be_known_and_nothing_is_run
     assert max(map(len, text.splitlines())) < 130
 
 
-@pytest.mark.parametrize("size", [0, 1.5, True])
-def test_a_wrong_batch_size_and_a_plain_function_are_refused(strategy, size):
+def test_a_wrong_batch_size_and_a_plain_function_are_refused(strategy, refused):
     made = strategy.report(tf.function(lambda: tf.constant(1.0)))
-    with pytest.raises(ValueError, match="`batch_size` must be the samples of a step, 1 or more"):
-        made.throughput(size)
-    with pytest.raises(ValueError, match=r"`fn` must be a `tf\.function`, but is <function"):
-        strategy.report(lambda: 1)
+    for size in (0, 1.5, True):
+        refused(ValueError, "`batch_size` must be the samples of a step, 1 or more", made.throughput, size)
+    refused(ValueError, r"`fn` must be a `tf\.function`, but is <function", strategy.report, lambda: 1)
+
+
+@pytest.fixture
+def reporting(tmp_path, monkeypatch):
+    """A folder that the environment asks for reports in."""
+    folder = tmp_path / "a" / "reports"
+    options = {"autoReport.all": "true", "autoReport.directory": str(folder)}
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", json.dumps(options))
+    monkeypatch.setattr(reports, "_warned", False)
+    return folder
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_each_program_has_one_under_its_name(reporting):
+    pytest.importorskip("matplotlib")
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        total = tf.Variable(0.0)
+
+    @tf.function(jit_compile=True)
+    def add(x):
+        total.assign_add(tf.reduce_sum(x))
+        return total.read_value()
+
+    for size in (2, 2, 3):
+        strategy.run(add, (tf.ones([size]),))
+    assert float(total) == 7.0  # Each was run once, and no report was.
+    assert files(reporting) == ["add.html", "add.json", "add_2.html", "add_2.json"]
+    assert Report.load(reporting / "add_2.json").program == "add"
+
+
+def test_fit_has_one_under_the_name_of_its_model(reporting):
+    with ipu.IPUStrategy().scope():
+        model = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)], name="small")
+        model.compile("sgd", "mse", steps_per_execution=2)
+    data = tf.ones([8, 4]), tf.ones([8, 2])
+    model.fit(*data, batch_size=2, epochs=2, verbose=0)
+    assert [name for name in files(reporting) if name.endswith("json")] == ["train_small.json"]
+
+
+def test_a_run_does_not_fail_for_its_report_and_says_why_once(reporting):
+    strategy = ipu.IPUStrategy()
+    reporting.parent.mkdir()
+    reporting.write_text("a file, where a folder should be")
+    double = tf.function(lambda x: 2.0 * x)
+    with pytest.warns(UserWarning, match="`POPLAR_ENGINE_OPTIONS` asks for reports, and a program has none: .*Error"):
+        assert float(strategy.run(double, (tf.constant(2.0),))) == 4.0
+    assert strategy.run(double, (tf.ones([2]),)).shape == [2]
+
+
+def test_a_malformed_variable_is_named_when_the_strategy_is_made(monkeypatch, refused):
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "autoReport.all=true")
+    refused(ValueError, "`POPLAR_ENGINE_OPTIONS=autoReport.all=true` is no JSON", ipu.IPUStrategy)

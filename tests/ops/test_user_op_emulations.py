@@ -157,7 +157,7 @@ def test_emulation_trains_in_a_stage_of_a_pipeline(replicas, pipelined):
         with strategy.scope():
             weight = tf.Variable([1.0, 2.0, 3.0])
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(B).repeat())
-        pipelined(strategy, [lambda x: multiply(x, weight), lambda x: tf.reduce_sum(x * x)], infeed, 0.01)
+        pipelined(strategy, [lambda x: multiply(x, weight), lambda y: tf.reduce_sum(y * y)], infeed, 0.01)
         return weight.numpy()
 
     register_user_op_emulation("Build", lambda a, b: a * b, lambda g, _, i: [g[0] * i[1], g[0] * i[0]])
